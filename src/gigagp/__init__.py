@@ -1,0 +1,61 @@
+"""Gaussian processes at scale, with the error of limited computation accounted for.
+
+The names below are loaded when they are first used, so that ``import gigagp`` costs no more than it must:
+scikit-learn, SciPy and pyarrow are not touched before something needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from gigagp import errors, gradients, inference, kernels, means, metrics, optimization, solvers
+    from gigagp.persistence import load
+    from gigagp.regression import GPRegressor
+
+#: Public name -> the module that has it (None: the name is a module of this package).
+_HOMES = {
+    "GPRegressor": "gigagp.regression",
+    "errors": None,
+    "gradients": None,
+    "inference": None,
+    "kernels": None,
+    "load": "gigagp.persistence",
+    "means": None,
+    "metrics": None,
+    "optimization": None,
+    "solvers": None,
+}
+
+__all__ = [
+    "GPRegressor",
+    "__version__",
+    "errors",
+    "gradients",
+    "inference",
+    "kernels",
+    "load",
+    "means",
+    "metrics",
+    "optimization",
+    "solvers",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    home = _HOMES[name]
+    value = (
+        importlib.import_module(f"{__name__}.{name}") if home is None else getattr(importlib.import_module(home), name)
+    )
+    globals()[name] = value  # the next use costs a dictionary look-up
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,8 @@
+"""The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``demo``.
+
+Errors are one line on standard error and exit code 2, without a traceback; Ctrl-C exits with 130.
+"""
+
+from gigagp.commands.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,130 @@
+"""The entry point: puts the commands together and turns errors into one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+import gigagp
+from gigagp.commands.demo import demo
+from gigagp.commands.evaluate import evaluate
+from gigagp.commands.fit import fit
+from gigagp.commands.predict import predict
+from gigagp.errors import GigaGPError, GigaGPWarning
+
+#: Of a wrong command, a table that cannot be used, a damaged model: whatever the user can mend.
+EXIT_WRONG_INPUT = 2
+#: As shells report a program that was stopped by Ctrl-C.
+EXIT_INTERRUPTED = 130
+_OUT_OF_MEMORY = "out of memory. Give a lower --memory, or fewer rows with --rows."
+
+app = typer.Typer(
+    name="gigagp",
+    help="Gaussian processes at scale: fit a table, predict with honest uncertainty.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(fit)
+app.command()(predict)
+app.command()(evaluate)
+app.command()(demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gigagp {gigagp.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; None: those of this process.
+
+    Raises
+    ------
+    SystemExit
+        Always: 0 if all went well, 2 for a wrong command or input that cannot be used, 130 after Ctrl-C.
+    """
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    # UsageError, whose own home has moved between typer's versions.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    try:
+        with _plain_warnings():
+            result = command.main(args=arguments, prog_name="gigagp", standalone_mode=False)
+            sys.stdout.flush()
+    except usage_error as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _fail(f"{message.rstrip('.')}. See gigagp --help.")
+    except (KeyboardInterrupt, typer.Abort):
+        result = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (GigaGPError, OSError) as error:
+        return _fail(str(error))
+    except MemoryError:
+        return _fail(_OUT_OF_MEMORY)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, of a GPU
+            raise
+        return _fail(_OUT_OF_MEMORY)
+    if result == EXIT_INTERRUPTED:  # newer versions of typer return it, older ones raise
+        _fail("stopped.")
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str) -> int:
+    one_line = " ".join(message.split())
+    typer.echo(f"gigagp: {one_line}", err=True)
+    return EXIT_WRONG_INPUT
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show gigagp's own warnings as one line without the place in the code; leave the others as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", GigaGPWarning)
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: object = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, GigaGPWarning):
+                typer.echo(f"gigagp: warning: {' '.join(str(message).split())}", err=True)
+            else:
+                usual(message, category, filename, lineno, None, line)
+
+        warnings.showwarning = show
+        yield

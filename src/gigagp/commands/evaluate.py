@@ -1,0 +1,89 @@
+"""``gigagp evaluate``: how good the predictions for a table with known targets are."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+import gigagp
+from gigagp import metrics
+from gigagp.commands import options
+from gigagp.commands.fit import resolve_column
+from gigagp.commands.predict import read_inputs
+from gigagp.data import Table, read_columns
+from gigagp.errors import InvalidInputError
+from gigagp.persistence import load_notes
+
+
+def evaluate(
+    model: options.ModelPath,
+    table: options.TablePath,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The column with the true values; the one the model was fitted to by default."),
+    ] = None,
+    noise_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The column with each row's noise variance, for a model fitted with one; the same by default."
+        ),
+    ] = None,
+    columns: options.Columns = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    header: options.Header = None,
+) -> None:
+    """Score the predictions for a table whose targets are known."""
+    regressor = gigagp.load(model)
+    notes = load_notes(model)
+    target = notes.get("target") if target is None else target
+    noise_column = notes.get("noise_column") if noise_column is None else noise_column
+    if target is None:
+        msg = f"{model} does not say what its target is called; name the column with --target."
+        raise InvalidInputError(msg)
+    found = read_columns(table, header)
+    target = resolve_column(target, found, str(table))
+    inputs = read_inputs(regressor, found, str(table), options.split_names(columns))
+    measured = Table.from_arrow(found, [target], str(table)).values[:, 0]
+    # Measured targets carry noise, so the intervals that should cover them include it.
+    mean, std = regressor.predict(inputs, return_std=True, include_noise=noise_column is None)
+    if noise_column is not None:
+        noise = Table.from_arrow(found, [resolve_column(noise_column, found, str(table))], str(table)).values[:, 0]
+        if np.any(noise < 0):
+            msg = f"{table}: column {noise_column!r} must not be negative; row {int(np.argmax(noise < 0)) + 1} is."
+            raise InvalidInputError(msg)
+        std = np.sqrt(std**2 + noise)
+    result = scores(measured, np.asarray(mean), np.asarray(std))
+    if as_json:
+        typer.echo(json.dumps({"rows": len(measured), "target": target, **result}))
+    else:
+        typer.echo(f"{len(measured):,} rows of {table}, target {target}")
+        Console().print(_grid(result))
+
+
+def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:
+    """Return RMSE, NLL, CRPS and, by nominal level, the coverage of the central intervals."""
+    return {
+        "rmse": metrics.rmse(measured, mean),
+        "nll": metrics.gaussian_nll(measured, mean, std),
+        "crps": metrics.gaussian_crps(measured, mean, std),
+        "coverage": {str(level): metrics.coverage(measured, mean, std, level) for level in metrics.INTERVALS},
+    }
+
+
+def _grid(result: dict[str, Any]) -> Grid:
+    grid = Grid()
+    grid.add_column("score")
+    grid.add_column("value", justify="right")
+    grid.add_column("meaning")
+    grid.add_row("RMSE", f"{result['rmse']:.5g}", "error of the mean, in the target's unit")
+    grid.add_row("NLL", f"{result['nll']:.4f}", "negative log density, nats a row")
+    grid.add_row("CRPS", f"{result['crps']:.5g}", "error of the distribution, in the same unit")
+    for level, share in result["coverage"].items():
+        nominal = f"{100 * float(level):.0f} %"
+        grid.add_row(f"coverage {nominal}", f"{100 * share:.1f} %", f"rows inside the {nominal} interval")
+    return grid

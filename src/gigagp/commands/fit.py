@@ -1,0 +1,116 @@
+"""``gigagp fit``: a model from a table."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+import typer
+
+from gigagp.commands import options
+from gigagp.data import Table, find_column, read_columns
+from gigagp.data.writing import check_folder
+from gigagp.errors import InvalidInputError
+
+
+def fit(
+    table: options.TablePath,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="The column to predict: its name, or its number from 1 (-1 is the last).", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")] = Path("model.gp"),
+    columns: options.Columns = None,
+    noise_column: Annotated[
+        str | None,
+        typer.Option(help="A column with the known noise variance of each row, in the target's unit squared."),
+    ] = None,
+    kernel: Annotated[
+        str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear.")
+    ] = "matern32",
+    inference: Annotated[str, typer.Option(help="auto, exact or iterative.")] = "auto",
+    optimizer: Annotated[str, typer.Option(help="auto, adam, lbfgs or none.")] = "auto",
+    steps: Annotated[int | None, typer.Option(help="Steps of the optimizer (of Adam, if it is auto).")] = None,
+    mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "constant",
+    rows: Annotated[int | None, typer.Option(help="Fit this many rows only, chosen at random.")] = None,
+    seed: options.Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
+    header: options.Header = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Fit a Gaussian process to a table and save it."""
+    check_folder(out)  # before the work, not after it
+    chosen_kernel = options.choose_kernel(kernel)
+    chosen_inference = options.choose_inference(inference)
+    chosen_optimizer = options.choose_optimizer(optimizer, steps)
+
+    source = str(table)
+    found = read_columns(table, header)
+    target = resolve_column(target, found, source)
+    extra = [target]
+    if noise_column is not None:
+        noise_column = resolve_column(noise_column, found, source)
+        extra.append(noise_column)
+    inputs = options.split_names(columns)
+    if inputs is None:
+        inputs = [name for name in found.column_names if name not in extra]
+    if not inputs:
+        msg = f"{source} has no column besides {', '.join(extra)}: at least one input is needed."
+        raise InvalidInputError(msg)
+    for name in extra:
+        if name in inputs:
+            msg = f"--columns must not contain {name!r}, which is the target or the noise."
+            raise InvalidInputError(msg)
+    data = Table.from_arrow(found, [*inputs, *extra], source)
+    data = _choose_rows(data, rows, seed)
+    if len(data) < 2:
+        msg = f"{source} has one row; at least two are needed to fit a model."
+        raise InvalidInputError(msg)
+
+    from gigagp import GPRegressor, persistence
+
+    regressor = GPRegressor(
+        kernel=chosen_kernel,
+        inference=chosen_inference,
+        optimizer=chosen_optimizer,
+        mean=mean,
+        noise_variance=None if noise_column is None else data.column(noise_column),
+        dtype=dtype,  # type: ignore[arg-type]  # any text: the estimator checks it
+        device=device,
+        memory_budget=memory,
+        verbose=options.verbosity(quiet, verbose),
+        random_state=seed,
+    )
+    began = time.perf_counter()
+    regressor.fit(data.select(inputs).to_arrow(), data.column(target))
+    seconds = time.perf_counter() - began
+    persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": len(data)})
+    typer.echo(regressor.describe())
+    typer.echo(f"Fitted {len(data):,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
+
+
+def resolve_column(text: str, found: pa.Table, source: str) -> str:
+    """Return the name that ``text`` means: a name, or a number from 1, negative from the end."""
+    names = found.column_names
+    if text not in names and text.lstrip("-").isdecimal():
+        number = int(text)
+        if 1 <= abs(number) <= len(names):
+            return str(names[number - 1 if number > 0 else number])
+    return find_column(text, names, source)
+
+
+def _choose_rows(data: Table, rows: int | None, seed: int) -> Table:
+    if rows is None or rows >= len(data):
+        return data
+    if rows < 2:
+        msg = f"--rows must be at least 2; got {rows}."
+        raise InvalidInputError(msg)
+    return data.take(np.sort(np.random.default_rng(seed).choice(len(data), size=rows, replace=False)))

@@ -1,0 +1,123 @@
+"""Options that several commands have, and the words a user chooses kernels and algorithms by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gigagp.data import FORMATS
+from gigagp.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from gigagp.kernels import Kernel
+
+TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help=f"The table: {FORMATS}.", show_default=False)]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model saved by `gigagp fit`.", show_default=False)]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of a CSV has the names; found out by default. Columns without names are called "
+        "column1, column2, ...",
+        show_default=False,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Inputs, by name, separated by commas; all but the target by default.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(help="Of everything random; the same seed gives the same result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
+
+KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
+INFERENCE = {"exact": "Exact", "iterative": "Iterative"}
+
+
+def verbosity(quiet: bool, verbose: bool) -> int:
+    """Return the estimator's ``verbose``: a bar by default, nothing if quiet, a line for every step if verbose."""
+    return 0 if quiet else 2 if verbose else 1
+
+
+def split_names(columns: str | None) -> list[str] | None:
+    """Return the names in a text such as ``"a, b"``."""
+    if columns is None:
+        return None
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    if not names:
+        msg = f"--columns must name at least one column; got {columns!r}."
+        raise InvalidInputError(msg)
+    return names
+
+
+def choose_kernel(text: str) -> Kernel:
+    """Return the kernel that a text such as ``"matern32"`` or ``"rbf*periodic+linear"`` describes.
+
+    Raises
+    ------
+    InvalidInputError
+        If a word is not one of `KERNELS`.
+    """
+    from gigagp import kernels
+
+    makers: dict[str, Callable[[], Kernel]] = {
+        "rbf": kernels.RBF,
+        "matern12": lambda: kernels.Matern(nu=0.5),
+        "matern32": lambda: kernels.Matern(nu=1.5),
+        "matern52": lambda: kernels.Matern(nu=2.5),
+        "rq": kernels.RationalQuadratic,
+        "periodic": kernels.Periodic,
+        "linear": kernels.Linear,
+        "constant": kernels.Constant,
+        "white": kernels.White,
+    }
+    total: Kernel | None = None
+    for term in text.lower().split("+"):
+        product: Kernel | None = None
+        for word in (part.strip() for part in term.split("*")):
+            if word not in makers:
+                msg = f"--kernel must be made of {', '.join(KERNELS)}, joined by + and *; got {text!r}."
+                raise InvalidInputError(msg)
+            product = makers[word]() if product is None else product * makers[word]()
+        assert product is not None  # split gives at least one word
+        total = product if total is None else total + product
+    assert total is not None
+    return total
+
+
+def choose_inference(word: str) -> Any:
+    """Return the inference object that ``word`` names, or ``"auto"``. Raises `InvalidInputError` for another word."""
+    from gigagp import inference
+
+    if word == "auto":
+        return "auto"
+    if word not in INFERENCE:
+        msg = f"--inference must be one of auto, {', '.join(INFERENCE)}; got {word!r}."
+        raise InvalidInputError(msg)
+    return getattr(inference, INFERENCE[word])()
+
+
+def choose_optimizer(word: str, steps: int | None) -> Any:
+    """Return the optimizer that ``word`` and a number of steps ask for; raise `InvalidInputError` for another word.
+
+    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number.
+    """
+    from gigagp import optimization
+
+    if steps is not None and steps < 1:
+        msg = f"--steps must be at least 1; got {steps}. --optimizer none keeps the starting hyperparameters."
+        raise InvalidInputError(msg)
+    given: dict[str, Any] = {} if steps is None else {"steps": steps}
+    if word == "none":
+        return None
+    if word == "adam" or (word == "auto" and steps is not None):
+        return optimization.Adam(**given)
+    if word == "lbfgs":
+        return optimization.LBFGS(**given)
+    if word != "auto":
+        msg = f"--optimizer must be one of auto, adam, lbfgs, none; got {word!r}."
+        raise InvalidInputError(msg)
+    return "auto"

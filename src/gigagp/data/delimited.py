@@ -1,0 +1,130 @@
+"""CSV files: with or without a header, compressed or not, with a message that names the bad row."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+
+from gigagp.data.table import is_number
+from gigagp.errors import InvalidInputError
+
+#: Separators that are recognised, by how often they occur in the first line.
+_SEPARATORS = ",;\t|"
+#: Cells that stand for a value that is not there, or for a truth value: what data has and a header has not.
+_DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
+_HEAD_BYTES = 2**20
+
+
+def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
+    """Read a CSV file into columns of the types that its cells suggest.
+
+    Parameters
+    ----------
+    path : Path
+        ``.csv``, ``.tsv`` or a text file; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked on the way.
+    header : bool, optional
+        Whether the first line has the names. None: it has if it holds a cell that is no number, and that cell is not
+        plain text in the next line too while others are numbers. Without a header the columns are called
+        ``column1``, ``column2``, ...
+
+    Raises
+    ------
+    InvalidInputError
+        If the file is empty, not UTF-8 text, or a row has more or fewer cells than the first.
+    """
+    first, second, separator = _first_rows(path)
+    if header is None:
+        header = _looks_like_header(first, second)
+    read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header)
+    parse = pyarrow.csv.ParseOptions(delimiter=separator)
+    # In a column that has text somewhere, an empty cell is still a missing number.
+    convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    if header and not second:  # pyarrow takes a header without an end of line for an empty file
+        return pa.table({name: pa.array([], pa.float64()) for name in first})
+    try:
+        table = pyarrow.csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+        names = list(table.column_names)
+    except UnicodeDecodeError:
+        raise _not_text(path) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _explained(path, header, separator, error) from None
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):  # what pyarrow makes of bytes that are no UTF-8
+        raise _not_text(path)
+    if not header:
+        return table.rename_columns([f"column{place + 1}" for place in range(len(names))])
+    return table.rename_columns([name.strip() for name in names])
+
+
+def _first_rows(path: Path) -> tuple[list[str], list[str], str]:
+    """Return the cells of the first two lines that are not blank, and the separator between them."""
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except (OSError, pa.ArrowInvalid) as error:
+        msg = f"{path} cannot be read: {error}."
+        raise InvalidInputError(msg) from None
+    if b"\0" in head:
+        raise _not_text(path)
+    try:
+        # Incremental: a character may be cut where the reading stopped. The rest is checked when it is parsed.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        raise _not_text(path) from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        msg = f"{path} is empty."
+        raise InvalidInputError(msg)
+    separator = max(_SEPARATORS, key=lambda mark: (lines[0].count(mark), mark == ","))
+    rows = list(csv.reader(io.StringIO("\n".join(lines[:2])), delimiter=separator))
+    cells = [[cell.strip() for cell in row] for row in rows]
+    return cells[0], cells[1] if len(cells) > 1 else [], separator
+
+
+def _is_data(cell: str) -> bool:
+    return is_number(cell) or cell.casefold() in _DATA_WORDS
+
+
+def _looks_like_header(first: list[str], second: list[str]) -> bool:
+    words = [place for place, cell in enumerate(first) if not _is_data(cell)]
+    if not words:
+        return False
+    if len(words) == len(first):
+        return True
+    # Mixed: names beside numbers ("depth,2010,2011"), or a row of data with a text column. In the second case the next
+    # line has text in the same places.
+    return not (len(second) == len(first) and all(not _is_data(second[place]) for place in words))
+
+
+def _not_text(path: Path) -> InvalidInputError:
+    msg = f"{path} is not a table of text in UTF-8. If it is a table of another kind, give it the ending of that kind."
+    return InvalidInputError(msg)
+
+
+def _explained(path: Path, header: bool, separator: str, error: Exception) -> InvalidInputError:
+    """Return an error that names the first row with a wrong number of cells, or passes on what pyarrow said."""
+    rows: list[pyarrow.csv.InvalidRow] = []
+
+    def remember(row: pyarrow.csv.InvalidRow) -> str:
+        rows.append(row)
+        return "error"
+
+    read = pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=not header)
+    parse = pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=remember)
+    with suppress(pa.ArrowInvalid, OSError, UnicodeDecodeError):
+        pyarrow.csv.read_csv(path, read_options=read, parse_options=parse)
+    if not rows:
+        msg = f"{path} cannot be read as a table: {str(error).splitlines()[0]}."
+        return InvalidInputError(msg)
+    row = rows[0]
+    number = row.number - 1 if header else row.number  # pyarrow counts the header too
+    msg = (
+        f"{path}: row {number} has {row.actual_columns} cells, the first line has {row.expected_columns}. Check its "
+        f"separators and quotes; it begins {row.text[:40]!r}."
+    )
+    return InvalidInputError(msg)

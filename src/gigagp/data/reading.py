@@ -1,0 +1,176 @@
+"""Which file is which kind of table, and the kinds other than CSV."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet
+
+from gigagp.data.delimited import read_delimited
+from gigagp.data.table import Table, refuse_repeated
+from gigagp.errors import InvalidInputError
+
+#: Endings that are read, for messages and help.
+FORMATS = ".csv, .tsv (also .gz, .bz2, .zst), .parquet (a file or a folder of them), .arrow, .feather, .npy, .npz"
+_DELIMITED = {".csv", ".tsv", ".txt", ".dat", ".data"}
+_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
+#: What NumPy and zipfile raise on a file that is cut off, changed or of another kind.
+_DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None, header: bool | None = None) -> Table:
+    """Read columns of finite numbers.
+
+    Parameters
+    ----------
+    path : str or path
+        A table; see `FORMATS`.
+    columns : sequence of str, optional
+        Which columns, in which order; None: all. The others may hold anything.
+    header : bool, optional
+        For CSV: whether the first line has the names; None: found out.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be read, a column is missing, or a cell is not a finite number.
+    """
+    return Table.from_arrow(read_columns(path, header), columns, source=str(path))
+
+
+def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa.Table:
+    """Read all columns of a table, of whatever type they are.
+
+    Parameters
+    ----------
+    path : str or path
+        A table; see `FORMATS`.
+    header : bool, optional
+        For CSV: whether the first line has the names; None: found out.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file does not exist, is of no known kind, cannot be read, or repeats a column name.
+    """
+    path = Path(path)
+    if not path.exists():
+        msg = f"{path} does not exist."
+        raise InvalidInputError(msg)
+    ending = path.suffix.lower()
+    inner = Path(path.stem).suffix.lower() if ending in _COMPRESSED else ending
+    try:
+        if path.is_dir():
+            table = _read_folder(path)
+        elif path.stat().st_size == 0:
+            msg = f"{path} is empty."
+            raise InvalidInputError(msg)
+        elif inner in _DELIMITED:
+            table = read_delimited(path, header)
+        elif ending in {".parquet", ".pq"}:
+            table = pyarrow.parquet.read_table(path)
+        elif ending in {".arrow", ".feather", ".ipc"}:
+            table = _read_arrow(path)
+        elif ending == ".npy":
+            table = _from_array(_load_array(path), "column", path)
+        elif ending == ".npz":
+            table = _read_archive(path)
+        else:
+            msg = f"{path}: the ending {ending or '(none)'!r} is not one of a table that can be read: {FORMATS}."
+            raise InvalidInputError(msg)
+    except (pa.ArrowException, OSError) as error:
+        msg = f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}."
+        raise InvalidInputError(msg) from error
+    refuse_repeated(table.column_names, str(path))
+    return table
+
+
+def _read_folder(path: Path) -> pa.Table:
+    """Read the Parquet files of a folder, one after the other in the order of their names."""
+    if not any(path.rglob("*.parquet")) and not any(path.rglob("*.pq")):
+        msg = f"{path} is a folder without Parquet files (.parquet)."
+        raise InvalidInputError(msg)
+    return pyarrow.parquet.read_table(path)
+
+
+def _read_arrow(path: Path) -> pa.Table:
+    """Read an Arrow file: of the file kind (which Feather is too) or of the stream kind."""
+    try:
+        return pyarrow.feather.read_table(path)
+    except pa.ArrowInvalid:
+        with pa.OSFile(str(path)) as file:
+            return pyarrow.ipc.open_stream(file).read_all()
+
+
+def _load_array(path: Path) -> np.ndarray:
+    """Read a ``.npy``; whatever is none is an error."""
+    try:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except _DAMAGED as error:
+        msg = f"{path} is not a NumPy file of numbers, or it is damaged ({str(error).splitlines()[0]})."
+        raise InvalidInputError(msg) from None
+
+
+def _read_archive(path: Path) -> pa.Table:
+    """Read a ``.npz``: a 1-D array is a column of its name, a 2-D array ``X`` is the columns ``X1``, ``X2``, ..."""
+    parts: dict[str, pa.ChunkedArray] = {}
+    lengths: dict[str, int] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.namelist():
+                with archive.open(entry) as file:
+                    array = np.lib.format.read_array(file, allow_pickle=False)
+                name = entry.removesuffix(".npy")
+                part = _from_array(array, name, path)
+                lengths[name] = part.num_rows
+                parts.update(zip(part.column_names, part.columns, strict=True))
+    except InvalidInputError:
+        raise
+    except _DAMAGED as error:
+        msg = f"{path} is not a NumPy archive of numbers, or it is damaged ({str(error).splitlines()[0]})."
+        raise InvalidInputError(msg) from None
+    if not parts:
+        msg = f"{path} holds no arrays."
+        raise InvalidInputError(msg)
+    if len(set(lengths.values())) > 1:
+        msg = f"{path}: the arrays must have the same number of rows; got {lengths}."
+        raise InvalidInputError(msg)
+    return pa.table(parts)
+
+
+def _from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
+    """Return an array as columns: a structured one by its fields, a 2-D one as name1, name2, ..., a 1-D one as name."""
+    if array.dtype.names is not None and array.ndim == 1:
+        columns = {field: np.ascontiguousarray(array[field]) for field in array.dtype.names}
+    elif array.ndim == 1:
+        columns = {name if name != "column" else "column1": array}
+    elif array.ndim == 2:
+        columns = {f"{name}{place + 1}": np.ascontiguousarray(array[:, place]) for place in range(array.shape[1])}
+    else:
+        msg = f"{path}: an array must have one or two dimensions to be a table; {name!r} has shape {array.shape}."
+        raise InvalidInputError(msg)
+    for field, values in columns.items():
+        if values.dtype.kind not in "biuf":
+            msg = f"{path}: column {field!r} holds {values.dtype}; only real numbers and booleans can be used."
+            raise InvalidInputError(msg)
+    # longdouble is not an Arrow type; byte orders other than the machine's neither.
+    return pa.table({field: _native(values) for field, values in columns.items()})
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        return values.astype(np.float64)
+    return values.astype(values.dtype.newbyteorder("="), copy=False)

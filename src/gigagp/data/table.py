@@ -1,0 +1,194 @@
+"""Named columns of float64 numbers, and how they are made from columns of any type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gigagp.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of finite float64 numbers.
+
+    Attributes
+    ----------
+    names : tuple of str
+        One name for each column, all different.
+    values : ndarray of shape (n, n_columns)
+        float64.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
+            msg = f"Table: values must have shape (n, {len(self.names)}), one column a name; got {self.values.shape}."
+            raise InvalidInputError(msg)
+        refuse_repeated(self.names, "Table")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return one column, shape (n,). Raises `InvalidInputError` with the nearest name if there is none."""
+        return self.values[:, self.names.index(find_column(name, self.names, "the table"))]
+
+    def select(self, names: Sequence[str]) -> Table:
+        """Return these columns in this order. Raises `InvalidInputError` with the nearest name if one is missing."""
+        places = [self.names.index(find_column(name, self.names, "the table")) for name in names]
+        return Table(tuple(names), np.ascontiguousarray(self.values[:, places]))
+
+    def take(self, rows: np.ndarray) -> Table:
+        """Return these rows (positions from 0, or a mask) in this order."""
+        return Table(self.names, self.values[rows])
+
+    def to_arrow(self) -> pa.Table:
+        """Return a pyarrow table, which carries the names into estimators that look for them."""
+        return pa.table({name: np.ascontiguousarray(self.values[:, i]) for i, name in enumerate(self.names)})
+
+    @classmethod
+    def from_arrow(cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table") -> Table:
+        """Make numbers of the named columns.
+
+        Parameters
+        ----------
+        columns : pyarrow.Table
+            Columns of any type; those that are not named may hold anything.
+        names : sequence of str, optional
+            Which columns, in which order; None: all of them.
+        source : str
+            What to call the table in messages, usually the file's name.
+
+        Raises
+        ------
+        InvalidInputError
+            If a column is missing, or has a cell that is not a finite number: text, a date, nothing at all, NaN or
+            infinity. The message names the column and the row (the first row of data is row 1).
+        """
+        chosen = list(columns.column_names) if names is None else [str(name) for name in names]
+        chosen = [find_column(name, columns.column_names, source) for name in chosen]
+        refuse_repeated(chosen, source)
+        if not chosen:
+            msg = f"{source}: no columns are left to use."
+            raise InvalidInputError(msg)
+        if columns.num_rows == 0:
+            msg = f"{source} has no rows of data."
+            raise InvalidInputError(msg)
+        values = np.empty((columns.num_rows, len(chosen)))
+        for place, name in enumerate(chosen):
+            values[:, place] = _numbers(columns.column(name), name, source)
+        return cls(tuple(chosen), values)
+
+
+def find_column(name: str, names: Sequence[str], source: str) -> str:
+    """Return ``name`` if it is among ``names``; otherwise raise `InvalidInputError` with the nearest that is."""
+    if name in names:
+        return name
+    by_case = {known.casefold(): known for known in names}
+    near = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=0.6)
+    hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
+    msg = f"{source} has no column {name!r}.{hint} Its columns are: {_listing(names)}."
+    raise InvalidInputError(msg)
+
+
+def refuse_repeated(names: Sequence[str], source: str) -> None:
+    """Raise `InvalidInputError` if two columns have the same name, or one has none."""
+    seen: set[str] = set()
+    for place, name in enumerate(names):
+        if not name:
+            msg = f"{source}: column {place + 1} has no name. Give it one, or use --no-header if there is no header."
+            raise InvalidInputError(msg)
+        if name in seen:
+            msg = f"{source} has two columns named {name!r}. Rename one of them."
+            raise InvalidInputError(msg)
+        seen.add(name)
+
+
+def _listing(names: Sequence[str], limit: int = 12) -> str:
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown}, ... ({len(names)} in all)"
+
+
+def _numbers(column: pa.ChunkedArray, name: str, source: str) -> np.ndarray:
+    """Return the column as finite float64 numbers, or raise for the first cell that is not one."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if column.null_count:
+        row = pc.index(column.is_null(), True).as_py() + 1
+        # Of a column that also holds text the first bad cell is what to name, whichever sort it is.
+        text = _first_text(column)
+        if text is None or row < text:
+            msg = (
+                f"{source}: column {name!r}, row {row}: the cell is empty or NaN ({column.null_count} such cells in "
+                "this column). Fill in these cells, or remove their rows or the column."
+            )
+            raise InvalidInputError(msg)
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else _from_text(column, name, source)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    # safe=False: 64-bit integers above 2**53 are rounded, as NumPy rounds them.
+    values = column.cast(pa.float64(), safe=False).to_numpy()
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argmax(bad)) + 1
+        what = "NaN" if np.isnan(values[row - 1]) else "infinite"
+        msg = (
+            f"{source}: column {name!r}, row {row}: the number is {what} ({int(bad.sum())} such cells in this column). "
+            "Replace them, or remove their rows or the column."
+        )
+        raise InvalidInputError(msg)
+    return values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _first_text(column: pa.ChunkedArray) -> int | None:
+    """Return the first row (from 1) whose text is not a number, None if the column has no such text."""
+    if not _is_text(column.type):
+        return None
+    for row, cell in enumerate(column.to_pylist(), start=1):
+        if cell is not None and not is_number(cell):
+            return row
+    return None
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell's text is a number, NaN and infinity included."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _from_text(column: pa.ChunkedArray, name: str, source: str) -> pa.ChunkedArray:
+    """Return a text column as numbers, or raise for its first cell that is none; raise for every other type."""
+    row = _first_text(column)
+    if row is not None:
+        cell = column[row - 1].as_py()
+        shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
+        hint = " A decimal point is needed, not a comma." if is_number(cell.replace(",", ".", 1)) else ""
+        msg = (
+            f"{source}: column {name!r}, row {row}: {shown!r} is not a number.{hint} Correct the cell, turn the text "
+            "into numbers, or leave the column out (--columns chooses the inputs)."
+        )
+        raise InvalidInputError(msg)
+    if not _is_text(column.type):
+        msg = (
+            f"{source}: column {name!r} holds values of type {column.type}; only numbers and booleans can be used. "
+            "Turn it into numbers, or leave it out (--columns chooses the inputs)."
+        )
+        raise InvalidInputError(msg)
+    return pa.chunked_array([pa.array([float(cell) for cell in column.to_pylist()], type=pa.float64())])

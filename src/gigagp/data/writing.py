@@ -1,0 +1,85 @@
+"""Writing a table in the format that the file's ending asks for, atomically."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+
+from gigagp.data.table import Table
+from gigagp.errors import InvalidInputError
+from gigagp.files import replacing
+
+_ENDINGS = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".npz")
+
+
+def check_ending(path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInputError` unless `write_table` can write this kind of file into an existing folder.
+
+    Call it before long work, so that the work is not lost at its end.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _ENDINGS:
+        msg = f"{path}: a table can be written as {', '.join(_ENDINGS)}; got the ending {path.suffix or '(none)'!r}."
+        raise InvalidInputError(msg)
+    check_folder(path)
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInputError` unless ``path`` can be a file in an existing, writable folder."""
+    path = Path(path)
+    folder = Path(os.path.realpath(path)).parent
+    if path.is_dir():
+        msg = f"{path} is a folder; a file name is needed."
+    elif not folder.is_dir():
+        msg = f"{path}: the folder {folder} does not exist."
+    elif not os.access(folder, os.W_OK):
+        msg = f"{path}: the folder {folder} cannot be written to."
+    else:
+        return
+    raise InvalidInputError(msg)
+
+
+def write_table(table: Table, path: str | os.PathLike[str]) -> None:
+    """Write a table as CSV, Parquet, Arrow (Feather) or NumPy, by the ending of ``path``.
+
+    What was at ``path`` is replaced once the new file is complete. A ``.npy`` file has no names, a ``.npz`` file has
+    one array a column.
+
+    Raises
+    ------
+    InvalidInputError
+        If the ending is of another kind or the folder does not exist.
+    OSError
+        If the disk is full.
+    """
+    check_ending(path)
+    ending = Path(path).suffix.lower()
+    with replacing(path) as temporary:
+        if ending == ".csv":
+            _write_csv(table, temporary)
+        elif ending == ".parquet":
+            pyarrow.parquet.write_table(table.to_arrow(), temporary)
+        elif ending in {".arrow", ".feather"}:
+            pyarrow.feather.write_feather(table.to_arrow(), temporary, compression="uncompressed")
+        elif ending == ".npy":
+            np.save(temporary, table.values)
+        else:
+            arrays: dict[str, Any] = {name: table.column(name) for name in table.names}
+            np.savez(temporary, **arrays)
+
+
+def _write_csv(table: Table, path: Path) -> None:
+    """Write a header (Arrow would put every name in quotes) and the numbers, as the shortest text that reads back."""
+    with path.open("wb") as file:
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow(table.names)
+        file.write(header.getvalue().encode())
+        pyarrow.csv.write_csv(table.to_arrow(), file, pyarrow.csv.WriteOptions(include_header=False))

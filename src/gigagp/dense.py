@@ -1,0 +1,44 @@
+"""Dense factors, in one place: Cholesky with a clear error, and the inverse from it."""
+
+from __future__ import annotations
+
+import torch
+
+from gigagp.errors import NotPositiveDefiniteError
+
+
+def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Tensor:
+    """Return the lower Cholesky factor.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        With the pivot that failed and what to change; no jitter is added.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
+        msg = (
+            f"{what} is not positive definite in {str(matrix.dtype).removeprefix('torch.')} (pivot {int(info)} of "
+            f"{matrix.shape[0]}). Raise noise_variance (repeated rows need some), or use dtype=\"float64\"."
+        )
+        raise NotPositiveDefiniteError(msg)
+    return factor
+
+
+def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
+    """Return a matrix whose lower triangle is that of ``(L L')^-1``; its upper triangle is arbitrary.
+
+    LAPACK's potri does a third of the work of solving against the identity, which is what torch does on the CPU.
+    """
+    if factor.device.type != "cpu":
+        return torch.cholesky_inverse(factor)
+    from scipy.linalg import get_lapack_funcs
+
+    # A row-major lower factor is a column-major upper one: no copy beyond the one that is overwritten.
+    array = factor.detach().clone().numpy().T
+    (potri,) = get_lapack_funcs(("potri",), (array,))
+    inverse, info = potri(array, lower=0, overwrite_c=1)
+    if info != 0:
+        msg = f"the inverse of the kernel matrix does not exist (LAPACK potri: {info}). Raise noise_variance."
+        raise NotPositiveDefiniteError(msg)
+    return torch.from_numpy(inverse.T)

@@ -1,0 +1,53 @@
+"""A fitted estimator in words and numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
+
+_SHOWN = 12
+
+
+def describe(estimator: GPRegressor) -> str:
+    """Return what ran, how far it got, and the hyperparameters in both systems of units."""
+    posterior, scaling = estimator.posterior_, estimator.scaling_
+    table = posterior.table
+    lines = [
+        f"rows          {table.n_rows:,}, inputs {table.n_inputs}, targets {table.n_targets}",
+        f"inference     {estimator.inference_.describe()}",
+        f"solver        {estimator.solver_}",
+        f"engine        {estimator.engine_}",
+        f"optimizer     {estimator.optimizer_!r}, {len(estimator.history_)} evaluations, "
+        f"{estimator.history_.epochs:.4g} epochs of kernel products",
+    ]
+    final = posterior.final_solve
+    if final is not None:
+        lines.append(
+            f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
+            f"{final.residual_targets:.2g} (targets), {final.residual_probes:.2g} (probes)"
+        )
+    lines.append(f"kernel        {estimator.kernel_!r}"[:400])
+    names = getattr(estimator, "feature_names_in_", None)
+    y_scale = scaling.y_scale
+    lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
+    for name, value in posterior.model.parameters().items():
+        last = name.split(".")[-1]
+        numbers = np.atleast_1d(value.double().cpu().numpy())
+        is_per_input = last in ("lengthscale", "period") and numbers.size == table.n_inputs
+        for index, number in enumerate(numbers[:_SHOWN]):
+            label = name
+            if numbers.size > 1:
+                label = f"{name}[{names[index] if names is not None and is_per_input else index}]"
+            own = ""
+            if is_per_input:
+                own = f"{number * scaling.x_scale[index]:14.6g}"
+            elif last in ("variance", "noise_variance") and y_scale.size == 1 and numbers.size == 1:
+                own = f"{number * y_scale[0] ** 2:14.6g}"
+            lines.append(f"{label:34s} {number:14.6g} {own:>14s}")
+        if numbers.size > _SHOWN:
+            lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""Every error and warning that gigagp raises on purpose.
+
+::
+
+    Exception
+     └─ GigaGPError
+         ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
+         ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
+         ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
+         ├─ NonFiniteError (also ArithmeticError)    a fit produced NaN or infinity at its very first step
+         └─ ModelFileError (also ValueError)         a saved model is missing, damaged or of another kind
+
+    UserWarning
+     └─ GigaGPWarning
+         ├─ SolverWarning                            a solve did not reach its tolerance
+         └─ FitWarning                               a fit stopped before its end; the best state was kept
+"""
+
+
+class GigaGPError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidInputError(GigaGPError, ValueError):
+    """An argument or a table cannot be used; the message says which, what is allowed and what was got."""
+
+
+class MemoryBudgetError(GigaGPError, MemoryError):
+    """The job does not fit into the memory budget; raised before anything is allocated."""
+
+
+class NotPositiveDefiniteError(GigaGPError, ArithmeticError):
+    """A matrix that has to be positive definite is not, in the working precision."""
+
+
+class NonFiniteError(GigaGPError, ArithmeticError):
+    """NaN or infinity where a fit cannot go on and has no earlier state to keep."""
+
+
+class ModelFileError(GigaGPError, ValueError):
+    """A model file is missing, damaged, truncated, or was not written by gigagp."""
+
+
+class GigaGPWarning(UserWarning):
+    """Base of all warnings of this package."""
+
+
+class SolverWarning(GigaGPWarning):
+    """A linear solve stopped before its tolerance; the message has the numbers and the remedy."""
+
+
+class FitWarning(GigaGPWarning):
+    """A fit stopped before its end; the best state seen was kept."""

@@ -1,0 +1,70 @@
+"""What an estimator of the marginal-likelihood gradient is: a choice of left and right vectors.
+
+``d log p(y) / d theta = (v' D v - tr(H^-1 D)) / 2`` with ``v = H^-1 y`` and ``D = dH / d theta`` (Lin et al. 2024,
+eq. 5). Every estimator here is ``sum_j w_j L_j' D R_j`` for some L, R and w, and is computed by the one gradient
+primitive of the operator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+
+
+class Probes(ABC):
+    """The randomness of one gradient estimate; frozen while a fit is warm started, redrawn otherwise."""
+
+    @abstractmethod
+    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+        """Return the probes' right-hand sides at the current hyperparameters, shape (n, s)."""
+
+
+class GradientEstimator(ABC):
+    """A way to estimate the gradient from solves with ``[targets, probes]``."""
+
+    n_probes: int
+
+    @abstractmethod
+    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
+        """Draw new probes for the rows of ``X``."""
+
+    @abstractmethod
+    def trace_pair(
+        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return A and C, each (n, s), such that ``sum_j A_j' D C_j / s`` estimates ``tr(H^-1 D)``."""
+
+    def gradient(
+        self,
+        matrix: KernelMatrix,
+        target_solutions: torch.Tensor,
+        probe_solutions: torch.Tensor,
+        right_hand_sides: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Return the estimate of the gradient of the log marginal likelihood, summed over targets.
+
+        Parameters
+        ----------
+        matrix : KernelMatrix
+            ``H`` at the current hyperparameters.
+        target_solutions : Tensor of shape (n, t)
+            ``H^-1 (y - mean)``.
+        probe_solutions, right_hand_sides : Tensor of shape (n, s)
+            ``H^-1 b_j`` and ``b_j``.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By hyperparameter, in natural units.
+        """
+        n_targets = target_solutions.shape[1]
+        left, right = self.trace_pair(probe_solutions, right_hand_sides)
+        weights = target_solutions.new_full((n_targets + left.shape[1],), 0.5)
+        weights[n_targets:] = -0.5 * n_targets / max(left.shape[1], 1)
+        outer = torch.cat([target_solutions, left], 1)
+        inner = outer if left is right else torch.cat([target_solutions, right], 1)
+        return matrix.gradient(outer, inner, weights)

@@ -1,0 +1,223 @@
+"""Exact inference by a Cholesky factor (Rasmussen and Williams 2006, Alg. 2.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gigagp.dense import cholesky
+from gigagp.estimate import Estimate
+from gigagp.gradients.exact import Exact as ExactGradient
+from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import estimate_trend
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.optimization.fisher import fisher_information
+from gigagp.optimization.objective import Evaluation
+from gigagp.optimization.space import ParameterSpace
+from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+
+#: n x n arrays alive at once during an evaluation: H, its factor, its inverse.
+_ARRAYS = 3
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Inference without approximation, in O(n^3) time and three n x n arrays.
+
+    When to use: up to a few thousand rows. ``inference="auto"`` takes it up to 3,000 rows where the memory allows.
+    """
+
+    def objective(self, table: TrainingTable, generator: torch.Generator) -> ExactObjective:
+        """Return the log marginal likelihood of a table."""
+        return ExactObjective(table)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return "exact (Cholesky)"
+
+
+@dataclass
+class _Factorised:
+    """Everything that one model's factor gives; belongs to that model alone."""
+
+    model: Model
+    matrix: KernelMatrix
+    factor: torch.Tensor
+    solutions: torch.Tensor
+    coefficients: torch.Tensor
+    value: float
+
+
+class ExactObjective:
+    """The log marginal likelihood with its exact gradient and, on request, the Fisher information.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    """
+
+    deterministic = True
+
+    def __init__(self, table: TrainingTable) -> None:
+        n = table.n_rows
+        size = table.X.element_size()
+        require(
+            _ARRAYS * n * n * size,
+            table.budget,
+            f"Exact inference on {n:,} rows",
+            "Use inference=gigagp.inference.Iterative(), or raise memory_budget.",
+        )
+        self.table = table
+        self._last: _Factorised | None = None
+
+    n_rows = property(lambda self: self.table.n_rows)
+    n_inputs = property(lambda self: self.table.n_inputs)
+    n_observations = property(lambda self: self.table.n_observations)
+    target_variance = property(lambda self: self.table.target_variance)
+
+    def _factorise(self, model: Model) -> _Factorised:
+        self._last = None  # free the factor of the last model before the next one is made
+        table = self.table
+        matrix = KernelMatrix(
+            model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense"
+        )
+        factor = cholesky(matrix.to_dense())
+        basis = table.basis
+        solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
+        solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
+        coefficients = estimate_trend(basis, table.Y, solved_basis, solved_targets)
+        residuals = table.Y - basis @ coefficients
+        solved = solved_targets - solved_basis @ coefficients
+        # Rasmussen and Williams 2006, eq. 2.30, summed over targets
+        fit = float((residuals * solved).double().sum())
+        log_determinant = 2 * float(factor.diagonal().double().log().sum())
+        value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
+        self._last = _Factorised(model, matrix, factor, solved, coefficients, value)
+        return self._last
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return value and gradient."""
+        state = self._factorise(model)
+        gradient = ExactGradient().gradient(state.matrix, state.solutions, state.factor)
+        return Evaluation(state.value, gradient)
+
+    def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
+        """Return the Fisher information of all observations where `evaluate` was last called."""
+        state = self._last
+        assert state is not None, "evaluate comes first"
+        information = fisher_information(
+            state.model, self.table.X, state.factor, space, vector, probes.to(state.factor)
+        )
+        return self.table.n_targets * information
+
+    def subset(self, rows: torch.Tensor) -> ExactObjective:
+        """Return the objective on a subset of the rows."""
+        return ExactObjective(self.table.take_rows(rows))
+
+    def posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
+        """Return the posterior at a model."""
+        state = self._factorise(model)
+        self._last = None
+        return ExactPosterior(model, self.table, state.factor, state.solutions, state.coefficients, state.value)
+
+
+class ExactPosterior(Posterior):
+    """The posterior from a Cholesky factor.
+
+    Parameters
+    ----------
+    model : Model
+    table : TrainingTable
+    factor : Tensor of shape (n, n)
+    target_solutions : Tensor of shape (n, t)
+    coefficients : Tensor of shape (p, t)
+    value : float
+        Log marginal likelihood.
+    """
+
+    kind = "exact"
+
+    def __init__(
+        self,
+        model: Model,
+        table: TrainingTable,
+        factor: torch.Tensor,
+        target_solutions: torch.Tensor,
+        coefficients: torch.Tensor,
+        value: float,
+    ) -> None:
+        self.model, self.table, self.factor = model, table, factor
+        self.X, self.budget = table.X, table.budget
+        self.target_solutions, self.coefficients = target_solutions, coefficients
+        self._value = value
+
+    def _whitened(self, X: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(self.factor, self.model.kernel.block(self.X, X), upper=False)
+
+    def _blocks(self, X: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = max(1, self.budget // (4 * self.X.shape[0] * X.element_size()))
+        return X.split(min(rows, 1024))
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return "cholesky"
+
+    def mean_and_variance(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and variance, whatever the method; the variance is right to rounding, about 1e-12 of the prior's."""
+        variances = []
+        for block in self._blocks(X):
+            explained = self._whitened(block).square().sum(0)  # Rasmussen and Williams 2006, Alg. 2.1, line 6
+            # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
+            variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
+        return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the full covariance."""
+        m = X.shape[0]
+        require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
+        whitened = self._whitened(X)
+        return self.model.kernel.block(X, X) - whitened.T @ whitened
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return pathwise samples: random features for the prior, the factor for the update.
+
+        For samples without the features' error at a few thousand points use `sample_at`.
+        """
+        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], n_samples, 4000, generator)
+        noise = standard_normal(self.X.shape[0], n_samples, generator=generator).to(self.X)
+        matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
+        values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
+        return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
+
+    def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return joint samples at given points from the full covariance, shape (m, t, s)."""
+        values, vectors = torch.linalg.eigh(self.covariance(X).double())
+        root = vectors * values.clamp_min(0).sqrt()  # eigenvalues below zero are rounding
+        draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
+        spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)
+        return self.mean(X)[:, :, None] + spread
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the exact value; its standard error is 0."""
+        return Estimate(self._value, 0.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what a file needs: the factor is made again on loading."""
+        return {"X": self.table.X, "Y": self.table.Y}, {}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], model: Model, budget: int) -> ExactPosterior:
+        """Return the posterior that `state` described."""
+        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
+        return ExactObjective(table).posterior(model, torch.Generator())
+
+

@@ -1,0 +1,249 @@
+"""Iterative inference: solves instead of factors (Lin et al. 2024)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import torch
+
+from gigagp.dense import cholesky
+from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.gradients import Exact as ExactGradient
+from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
+from gigagp.inference.exact import ExactObjective
+from gigagp.inference.pathwise_posterior import PathwisePosterior
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import estimate_trend
+from gigagp.inference.warm_start import WarmStart, WarmStartKind
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.optimization.history import SolveRecord
+from gigagp.optimization.objective import Evaluation
+from gigagp.random import spawn
+from gigagp.solvers import ConjugateGradients, Solution, Status
+from gigagp.solvers.base import Solver
+
+#: Probes of ``gradient="auto"``: four were as good as exact gradients in the default outer loop; sixteen is safe.
+_AUTO_PROBES = 16
+#: Relative residual of the last solve, the one that predictions are made of, where the solver is ``"auto"``.
+_AUTO_FINAL_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Iterative:
+    """Inference by iterative linear solves, with posterior samples from the same solves.
+
+    When to use: from a few thousand rows to a few hundred thousand. Memory O(n), or n x n where the budget has it;
+    each epoch of a solver computes every kernel entry once.
+
+    Parameters
+    ----------
+    solver : Solver or "auto", default "auto"
+        ``"auto"`` is ``ConjugateGradients(tolerance=0.01, nats=(1, 10))`` with its two-level preconditioner.
+    gradient : GradientEstimator or "auto", default "auto"
+        ``"auto"`` is ``Pathwise(n_probes=16)``.
+    warm_start : bool or {"previous", "subspace"}, default True
+        Freeze the probes and start each solve from the last ones; True is ``"subspace"``. False redraws the probes
+        and starts from zero.
+    n_samples : int, default 64
+        Posterior samples made by the last solve; predicted variances have a relative standard error of
+        ``sqrt(2 / n_samples)``.
+    final_tolerance : float or None, default None
+        Relative residual of the last solve; None: the solver's own, and 1e-3 for ``"auto"``.
+    """
+
+    solver: Solver | Literal["auto"] = "auto"
+    gradient: GradientEstimator | ExactGradient | Literal["auto"] = "auto"
+    warm_start: bool | Literal["previous", "subspace"] = True
+    n_samples: int = 64
+    final_tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.solver != "auto" and not isinstance(self.solver, Solver):
+            msg = f'solver of Iterative must be "auto" or one of gigagp.solvers; got {self.solver!r}.'
+            raise InvalidInputError(msg)
+        if self.gradient != "auto" and not isinstance(self.gradient, GradientEstimator | ExactGradient):
+            msg = f'gradient of Iterative must be "auto" or one of gigagp.gradients; got {self.gradient!r}.'
+            raise InvalidInputError(msg)
+        if self.warm_start not in (True, False, "previous", "subspace"):
+            msg = f'warm_start of Iterative must be True, False, "previous" or "subspace"; got {self.warm_start!r}.'
+            raise InvalidInputError(msg)
+        if self.n_samples < 1:
+            msg = f"n_samples of Iterative must be at least 1; got {self.n_samples!r}."
+            raise InvalidInputError(msg)
+        if self.final_tolerance is not None and not self.final_tolerance > 0:
+            msg = f"final_tolerance of Iterative must be positive or None; got {self.final_tolerance!r}."
+            raise InvalidInputError(msg)
+
+    def resolve(self) -> Iterative:
+        """Return the same with every ``"auto"`` replaced by what it means."""
+        final = self.final_tolerance
+        if final is None and self.solver == "auto":
+            final = _AUTO_FINAL_TOLERANCE
+        return replace(
+            self,
+            solver=ConjugateGradients(tolerance=0.01, nats=(1.0, 10.0)) if self.solver == "auto" else self.solver,
+            gradient=Pathwise(n_probes=_AUTO_PROBES) if self.gradient == "auto" else self.gradient,
+            warm_start="subspace" if self.warm_start is True else self.warm_start,
+            final_tolerance=final,
+        )
+
+    def objective(self, table: TrainingTable, generator: torch.Generator) -> IterativeObjective:
+        """Return the log marginal likelihood of a table."""
+        return IterativeObjective(self.resolve(), table, generator)
+
+    def final_solver(self) -> Solver:
+        """Return the solver of the last solve and of what is asked of the posterior later."""
+        resolved = self.resolve()
+        solver = resolved.solver
+        assert isinstance(solver, Solver)
+        if resolved.final_tolerance is None:
+            return solver
+        names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
+        changes: dict[str, object] = {"tolerance": resolved.final_tolerance, "probe_tolerance": None, "nats": None}
+        return replace(solver, **{k: v for k, v in changes.items() if k in names})  # type: ignore[type-var]
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        resolved = self.resolve()
+        warm = resolved.warm_start or "none"
+        return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm})"
+
+
+class IterativeObjective:
+    """Gradients of the log marginal likelihood from solves with targets and probes together.
+
+    Parameters
+    ----------
+    settings : Iterative
+        Resolved.
+    table : TrainingTable
+    generator : torch.Generator
+        Of the probes.
+    """
+
+    def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
+        self.settings, self.table = settings, table
+        self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
+        kind: WarmStartKind = settings.warm_start or "none"  # type: ignore[assignment]
+        self._warm = WarmStart(kind)
+        self._probes: Probes | None = None
+        self._reuse: object | None = None
+        self.solves: list[SolveRecord] = []
+        #: the solution of the last solve, for diagnosis
+        self.last_solution: Solution | None = None
+
+    n_rows = property(lambda self: self.table.n_rows)
+    n_inputs = property(lambda self: self.table.n_inputs)
+    n_observations = property(lambda self: self.table.n_observations)
+    target_variance = property(lambda self: self.table.target_variance)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the probes are frozen."""
+        return self._warm.kind != "none" or isinstance(self.settings.gradient, ExactGradient)
+
+    def _matrix(self, model: Model) -> KernelMatrix:
+        return KernelMatrix(model.kernel, self.table.X, model.noise_variance, memory_budget=self.table.budget)
+
+    def _solve(
+        self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, SolveRecord]:
+        """Solve for targets, basis and probes; return solutions of targets and probes, coefficients, the record."""
+        table, basis = self.table, self.table.basis
+        n_fixed = table.n_targets + basis.shape[1]
+        stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
+        initial = self._warm.start(matrix, stacked)
+        solution = solver.solve(
+            matrix,
+            stacked,
+            initial=initial,
+            generator=self._solver_generator,
+            n_targets=n_fixed,
+            reuse=self._reuse,
+        )
+        self._reuse = solution.detail.get("reuse")
+        self.last_solution = solution
+        self._warm.remember(solution.value)
+        record = _record(solution, n_fixed)
+        self.solves.append(record)
+        solved_targets, solved_basis, solved_probes = solution.value.split(
+            [table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1
+        )
+        coefficients = estimate_trend(basis, table.Y, solved_basis, solved_targets)
+        return solved_targets - solved_basis @ coefficients, solved_probes, coefficients, record
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the estimated gradient; there is no value."""
+        estimator, matrix = self.settings.gradient, self._matrix(model)
+        assert isinstance(self.settings.solver, Solver)
+        if isinstance(estimator, ExactGradient):
+            solved, _, _, record = self._solve(self.settings.solver, matrix, self.table.Y[:, :0])
+            return Evaluation(None, estimator.gradient(matrix, solved, cholesky(matrix.to_dense())), record)
+        assert isinstance(estimator, GradientEstimator)
+        if self._probes is None or not self.deterministic:
+            self._probes = estimator.draw(model, self.table.X, self._probe_generator)
+        right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
+        solved, solved_probes, _, record = self._solve(self.settings.solver, matrix, right_hand_sides)
+        return Evaluation(None, estimator.gradient(matrix, solved, solved_probes, right_hand_sides), record)
+
+    def subset(self, rows: torch.Tensor) -> ExactObjective:
+        """Return the exact objective on a subset of the rows."""
+        return ExactObjective(self.table.take_rows(rows))
+
+    def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior:
+        """Solve once more at ``model`` and return the posterior that the solutions are.
+
+        Training's own probes serve again (and their solutions as a start) where they are pathwise, frozen and enough.
+        """
+        matrix, table = self._matrix(model), self.table
+        solver = self.settings.final_solver()
+        probes = self._probes
+        reusable = (
+            isinstance(probes, PathwiseProbes)
+            and probes.prior is not None
+            and probes.noise.shape[1] >= self.settings.n_samples
+            and self.deterministic
+        )
+        if not reusable:
+            probes = Pathwise(n_probes=self.settings.n_samples).draw(model, table.X, generator)
+            if self._warm.kind == "previous":
+                self._warm = WarmStart("none")
+        assert isinstance(probes, PathwiseProbes)
+        assert probes.prior is not None
+        right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
+        solved, solved_probes, coefficients, record = self._solve(solver, matrix, right_hand_sides)
+        self._warn_of_unfinished_solves()
+        return PathwisePosterior(
+            model, table, solved, solved_probes, coefficients, probes.prior, solver, final_solve=record
+        )
+
+    def _warn_of_unfinished_solves(self) -> None:
+        unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
+        if not unfinished:
+            return
+        worst = max(unfinished, key=lambda record: record.residual_targets)
+        msg = (
+            f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance "
+            f"(worst relative residual of a target {worst.residual_targets:.2g}, after {worst.epochs:.3g} epochs). "
+            f"{Status[worst.status].value}"
+        )
+        warnings.warn(msg, SolverWarning, stacklevel=2)
+
+
+def _record(solution: Solution, n_fixed: int) -> SolveRecord:
+    residual, nats = solution.relative_residual, solution.nats
+    probes = residual[n_fixed:]
+    has_probes = probes.numel() > 0
+    return SolveRecord(
+        iterations=solution.iterations,
+        epochs=solution.epochs,
+        setup_epochs=solution.setup_epochs,
+        residual_targets=float(residual[:n_fixed].max()),
+        residual_probes=float(probes.mean()) if has_probes else None,
+        status=solution.status.name,
+        nats_targets=None if nats is None else float(nats[:n_fixed].max()),
+        nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
+    )

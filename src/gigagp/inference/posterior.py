@@ -1,0 +1,131 @@
+"""What a fitted model answers, whatever inferred it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from gigagp.estimate import Estimate
+from gigagp.inference.table import TrainingTable
+from gigagp.model import Model
+from gigagp.optimization.history import SolveRecord
+from gigagp.prior_samples import PriorSamples
+from gigagp.products import select
+
+#: Where a variance comes from, where there is a choice: stored samples, or a solve for each point.
+VarianceMethod = Literal["auto", "samples", "solve"]
+
+#: Functions of points (m, d) with values (m, n_targets, n_samples).
+SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Posterior(ABC):
+    """The posterior of the latent function at one set of hyperparameters.
+
+    Everything here is in the units in which the model was fitted (standardized, if the estimator standardizes) and
+    works in blocks that keep to the memory budget.
+
+    Attributes
+    ----------
+    model : Model
+    X : Tensor of shape (n, d)
+        Training inputs.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis.
+    target_solutions : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
+    budget : int
+        Bytes.
+    """
+
+    #: name of the class in model files
+    kind: str
+    model: Model
+    table: TrainingTable
+    X: torch.Tensor
+    coefficients: torch.Tensor
+    target_solutions: torch.Tensor
+    budget: int
+    #: what the solve behind it did; None for a factor
+    final_solve: SolveRecord | None = None
+
+    def engine_name(self) -> str:
+        """Return what computes kernel products, where, in which precision."""
+        engine = select(self.model.kernel, self.X.device, self.X.dtype)
+        return f"{engine.name}, {self.X.device.type}, {str(self.X.dtype).removeprefix('torch.')}"
+
+    @abstractmethod
+    def solver_name(self) -> Any:
+        """Return the solver that ran."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the tensors and the plain data that a model file needs."""
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.target_solutions.shape[1]
+
+    def trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the learned part of the mean at new points, shape (m, t)."""
+        return self.model.mean.basis(X).to(self.X) @ self.coefficients
+
+    def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Return ``K(X, training inputs) @ vectors`` without forming K."""
+        engine = select(self.model.kernel, X.device, X.dtype)
+        return engine.product(self.model.kernel, X, self.X, vectors, budget=self.budget)
+
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        return self.trend(X) + self.cross_product(X, self.target_solutions)
+
+    @abstractmethod
+    def mean_and_variance(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function, never negative."""
+
+    @abstractmethod
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance of the latent function at all pairs of points, shape (m, m)."""
+
+    @abstractmethod
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return posterior samples that can be evaluated anywhere, again and again."""
+
+    @abstractmethod
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the log marginal likelihood of the training targets with its standard error."""
+
+
+class PathwiseUpdate:
+    """Posterior samples as functions: ``f_j(x) + K(x, X) (v - u_j)`` plus the trend (Lin et al. 2024, eq. 16).
+
+    Parameters
+    ----------
+    posterior : Posterior
+    prior : PriorSamples
+        The functions ``f_j``.
+    probe_solutions : Tensor of shape (n, s)
+        ``u_j = H^-1 (f_j(X) + noise_j)``, with the same functions.
+    """
+
+    def __init__(self, posterior: Posterior, prior: PriorSamples, probe_solutions: torch.Tensor) -> None:
+        self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
+
+    def __call__(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the samples at the rows of ``X``, shape (m, t, s)."""
+        deviations, mean = self.deviations_and_mean(X)
+        return mean[:, :, None] + deviations[:, None, :]
+
+    def deviations_and_mean(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``f_j(x) - K(x, X) u_j`` (m, s), samples of posterior minus mean, and the mean (m, t)."""
+        posterior = self.posterior
+        n_targets = posterior.n_targets
+        both = posterior.cross_product(X, torch.cat([posterior.target_solutions, self.probe_solutions], 1))
+        prior = self.prior.evaluate(posterior.model.kernel, X, posterior.budget)
+        return prior - both[:, n_targets:], posterior.trend(X) + both[:, :n_targets]

@@ -1,0 +1,65 @@
+"""The numbers that inference works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from gigagp.means import Mean
+
+
+@dataclass(frozen=True)
+class TrainingTable:
+    """Training inputs and targets in the model's units, dtype and device.
+
+    Attributes
+    ----------
+    X : Tensor of shape (n, d)
+    Y : Tensor of shape (n, t)
+        A fixed mean function has been subtracted already.
+    mean : Mean
+        Its basis is what the trend is made of.
+    budget : int
+        Bytes that inference may take.
+    """
+
+    X: torch.Tensor
+    Y: torch.Tensor
+    mean: Mean
+    budget: int
+
+    @property
+    def basis(self) -> torch.Tensor:
+        """The mean's basis at the rows, shape (n, p)."""
+        return self.mean.basis(self.X).to(self.X)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return self.X.shape[0]
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of the inputs."""
+        return self.X.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """Targets."""
+        return self.Y.shape[1]
+
+    @property
+    def n_observations(self) -> int:
+        """Rows times targets."""
+        return self.Y.numel()
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets about their means; 1 where they do not vary."""
+        variance = float((self.Y - self.Y.mean(0)).square().mean())
+        return variance if variance > 0 else 1.0
+
+    def take_rows(self, rows: torch.Tensor) -> TrainingTable:
+        """Return the table of some rows."""
+        return replace(self, X=self.X[rows], Y=self.Y[rows])

@@ -1,0 +1,34 @@
+"""The mean's coefficients by generalised least squares, from solves that are made anyway."""
+
+from __future__ import annotations
+
+import torch
+
+
+def estimate_trend(
+    basis: torch.Tensor, targets: torch.Tensor, basis_solutions: torch.Tensor, target_solutions: torch.Tensor
+) -> torch.Tensor:
+    """Return the coefficients that maximise the likelihood at fixed kernel and noise.
+
+    ``beta = (Phi' H^-1 Phi)^-1 Phi' H^-1 Y`` (Rasmussen and Williams 2006, eq. 2.42 with a vague prior); directions
+    of the basis that the rows do not determine (a constant column beside a constant mean) get the shortest solution.
+
+    Parameters
+    ----------
+    basis : Tensor of shape (n, p)
+    targets : Tensor of shape (n, t)
+    basis_solutions, target_solutions : Tensor of shape (n, p) and (n, t)
+        ``H^-1`` times the two above.
+
+    Returns
+    -------
+    Tensor of shape (p, t)
+    """
+    if basis.shape[1] == 0:
+        return targets.new_zeros(0, targets.shape[1])
+    gram = basis.double().T @ basis_solutions.double()
+    gram = 0.5 * (gram + gram.T)  # approximate solves leave it slightly unsymmetric
+    coefficients = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (
+        basis_solutions.double().T @ targets.double()
+    )
+    return coefficients.to(targets)

@@ -1,0 +1,31 @@
+"""Covariance functions: elementary kernels, and sums and products of them.
+
+    >>> from gigagp import kernels
+    >>> kernel = kernels.Matern(nu=1.5) + kernels.Periodic(period=365.25, columns=[0]) * kernels.RBF(columns=[0])
+"""
+
+from gigagp.kernels.base import Kernel
+from gigagp.kernels.composite import Product, Sum
+from gigagp.kernels.elementary import Constant, Linear, White
+from gigagp.kernels.features import FeatureDraw
+from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.periodic import Periodic
+from gigagp.kernels.serialization import from_dict
+from gigagp.kernels.stationary import RBF, Matern, RationalQuadratic, StationaryKernel
+
+__all__ = [
+    "RBF",
+    "Constant",
+    "FeatureDraw",
+    "Kernel",
+    "Leaf",
+    "Linear",
+    "Matern",
+    "Periodic",
+    "Product",
+    "RationalQuadratic",
+    "StationaryKernel",
+    "Sum",
+    "White",
+    "from_dict",
+]

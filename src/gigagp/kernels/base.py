@@ -1,0 +1,193 @@
+"""What a kernel is: an immutable tree of covariance functions with named hyperparameters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gigagp.kernels.features import FeatureDraw
+    from gigagp.kernels.leaf import Leaf
+
+
+class Kernel(ABC):
+    """A covariance function k(x, z), or a sum or product of them.
+
+    Kernels never change: `bind` and `replace` return new ones. Hyperparameters are in natural units (a lengthscale is
+    a length, a variance is a variance) and are float64 tensors on the CPU, whatever the dtype of the data; `block`
+    follows the dtype and the device of its inputs.
+
+    A kernel that was not told its lengthscales is *unbound*: how many there are is only known with the data.
+    `bind` settles this. Everything that takes data binds on the way, so ``RBF().block(X, X)`` works.
+
+    Every kernel has a continuous part, a function of two points, and may have a white part, which exists only
+    between a row and itself. `block` and `diagonal` give the continuous part, `white` what has to be added to the
+    diagonal of K(X, X). In this way the covariance between two data sets never depends on whether rows coincide.
+
+    To add a kernel of your own, derive from `gigagp.kernels.Leaf` and write `block` and `diagonal` with
+    differentiable torch operations; products, gradients and composition then work.
+    """
+
+    @property
+    @abstractmethod
+    def n_inputs(self) -> int | None:
+        """Number of inputs that the kernel is bound to, None while it is unbound."""
+
+    @abstractmethod
+    def bind(self, n_inputs: int) -> Kernel:
+        """Return this kernel for data with ``n_inputs`` columns.
+
+        Missing values become defaults (lengthscale: the square root of the number of active inputs, so that
+        standardized points correlate in any dimension; everything else 1), single numbers are repeated for each
+        active input. Binding again to the same number changes nothing.
+
+        Raises
+        ------
+        InvalidInputError
+            If lengths or columns do not agree with ``n_inputs``, or the kernel is bound to another number already.
+        """
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Tensor]:
+        """Return all hyperparameters by name, each of shape () or (number of values,).
+
+        Parts of sums and products put their position in front: ``"0.lengthscale"``, ``"1.0.variance"``.
+        """
+
+    @abstractmethod
+    def fixed_parameters(self) -> frozenset[str]:
+        """Return the names of the hyperparameters that are not to be learned."""
+
+    @abstractmethod
+    def replace(self, values: Mapping[str, Tensor]) -> Kernel:
+        """Return this kernel with some hyperparameters exchanged.
+
+        The tensors are kept as they are, so `block` of the result is differentiable in them. Only names and shapes
+        are checked.
+        """
+
+    @abstractmethod
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        """Return the dense covariance of the continuous part.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        Z : Tensor of shape (m, d)
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            With the dtype and device of ``X``; differentiable in the inputs and the hyperparameters, also at
+            coincident points. Use `gigagp.operators.KernelMatrix` for matrices that do not fit into memory.
+        """
+
+    @abstractmethod
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Return k(x, x) of the continuous part for every row, shape (n,)."""
+
+    @abstractmethod
+    def white(self, X: Tensor) -> Tensor:
+        """Return what the white parts add to the diagonal of K(X, X), shape (n,)."""
+
+    @abstractmethod
+    def terms(self) -> tuple[tuple[Leaf, ...], ...]:
+        """Return the kernel multiplied out: a sum of products of leaves."""
+
+    @abstractmethod
+    def leaves(self) -> Iterator[Leaf]:
+        """Iterate over the elementary kernels from left to right."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return a description of plain numbers, texts and lists; `gigagp.kernels.from_dict` reads it back."""
+
+    def draw_features(
+        self, n_features: int, n_inputs: int, generator: torch.Generator, *, law: str = "joint"
+    ) -> FeatureDraw:
+        """Draw the randomness of random Fourier features; no hyperparameter enters it.
+
+        Freeze the result over a fit and the prior functions made from it move smoothly with the hyperparameters.
+
+        Parameters
+        ----------
+        n_features : int
+            Sine and cosine columns for every term of the multiplied-out kernel; even.
+        n_inputs : int
+            Columns of the data.
+        generator : torch.Generator
+        law : {"joint", "independent"}
+            ``"joint"`` is right. ``"independent"`` is the law that was published with Lin et al. 2024 by mistake: a
+            Matern kernel's frequencies with one chi-square draw for each coordinate. It is kept for reproductions.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part of the kernel has no known spectrum, or a number is out of range.
+        """
+        from gigagp.kernels.features import draw_features
+
+        return draw_features(self.bind(n_inputs), n_features, generator, law=law)
+
+    def features(self, X: Tensor, draw: FeatureDraw) -> Tensor:
+        """Return features of the rows whose inner products approximate the continuous part.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        draw : FeatureDraw
+            From `draw_features` of a kernel of the same structure.
+
+        Returns
+        -------
+        Tensor of shape (n, n_columns)
+            ``features @ features.T`` approximates ``block(X, X)`` with an error of order one over the square root of
+            the number of frequencies; constant and linear terms are exact. All rows at once: stream large data.
+        """
+        from gigagp.kernels.features import features
+
+        return features(self.bind(X.shape[1]), X, draw)
+
+    def has_features(self) -> bool:
+        """Whether `draw_features` and `features` are available."""
+        return all(leaf.has_spectrum for term in self.terms() for leaf in term)
+
+    def __add__(self, other: Kernel | float) -> Kernel:
+        """Return the sum; a number stands for a fixed `Constant`."""
+        from gigagp.kernels.composite import Sum, as_kernel
+
+        part = as_kernel(other)
+        return NotImplemented if part is None else Sum(self, part)
+
+    def __radd__(self, other: float) -> Kernel:
+        """Return the sum; a number stands for a fixed `Constant`."""
+        from gigagp.kernels.composite import Sum, as_kernel
+
+        part = as_kernel(other)
+        return NotImplemented if part is None else Sum(part, self)
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        """Return the product; a number stands for a fixed `Constant`."""
+        from gigagp.kernels.composite import Product, as_kernel
+
+        part = as_kernel(other)
+        return NotImplemented if part is None else Product(self, part)
+
+    def __rmul__(self, other: float) -> Kernel:
+        """Return the product; a number stands for a fixed `Constant`."""
+        from gigagp.kernels.composite import Product, as_kernel
+
+        part = as_kernel(other)
+        return NotImplemented if part is None else Product(part, self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether structure, values and fixed names are the same."""
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return type(self) is type(other) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # equal by values, and values are tensors

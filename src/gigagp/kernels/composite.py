@@ -1,0 +1,171 @@
+"""Sums and products of kernels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.base import Kernel
+from gigagp.kernels.elementary import Constant
+from gigagp.kernels.leaf import Leaf
+
+
+def as_kernel(value: Kernel | float) -> Kernel | None:
+    """Return ``value`` as a kernel (a number: a fixed `Constant`), or None when it is neither."""
+    if isinstance(value, Kernel):
+        return value
+    if isinstance(value, Real):
+        return Constant(float(value), fixed=True)
+    return None
+
+
+class Composite(Kernel):
+    """A kernel made of parts. Parts of the same kind are taken apart: ``(a + b) + c`` has three parts.
+
+    Parameters
+    ----------
+    *parts : Kernel or float
+        A number stands for a fixed `Constant`.
+    """
+
+    symbol: ClassVar[str]
+    combine: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+
+    def __init__(self, *parts: Kernel | float) -> None:
+        flat: list[Kernel] = []
+        for part in parts:
+            kernel = as_kernel(part)
+            if kernel is None:
+                msg = f"A part of {type(self).__name__} must be a kernel or a number; got {part!r}."
+                raise InvalidInputError(msg)
+            flat.extend(kernel.parts if isinstance(kernel, type(self)) else (kernel,))
+        if not flat:
+            msg = f"{type(self).__name__} needs at least one part; got none."
+            raise InvalidInputError(msg)
+        self._parts = tuple(flat)
+
+    @property
+    def parts(self) -> tuple[Kernel, ...]:
+        """The kernels that are combined."""
+        return self._parts
+
+    @property
+    def n_inputs(self) -> int | None:
+        """Number of inputs that the kernel is bound to, None while it is unbound."""
+        sizes = {part.n_inputs for part in self._parts}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def _with(self, parts: tuple[Kernel, ...]) -> Self:
+        other = object.__new__(type(self))
+        other._parts = parts
+        return other
+
+    def bind(self, n_inputs: int) -> Self:
+        """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
+        return self if self.n_inputs == n_inputs else self._with(tuple(part.bind(n_inputs) for part in self._parts))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the hyperparameters of all parts."""
+        return {
+            f"{position}.{name}": value
+            for position, part in enumerate(self._parts)
+            for name, value in part.parameters().items()
+        }
+
+    def fixed_parameters(self) -> frozenset[str]:
+        """Return the names that are not to be learned."""
+        return frozenset(
+            f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
+        )
+
+    def replace(self, values: Mapping[str, Tensor]) -> Self:
+        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
+        grouped: dict[int, dict[str, Tensor]] = {}
+        for name, value in values.items():
+            head, dot, rest = name.partition(".")
+            if not dot or not head.isdecimal() or int(head) >= len(self._parts):
+                msg = f"{name!r} is no hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
+                raise InvalidInputError(msg)
+            grouped.setdefault(int(head), {})[rest] = value
+        parts = (part.replace(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
+        return self._with(tuple(parts))
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        """Return the dense covariance; see `Kernel.block`."""
+        return reduce(type(self).combine, (part.block(X, Z) for part in self._parts))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Return k(x, x) of the continuous part."""
+        return reduce(type(self).combine, (part.diagonal(X) for part in self._parts))
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Iterate over the elementary kernels."""
+        for part in self._parts:
+            yield from part.leaves()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a description of plain numbers, texts and lists."""
+        return {"kernel": type(self).__name__, "parts": [part.to_dict() for part in self._parts]}
+
+    @abstractmethod
+    def _text(self, part: Kernel) -> str:
+        """Return the text of a part, in brackets where needed."""
+
+    def __repr__(self) -> str:
+        """Return the expression."""
+        if len(self._parts) == 1:
+            return f"{type(self).__name__}({self._parts[0]!r})"
+        return self.symbol.join(self._text(part) for part in self._parts)
+
+
+class Sum(Composite):
+    """Sum of kernels: the covariance of a sum of independent functions."""
+
+    symbol: ClassVar[str] = " + "
+    combine: ClassVar[Callable[[Tensor, Tensor], Tensor]] = torch.add
+
+    def white(self, X: Tensor) -> Tensor:
+        """Return the sum of the parts' white parts."""
+        return reduce(torch.add, (part.white(X) for part in self._parts))
+
+    def terms(self) -> tuple[tuple[Leaf, ...], ...]:
+        """Return the terms of all parts."""
+        return tuple(itertools.chain.from_iterable(part.terms() for part in self._parts))
+
+    def _text(self, part: Kernel) -> str:
+        return repr(part)
+
+
+class Product(Composite):
+    """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
+
+    The variances of the parts multiply, so only their product can be learned; fix all but one:
+    ``Periodic() * RBF(fixed=("variance",))``.
+    """
+
+    symbol: ClassVar[str] = " * "
+    combine: ClassVar[Callable[[Tensor, Tensor], Tensor]] = torch.mul
+
+    def white(self, X: Tensor) -> Tensor:
+        """Return the product of the whole diagonals, less the product of the continuous ones."""
+        if not any(leaf.is_white for leaf in self.leaves()):
+            return X.new_zeros(X.shape[0])
+        whole = math.prod((part.diagonal(X) + part.white(X) for part in self._parts), start=X.new_ones(()))
+        return whole - self.diagonal(X)
+
+    def terms(self) -> tuple[tuple[Leaf, ...], ...]:
+        """Return the product multiplied out."""
+        choices = itertools.product(*(part.terms() for part in self._parts))
+        return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
+
+    def _text(self, part: Kernel) -> str:
+        return f"({part!r})" if isinstance(part, Sum) and len(part.parts) > 1 else repr(part)

@@ -1,0 +1,114 @@
+"""Random Fourier features of whole kernel trees.
+
+A kernel is multiplied out into a sum of products of leaves. Each leaf offers a random amplitude and phase with
+``E[amplitude(x) amplitude(z) cos(phase(x) - phase(z))] = k(x, z)``; in a product of independent leaves amplitudes
+multiply and phases add. The features of a term are then ``sqrt(1 / m) * amplitude * [sin phase, cos phase]``, and
+those of a sum stand side by side (Rahimi and Recht 2007, Random features for large-scale kernel machines).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.base import Kernel
+from gigagp.kernels.elementary import Constant, Linear
+from gigagp.kernels.leaf import Leaf
+
+
+@dataclass(frozen=True)
+class FeatureDraw:
+    """The randomness of random Fourier features, free of hyperparameter values.
+
+    Attributes
+    ----------
+    n_features : int
+        Sine and cosine columns of each random term.
+    law : str
+        ``"joint"``, or ``"independent"`` for the law published with Lin et al. 2024 by mistake.
+    terms : tuple
+        For each term of the multiplied-out kernel (white ones left out) and each of its leaves, named draws.
+    """
+
+    n_features: int
+    law: str
+    terms: tuple[tuple[dict[str, Tensor], ...], ...]
+
+
+def _terms(kernel: Kernel) -> list[tuple[Leaf, ...]]:
+    """Return the terms that are functions; white ones only live on the diagonal."""
+    return [term for term in kernel.terms() if not any(leaf.is_white for leaf in term)]
+
+
+def _is_exact(term: tuple[Leaf, ...]) -> bool:
+    """Whether a term has finitely many features: constants, times one linear kernel at most."""
+    others = [leaf for leaf in term if not isinstance(leaf, Constant)]
+    return not others or (len(others) == 1 and isinstance(others[0], Linear))
+
+
+def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "joint") -> FeatureDraw:
+    """Draw the randomness of random Fourier features for a bound kernel; see `Kernel.draw_features`."""
+    if n_features < 2 or n_features % 2:
+        msg = f"n_features must be an even number, 2 or more (pairs of sine and cosine); got {n_features!r}."
+        raise InvalidInputError(msg)
+    if law not in {"joint", "independent"}:
+        msg = f'law of random features must be "joint" or "independent"; got {law!r}.'
+        raise InvalidInputError(msg)
+    terms = _terms(kernel)
+    unknown = {type(leaf).__name__ for term in terms for leaf in term if not leaf.has_spectrum}
+    if unknown:
+        msg = f"Random features of {sorted(unknown)} are not known. Use exact prior samples or another kernel."
+        raise InvalidInputError(msg)
+    return FeatureDraw(
+        n_features=n_features,
+        law=law,
+        terms=tuple(
+            ()
+            if _is_exact(term)
+            else tuple(leaf.draw_frequencies(n_features // 2, generator, law) for leaf in term)
+            for term in terms
+        ),
+    )
+
+
+def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
+    """Return the features of a bound kernel; see `Kernel.features`."""
+    terms = _terms(kernel)
+    fits = len(terms) == len(draw.terms) and all(
+        not drawn if _is_exact(term) else len(drawn) == len(term)
+        for term, drawn in zip(terms, draw.terms, strict=True)
+    )
+    if not fits:
+        msg = "draw belongs to a kernel of another structure; draw features from this kernel."
+        raise InvalidInputError(msg)
+    columns = [
+        _exact_features(term, X) if _is_exact(term) else _random_features(term, X, drawn, draw.n_features // 2)
+        for term, drawn in zip(terms, draw.terms, strict=True)
+    ]
+    return torch.cat(columns, dim=1) if columns else X.new_zeros(X.shape[0], 0)
+
+
+def _exact_features(term: tuple[Leaf, ...], X: Tensor) -> Tensor:
+    columns = X.new_ones(X.shape[0], 1)
+    for leaf in term:
+        columns = columns * (leaf.scale(X) if isinstance(leaf, Linear) else leaf.value("variance", X).sqrt())
+    return columns
+
+
+def _random_features(
+    term: tuple[Leaf, ...], X: Tensor, drawn: tuple[dict[str, Tensor], ...], n_frequencies: int
+) -> Tensor:
+    amplitude = X.new_tensor(math.sqrt(1 / n_frequencies))
+    phase: Tensor | None = None
+    for leaf, numbers in zip(term, drawn, strict=True):
+        factor, angle = leaf.amplitude_and_phase(X, numbers)
+        amplitude = amplitude * factor
+        if angle is not None:
+            phase = angle if phase is None else phase + angle
+    if phase is None:  # a product of linear kernels: random, but without waves; the sine half is zero
+        return amplitude.expand(X.shape[0], n_frequencies)
+    return torch.cat([amplitude * torch.sin(phase), amplitude * torch.cos(phase)], dim=1)

@@ -1,0 +1,254 @@
+"""An elementary kernel: its hyperparameters, the columns it looks at, and what is held fixed."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.base import Kernel
+
+#: What a constructor takes for a hyperparameter.
+ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
+
+
+class Leaf(Kernel):
+    """Base of the elementary kernels, and of kernels of your own.
+
+    A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
+    `diagonal`, reading values with `value` and inputs with `active`.
+
+    Parameters
+    ----------
+    values : mapping of str to float, array-like or None
+        One entry for each name in `shapes`; None waits for `bind`.
+    ard : bool
+        Whether hyperparameters that belong to inputs have one value each, or one for all.
+    columns : sequence of int, optional
+        The input columns that the kernel looks at; None for all.
+    fixed : sequence of str or bool
+        Names that are not to be learned; True for all of them.
+    """
+
+    #: Hyperparameters: whether each has one value an input (True) or is a single number (False).
+    shapes: ClassVar[dict[str, bool]] = {}
+    #: Whether random features are known.
+    has_spectrum: ClassVar[bool] = False
+    #: Whether the kernel is noise between a row and itself.
+    is_white: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        values: Mapping[str, ParameterLike],
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        self._values = {name: self._checked(name, values[name]) for name in self.shapes}
+        self._ard = bool(ard)
+        self._columns = self._checked_columns(columns)
+        self._fixed = self._checked_fixed(fixed)
+        self._n_inputs: int | None = None
+
+    # Construction ---------------------------------------------------------------------------------------------------
+
+    def _checked(self, name: str, value: ParameterLike) -> Tensor | None:
+        if value is None:
+            return None
+        owner = type(self).__name__
+        try:
+            tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            msg = f"{name} of {owner} must be a number or a list of numbers; got {value!r}."
+            raise InvalidInputError(msg) from error
+        per_input = self.shapes[name]
+        if tensor.ndim > 1 or tensor.numel() == 0 or (not per_input and tensor.numel() != 1):
+            allowed = "a number, or one number for each active input" if per_input else "one number"
+            msg = f"{name} of {owner} must be {allowed}; got shape {tuple(tensor.shape)}."
+            raise InvalidInputError(msg)
+        if not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
+            msg = f"{name} of {owner} must be positive and finite; got {tensor.tolist()}. Leave it out for a default."
+            raise InvalidInputError(msg)
+        if isinstance(value, (Tensor, np.ndarray)) and not tensor.requires_grad:
+            tensor = tensor.clone()  # the caller may change the array later, the kernel must not
+        return tensor if per_input else tensor.reshape(())
+
+    def _checked_columns(self, columns: Sequence[int] | None) -> tuple[int, ...] | None:
+        if columns is None:
+            return None
+        owner = type(self).__name__
+        try:
+            chosen = tuple(operator.index(column) for column in columns)
+        except TypeError as error:
+            msg = f"columns of {owner} must be a list of integers or None for all; got {columns!r}."
+            raise InvalidInputError(msg) from error
+        if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
+            msg = f"columns of {owner} must be different positions, zero or above, at least one; got {columns!r}."
+            raise InvalidInputError(msg)
+        return chosen
+
+    def _checked_fixed(self, fixed: Sequence[str] | bool) -> frozenset[str]:
+        if isinstance(fixed, bool):
+            return frozenset(self.shapes if fixed else ())
+        names = frozenset((fixed,) if isinstance(fixed, str) else fixed)
+        if not names <= set(self.shapes):
+            msg = (
+                f"fixed of {type(self).__name__} must be True or names among {sorted(self.shapes)}; "
+                f"got {sorted(map(str, names))}."
+            )
+            raise InvalidInputError(msg)
+        return names
+
+    def bind(self, n_inputs: int) -> Self:
+        """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
+        if self._n_inputs == n_inputs:
+            return self
+        owner = type(self).__name__
+        if self._n_inputs is not None:
+            msg = (
+                f"This {owner} is bound to data with {self._n_inputs} columns; got {n_inputs}. "
+                "Build a new kernel for other data."
+            )
+            raise InvalidInputError(msg)
+        if self._columns is not None and max(self._columns) >= n_inputs:
+            msg = f"columns of {owner} must be below {n_inputs}, the number of inputs; got {list(self._columns)}."
+            raise InvalidInputError(msg)
+        n_active = n_inputs if self._columns is None else len(self._columns)
+        if n_active < 1:
+            msg = f"{owner} needs data with at least one column; got {n_inputs}."
+            raise InvalidInputError(msg)
+        bound = copy.copy(self)
+        bound._n_inputs = n_inputs
+        bound._values = {name: self._bound_value(name, n_active) for name in self.shapes}
+        return bound
+
+    def _bound_value(self, name: str, n_active: int) -> Tensor:
+        value = self._values[name]
+        if value is None:
+            value = torch.tensor(self.default(name, n_active), dtype=torch.float64)
+        if not self.shapes[name]:
+            return value
+        length = n_active if self._ard else 1
+        if value.numel() not in {1, length}:
+            msg = (
+                f"{name} of {type(self).__name__} must be one number or {length} (one for each "
+                f"{'active input' if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
+            )
+            raise InvalidInputError(msg)
+        return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
+
+    def default(self, name: str, n_active: int) -> float:
+        """Return the value that ``name`` takes when nothing was given."""
+        return float(n_active) ** 0.5 if name == "lengthscale" else 1.0
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    @property
+    def n_inputs(self) -> int | None:
+        """Number of inputs that the kernel is bound to, None while it is unbound."""
+        return self._n_inputs
+
+    @property
+    def columns(self) -> tuple[int, ...] | None:
+        """The input columns that the kernel looks at; None for all."""
+        return self._columns
+
+    @property
+    def ard(self) -> bool:
+        """Whether hyperparameters that belong to inputs have one value each."""
+        return self._ard
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return all hyperparameters by name."""
+        return {name: self.value(name) for name in self.shapes}
+
+    def fixed_parameters(self) -> frozenset[str]:
+        """Return the names that are not to be learned."""
+        return self._fixed
+
+    def value(self, name: str, like: Tensor | None = None) -> Tensor:
+        """Return one hyperparameter, with the dtype and device of ``like`` when it is given."""
+        value = self._values[name]
+        if value is None or self._n_inputs is None:
+            msg = (
+                f"{type(self).__name__} is not bound to data yet, so its {name} is not settled; "
+                "call bind(n_inputs) first."
+            )
+            raise InvalidInputError(msg)
+        return value if like is None else value.to(dtype=like.dtype, device=like.device)
+
+    def active(self, X: Tensor) -> Tensor:
+        """Return the columns that the kernel looks at, shape (n, number of active inputs)."""
+        return X if self._columns is None else X[:, list(self._columns)]
+
+    def replace(self, values: Mapping[str, Tensor]) -> Self:
+        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
+        owner = type(self).__name__
+        unknown = set(values) - set(self.shapes)
+        if unknown:
+            msg = f"{owner} has the hyperparameters {sorted(self.shapes)}; got {sorted(unknown)}."
+            raise InvalidInputError(msg)
+        for name, value in values.items():
+            if value.shape != self.value(name).shape:
+                msg = (
+                    f"{name} of this {owner} has shape {tuple(self.value(name).shape)}; "
+                    f"got a tensor of shape {tuple(value.shape)}."
+                )
+                raise InvalidInputError(msg)
+        other = copy.copy(self)
+        other._values = {**self._values, **values}
+        return other
+
+    def white(self, X: Tensor) -> Tensor:
+        """Return zeros: most kernels have no white part."""
+        return X.new_zeros(X.shape[0])
+
+    def terms(self) -> tuple[tuple[Leaf, ...], ...]:
+        """Return the one term that this kernel is."""
+        return ((self,),)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Iterate over this kernel alone."""
+        yield self
+
+    # Random features: amplitude(x) amplitude(z) cos(phase(x) - phase(z)) has the expectation k(x, z) ----------------
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return the base randomness of ``n_frequencies`` frequencies, free of hyperparameter values."""
+        raise NotImplementedError
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return amplitude and phase of every row and frequency; broadcastable to (n, m), phase None for zero."""
+        raise NotImplementedError
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's other arguments, where they differ from the defaults."""
+        found: dict[str, Any] = {}
+        if not self._ard:
+            found["ard"] = False
+        if self._columns is not None:
+            found["columns"] = list(self._columns)
+        if self._fixed:
+            found["fixed"] = sorted(self._fixed)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a description of plain numbers, texts and lists."""
+        values = {name: value.tolist() for name, value in self._values.items() if value is not None}
+        return {"kernel": type(self).__name__, "n_inputs": self._n_inputs, **self.settings(), **values}
+
+    def __repr__(self) -> str:
+        """Return the constructor call."""
+        arguments = {key: value for key, value in self.to_dict().items() if key not in {"kernel", "n_inputs"}}
+        first = [key for key in arguments if key not in {"ard", "columns", "fixed"}]
+        ordered = first + [key for key in arguments if key not in first]
+        return f"{type(self).__name__}({', '.join(f'{key}={arguments[key]!r}' for key in ordered)})"

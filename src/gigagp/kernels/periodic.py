@@ -1,0 +1,100 @@
+"""Functions that repeat themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels.distances import squared_distances
+from gigagp.kernels.leaf import Leaf, ParameterLike
+from gigagp.random import standard_normal
+
+
+class Periodic(Leaf):
+    """Periodic kernel: ``k = variance * exp(-2 sum_k sin^2(pi (x_k - z_k) / period_k) / lengthscale_k^2)``.
+
+    This is `RBF` on the circle: inputs are wound around it by ``[cos, sin](2 pi x / period)``. With one input it is
+    scikit-learn's ``ExpSineSquared``. Multiply with `RBF` for a pattern that changes slowly.
+
+    Parameters
+    ----------
+    lengthscale : float or array-like, optional
+        In units of the circle's radius, one for all or one for each active input. Default: the square root of the
+        number of active inputs.
+    variance : float, optional
+        Default 1.
+    period : float or array-like, optional
+        One for all or one for each active input, in units of the inputs. Default 1. The likelihood has many local
+        optima in it: give a good value.
+    ard : bool
+        Whether every active input has its own lengthscale and period.
+    columns, fixed
+        As for `RBF`.
+
+    References
+    ----------
+    MacKay 1998, Introduction to Gaussian processes; Rasmussen and Williams 2006, eq. 4.31, http://gaussianprocess.org/gpml/
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "period": True}
+    has_spectrum: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        period: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed
+        )
+
+    @property
+    def lengthscale(self) -> Tensor | None:
+        """Lengthscales; None if not settled."""
+        return self._values["lengthscale"]
+
+    @property
+    def variance(self) -> Tensor | None:
+        """Variance, a single number; None if not settled."""
+        return self._values["variance"]
+
+    @property
+    def period(self) -> Tensor | None:
+        """Periods; None if not settled."""
+        return self._values["period"]
+
+    def embed(self, X: Tensor) -> Tensor:
+        """Return the points on the circles in units of the lengthscales, shape (n, 2 * number of active inputs)."""
+        angle = self.active(X) * (2 * math.pi / self.value("period", X))
+        lengthscale = self.value("lengthscale", X)
+        return torch.cat([torch.cos(angle) / lengthscale, torch.sin(angle) / lengthscale], dim=1)
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        """Return the dense covariance; see `Kernel.block`."""
+        kernel = self.bind(X.shape[1])
+        left = kernel.embed(X.to(torch.float64))
+        right = left if Z is X else kernel.embed(Z.to(torch.float64))
+        return torch.exp(-0.5 * squared_distances(left, right).to(X.dtype)) * kernel.value("variance", X)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Return the variance for every row."""
+        return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return normal frequencies on the circles."""
+        n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
+        return {"normal": standard_normal(n_frequencies, 2 * n_active, generator=generator)}
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return the square root of the variance, and points on the circles times frequencies."""
+        points = self.embed(X.to(torch.float64)).to(X.dtype)  # angles of many turns
+        return self.value("variance", X).sqrt(), points @ draw["normal"].to(dtype=X.dtype, device=X.device).T

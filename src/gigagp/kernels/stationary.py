@@ -1,0 +1,327 @@
+"""Kernels of the scaled distance: radial basis function, Matern and rational quadratic."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels.distances import squared_distances
+from gigagp.kernels.leaf import Leaf, ParameterLike
+from gigagp.kernels.profiles import gamma_quantile, matern_profile
+from gigagp.random import standard_normal
+
+
+class StationaryKernel(Leaf):
+    """``k(x, z) = variance * g(q)`` with ``q = sum_k (x_k - z_k)^2 / lengthscale_k^2`` and a profile g, g(0) = 1.
+
+    Engines read three things from it: `scale`, `distance_factor` and the profile. The profile comes twice: `profile`
+    and `profile_derivatives` are pure functions of q; the names with an underscore at the end work in place on a
+    tile of ``p = distance_factor * q`` and use it up.
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False}
+    has_spectrum: ClassVar[bool] = True
+    #: Whether g has infinite slope at zero, so that q has to be exactly zero at coincident points.
+    kink: bool = False
+
+    @property
+    def lengthscale(self) -> Tensor | None:
+        """Lengthscales, (number of active inputs,) or (1,); None if not settled."""
+        return self._values["lengthscale"]
+
+    @property
+    def variance(self) -> Tensor | None:
+        """Variance, a single number; None if not settled."""
+        return self._values["variance"]
+
+    @property
+    def distance_factor(self) -> float:
+        """The number p / q; scaling inputs by its root saves one pass over every tile."""
+        return 1.0
+
+    def scale(self, X: Tensor) -> Tensor:
+        """Return the active inputs in units of their lengthscales, shape (n, number of active inputs)."""
+        return self.active(X) / self.value("lengthscale", X)
+
+    @abstractmethod
+    def profile(self, q: Tensor) -> Tensor:
+        """Return g(q); differentiable, with finite derivatives at q = 0."""
+
+    @abstractmethod
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return g, overwriting ``p = distance_factor * q``."""
+
+    @abstractmethod
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return g, dg/dp and dg/dalpha (at fixed q; None without alpha), overwriting p."""
+
+    def profile_derivatives(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return g, dg/dq and dg/dalpha (None without alpha); ``q`` is left alone.
+
+        The slope of the Matern-1/2 profile at zero is infinite; here it is 0 there, because it is only ever
+        multiplied by squared differences.
+        """
+        g, slope, by_alpha = self.profile_derivatives_(q * self.distance_factor)
+        return g, slope * self.distance_factor, by_alpha
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        """Return the dense covariance; see `Kernel.block`."""
+        kernel = self.bind(X.shape[1])
+        # float64 up to the distances: differences of nearly equal numbers are taken there
+        left = kernel.scale(X.to(torch.float64))
+        right = left if Z is X else kernel.scale(Z.to(torch.float64))
+        q = squared_distances(left, right).to(X.dtype)
+        return kernel.profile(q) * kernel.value("variance", X)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Return the variance for every row."""
+        return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return standard normal directions of the frequencies."""
+        if self._n_inputs is None:
+            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
+            raise InvalidInputError(msg)
+        n_active = self._n_inputs if self._columns is None else len(self._columns)
+        return {"normal": standard_normal(n_frequencies, n_active, generator=generator)}
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return draws from the spectral density at unit lengthscales, (number of frequencies, active inputs)."""
+        return draw["normal"]
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return the square root of the variance, and inputs times frequencies."""
+        omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
+        return self.value("variance", X).sqrt(), self.scale(X) @ omega.T
+
+
+class RBF(StationaryKernel):
+    """Radial basis function (squared exponential): ``k = variance * exp(-q / 2)``.
+
+    Infinitely smooth functions. Real data are seldom that smooth: `Matern` is the better first choice, and its
+    matrices are better conditioned.
+
+    Parameters
+    ----------
+    lengthscale : float or array-like, optional
+        One for all inputs or one for each active input. Default: the square root of the number of active inputs.
+    variance : float, optional
+        Default 1.
+    ard : bool
+        Whether every active input has its own lengthscale.
+    columns : sequence of int, optional
+        The inputs that the kernel looks at; None for all.
+    fixed : sequence of str or bool
+        Names that are not to be learned; True for all.
+    """
+
+    def __init__(
+        self,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed
+        )
+
+    @property
+    def distance_factor(self) -> float:
+        """One half."""
+        return 0.5
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return exp(-q / 2)."""
+        return torch.exp(-0.5 * q)
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return exp(-p), overwriting p."""
+        return p.neg_().exp_()
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return exp(-p) and its derivative, overwriting p."""
+        g = p.neg_().exp_()
+        return g, g.neg(), None
+
+
+class Matern(StationaryKernel):
+    """Matern kernel of smoothness 1/2, 3/2 or 5/2.
+
+    With ``t = sqrt(2 nu q)``: ``exp(-t)``, ``(1 + t) exp(-t)``, ``(1 + t + t^2 / 3) exp(-t)``, times the variance.
+
+    Parameters
+    ----------
+    nu : {0.5, 1.5, 2.5}
+        Functions are continuous (0.5), once (1.5) or twice (2.5) differentiable in mean square.
+    lengthscale, variance, ard, columns, fixed
+        As for `RBF`.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, eq. 4.14 and 4.17,
+    http://gaussianprocess.org/gpml/
+    """
+
+    def __init__(
+        self,
+        nu: float = 1.5,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        if nu not in {0.5, 1.5, 2.5}:
+            msg = f"nu of Matern must be 0.5, 1.5 or 2.5; got {nu!r}. Use RBF for the limit of large nu."
+            raise InvalidInputError(msg)
+        self._nu = float(nu)
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed
+        )
+
+    @property
+    def nu(self) -> float:
+        """The smoothness."""
+        return self._nu
+
+    @property
+    def kink(self) -> bool:  # type: ignore[override]
+        """Whether this is Matern-1/2."""
+        return self._nu == 0.5
+
+    @property
+    def distance_factor(self) -> float:
+        """The number 2 nu, so that p = t^2."""
+        return 2.0 * self._nu
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's other arguments."""
+        return {"nu": self._nu, **super().settings()}
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return the Matern profile."""
+        return matern_profile(q * self.distance_factor, int(self._nu))
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return the Matern profile, overwriting p."""
+        t = p.sqrt_()
+        e = t.neg().exp_()
+        if self._nu == 0.5:
+            return e
+        if self._nu == 1.5:
+            return e.addcmul_(e, t)
+        return t.addcmul_(t, t, value=1 / 3).add_(1).mul_(e)
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the Matern profile and its derivative, overwriting p."""
+        t = p.sqrt_()
+        e = t.neg().exp_()
+        # d/dp of the profile of order j is -1 / (4 j - 2) times that of order j - 1, for p = t^2 and j = nu - 1/2
+        if self._nu == 0.5:
+            slope = torch.div(e, t, out=t).mul_(-0.5)
+            return e, slope.masked_fill_(slope == -torch.inf, 0.0), None
+        if self._nu == 1.5:
+            return torch.addcmul(e, e, t, out=t), e.mul_(-0.5), None
+        slope = torch.addcmul(e, e, t)
+        g = t.mul_(t).mul_(e).div_(3).add_(slope)
+        return g, slope.mul_(-1 / 6), None
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return normal directions and the chi-square draws that stretch them.
+
+        The spectral density is a multivariate t with 2 nu degrees of freedom: all coordinates of a frequency share
+        one chi-square draw (Rasmussen and Williams 2006, eq. 4.15). The independent law is another kernel for more
+        than one input, kept under its name to reproduce the numbers of Lin et al. 2024.
+        """
+        draw = super().draw_frequencies(n_frequencies, generator, law)
+        shape = draw["normal"].shape if law == "independent" else (n_frequencies, 1)
+        degrees = int(2 * self._nu)
+        squares = standard_normal(degrees, *shape, generator=generator).square_()
+        return {**draw, "chi_square": squares.sum(0)}
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return multivariate t draws with 2 nu degrees of freedom."""
+        return draw["normal"] * (2.0 * self._nu / draw["chi_square"]).sqrt()
+
+
+class RationalQuadratic(StationaryKernel):
+    """Rational quadratic: ``k = variance * (1 + q / (2 alpha))^(-alpha)``, a mixture of `RBF` of many lengthscales.
+
+    Parameters
+    ----------
+    lengthscale, variance, ard, columns, fixed
+        As for `RBF`.
+    alpha : float, optional
+        Small values mix more lengthscales, large ones approach `RBF`. Default 1.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, eq. 4.19, http://gaussianprocess.org/gpml/
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "alpha": False}
+
+    def __init__(
+        self,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        alpha: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance, "alpha": alpha}, ard=ard, columns=columns, fixed=fixed
+        )
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """Mixing exponent, a single number; None if not settled."""
+        return self._values["alpha"]
+
+    @property
+    def distance_factor(self) -> float:
+        """The number 1 / (2 alpha)."""
+        return 0.5 / float(self.value("alpha"))
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return (1 + q / (2 alpha))^(-alpha)."""
+        alpha = self.value("alpha", q)
+        return torch.exp(-alpha * torch.log1p(q / (2 * alpha)))
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return (1 + p)^(-alpha), overwriting p."""
+        return p.log1p_().mul_(-float(self.value("alpha"))).exp_()
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the profile and its derivatives, overwriting p."""
+        alpha = float(self.value("alpha"))
+        logarithm = torch.log1p(p)
+        g = torch.mul(logarithm, -alpha).exp_()
+        slope = torch.div(g, p + 1)  # g / (1 + p)
+        # dg/dalpha at fixed q, where p = q / (2 alpha): g (p / (1 + p) - log(1 + p))
+        by_alpha = p.mul_(slope).sub_(logarithm.mul_(g))
+        return g, slope.mul_(-alpha), by_alpha
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return normal directions and the uniform numbers that choose an inverse squared lengthscale."""
+        draw = super().draw_frequencies(n_frequencies, generator, law)
+        return {**draw, "uniform": torch.rand(n_frequencies, 1, generator=generator, dtype=torch.float64)}
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return normals times the root of gamma draws of shape and rate alpha.
+
+        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha.
+        """
+        alpha = self.value("alpha")
+        return draw["normal"] * (gamma_quantile(draw["uniform"], alpha) / alpha).sqrt()

@@ -1,0 +1,71 @@
+"""Bytes decide blocks: the memory budget, and how many rows of a tile it pays for."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from gigagp.errors import InvalidInputError, MemoryBudgetError
+
+#: Share of the free memory that a model takes when it is given no budget.
+DEFAULT_SHARE = 0.5
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def free_bytes(device: torch.device | str = "cpu") -> int:
+    """Return the bytes that can be allocated now on ``device``, as the operating system or the driver tells."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    free = 4 * 2**30  # nothing is known: a modest laptop
+    if meminfo.exists():
+        match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+        if match:
+            free = int(match.group(1)) * 1024
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    limit = Path("/sys/fs/cgroup/memory.max")  # a container may allow less than the machine has
+    used = Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
+        free = min(free, max(int(limit.read_text()) - int(used.read_text()), 0))
+    return free
+
+
+def resolve_budget(memory_budget: float | str | None, device: torch.device | str = "cpu") -> int:
+    """Return a budget in bytes.
+
+    Parameters
+    ----------
+    memory_budget : int, float, str or None
+        Bytes, a text such as ``"2GiB"``, or None for half of the memory that is free now.
+    device : torch.device or str
+        Where the memory is taken.
+
+    Raises
+    ------
+    InvalidInputError
+        If the budget is not positive or the text cannot be read.
+    """
+    if memory_budget is None:
+        return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
+    if isinstance(memory_budget, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", memory_budget)
+        if not match or match.group(2).upper() not in _UNITS:
+            msg = f'memory_budget must be bytes or a text like "2GiB"; got {memory_budget!r}.'
+            raise InvalidInputError(msg)
+        memory_budget = float(match.group(1)) * _UNITS[match.group(2).upper()]
+    if not memory_budget > 0:
+        msg = f"memory_budget must be positive; got {memory_budget!r}."
+        raise InvalidInputError(msg)
+    return int(memory_budget)
+
+
+def require(needed: int, budget: int, what: str, remedy: str) -> None:
+    """Raise `MemoryBudgetError` when ``what`` needs more than the budget, before it is allocated."""
+    if needed > budget:
+        msg = f"{what} needs {needed:,} bytes, the memory budget is {budget:,}. {remedy}"
+        raise MemoryBudgetError(msg)

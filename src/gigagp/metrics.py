@@ -1,0 +1,142 @@
+"""How good predictions are: of the mean (RMSE), and of mean and standard deviation together (NLL, CRPS, coverage).
+
+All of them take a Gaussian prediction for each row. For predictions of *measured* targets the standard deviation has to
+include the noise: ``gp.predict(X, return_std=True, include_noise=True)``.
+
+References
+----------
+T. Gneiting, A. E. Raftery, "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 102 (2007),
+https://doi.org/10.1198/016214506000001437.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gigagp.errors import InvalidInputError
+
+#: Probabilities of the intervals that the commands report.
+INTERVALS = (0.5, 0.8, 0.95)
+
+
+def rmse(y: ArrayLike, mean: ArrayLike) -> float:
+    """Return the root mean squared error of ``mean``, in the unit of the target.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, n_targets)
+        What was measured.
+    mean : array-like of the same shape
+        What was predicted.
+
+    Raises
+    ------
+    InvalidInputError
+        If the shapes differ, there is no row, or a value is not finite.
+    """
+    target, centre = _checked(y=y, mean=mean)
+    return float(np.sqrt(np.mean((target - centre) ** 2)))
+
+
+def gaussian_nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
+    """Return the mean negative log density of ``y`` under ``N(mean, std**2)``, in nats a row. Lower is better.
+
+    It is unbounded above: a single confident mistake can dominate it. See `gaussian_crps` for a milder score.
+
+    Parameters
+    ----------
+    y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
+        Measured, predicted, and the predicted standard deviation (above zero).
+
+    Raises
+    ------
+    InvalidInputError
+        If the shapes differ, there is no row, a value is not finite, or a standard deviation is not above zero.
+    """
+    target, centre, spread = _checked(y=y, mean=mean, std=std)
+    z = (target - centre) / spread
+    return float(np.mean(0.5 * z**2 + np.log(spread)) + 0.5 * math.log(2 * math.pi))
+
+
+def gaussian_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
+    """Return the mean continuous ranked probability score of ``N(mean, std**2)``, in the unit of the target.
+
+    Lower is better. It generalises the absolute error, which it becomes as ``std`` goes to zero, and grows only
+    linearly with a mistake. Closed form for a Gaussian: Gneiting and Raftery 2007, eq. 21 (with the sign turned).
+
+    Parameters
+    ----------
+    y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
+        Measured, predicted, and the predicted standard deviation (above zero).
+
+    Raises
+    ------
+    InvalidInputError
+        If the shapes differ, there is no row, a value is not finite, or a standard deviation is not above zero.
+    """
+    from scipy.special import ndtr  # the normal distribution function, which NumPy does not have
+
+    target, centre, spread = _checked(y=y, mean=mean, std=std)
+    z = (target - centre) / spread
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    return float(np.mean(spread * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))))
+
+
+def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
+    """Return the share of rows that lie inside the central interval of probability ``level``.
+
+    A calibrated model covers ``level`` of the rows. With n independent rows the standard error of the share is
+    ``sqrt(level * (1 - level) / n)``: 2 points for the 95 % interval and 100 rows.
+
+    Parameters
+    ----------
+    y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
+        Measured, predicted, and the predicted standard deviation (above zero).
+    level : float, default 0.95
+        Probability of the interval, between 0 and 1.
+
+    Raises
+    ------
+    InvalidInputError
+        If the shapes differ, there is no row, a value is not finite, a standard deviation is not above zero, or
+        ``level`` is not between 0 and 1.
+    """
+    if not 0.0 < level < 1.0:
+        msg = f"level must be a probability between 0 and 1; got {level!r}."
+        raise InvalidInputError(msg)
+    target, centre, spread = _checked(y=y, mean=mean, std=std)
+    half_width = NormalDist().inv_cdf(0.5 + 0.5 * level)
+    return float(np.mean(np.abs(target - centre) <= half_width * spread))
+
+
+def _checked(**arguments: ArrayLike) -> tuple[np.ndarray, ...]:
+    """Return the arguments as float64 arrays of one shape, all finite; `std` above zero."""
+    arrays: list[np.ndarray] = []
+    for name, value in arguments.items():
+        try:
+            array = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            msg = f"{name} must be real numbers; got {type(value).__name__} that is not ({error})."
+            raise InvalidInputError(msg) from None
+        if array.size == 0 or array.ndim not in (1, 2):
+            msg = f"{name} must have shape (n,) or (n, n_targets) with n at least 1; got shape {array.shape}."
+            raise InvalidInputError(msg)
+        if arrays and array.shape != arrays[0].shape:
+            msg = f"{name} must have the shape of y, {arrays[0].shape}; got {array.shape}."
+            raise InvalidInputError(msg)
+        _refuse(name, array, ~np.isfinite(array), "finite")
+        if name == "std":
+            _refuse(name, array, array <= 0, "above zero (was the noise left out, or the model exact there?)")
+        arrays.append(array)
+    return tuple(arrays)
+
+
+def _refuse(name: str, array: np.ndarray, bad: np.ndarray, rule: str) -> None:
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        msg = f"{name} must be {rule}; got {array[bad][0]} in row {row + 1} ({int(bad.sum())} such values)."
+        raise InvalidInputError(msg)

@@ -1,0 +1,70 @@
+"""A Gaussian-process model: kernel, mean and noise, with its hyperparameters under one set of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
+from gigagp.means import Mean
+
+NOISE = "noise_variance"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is learned: ``y = mean(x) + f(x) + noise`` with ``f ~ GP(0, kernel)``.
+
+    The coefficients of the mean are not hyperparameters: at any kernel and noise their best values follow from one
+    more linear solve (generalised least squares), so no optimizer has to find them. See `gigagp.inference.trend`.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Bound to the number of inputs.
+    mean : Mean
+        Bound likewise.
+    noise_variance : Tensor of shape () or (n,)
+        One variance, which is learned, or the known variance of each row, which is not.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    noise_variance: torch.Tensor
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether every row has a given noise variance."""
+        return self.noise_variance.ndim == 1
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Return every hyperparameter in natural units: the kernel's names and ``noise_variance``."""
+        values = dict(self.kernel.parameters())
+        if not self.noise_is_known:
+            values[NOISE] = self.noise_variance
+        return values
+
+    def learned_names(self) -> tuple[str, ...]:
+        """Return the names that an optimizer may move, in a fixed order."""
+        fixed = self.kernel.fixed_parameters()
+        return tuple(name for name in self.parameters() if name not in fixed)
+
+    def replace(self, values: Mapping[str, torch.Tensor]) -> Model:
+        """Return the model with some hyperparameters changed."""
+        unknown = sorted(set(values) - set(self.parameters()))
+        if unknown:
+            msg = f"the model has no hyperparameter {unknown[0]!r}; it has {', '.join(self.parameters())}."
+            raise InvalidInputError(msg)
+        kernel_values = {name: value for name, value in values.items() if name != NOISE}
+        return replace(
+            self,
+            kernel=self.kernel.replace(kernel_values) if kernel_values else self.kernel,
+            noise_variance=values.get(NOISE, self.noise_variance),
+        )
+
+    def take_rows(self, rows: torch.Tensor) -> Model:
+        """Return the model for a subset of the rows (known noise variances are subset with them)."""
+        return replace(self, noise_variance=self.noise_variance[rows]) if self.noise_is_known else self

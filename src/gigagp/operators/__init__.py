@@ -1,0 +1,7 @@
+"""What multiplies: matrices as objects that solvers, preconditioners and gradients work on."""
+
+from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
+from gigagp.operators.dense import DenseMatrix
+from gigagp.operators.kernel_matrix import KernelMatrix
+
+__all__ = ["DenseMatrix", "Index", "KernelMatrix", "LinearOperator", "SymmetricMatrix"]

@@ -1,0 +1,76 @@
+"""A matrix that is simply there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.operators.base import Index, SymmetricMatrix
+from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors
+
+
+class DenseMatrix(SymmetricMatrix):
+    """A symmetric positive definite matrix held in memory, plus noise on its diagonal.
+
+    For tests, for matrices that are no kernel matrices, and to try a solver on a matrix of your own.
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (n, n)
+        The smooth part. It is used as it is, not copied; symmetry is checked, definiteness is not.
+    noise : float or Tensor of shape () or (n,)
+        Added to the diagonal; not negative.
+
+    Raises
+    ------
+    InvalidInputError
+        If the matrix is not square, symmetric and finite, or the noise does not fit.
+    """
+
+    def __init__(self, matrix: Tensor, noise: float | Tensor = 0.0) -> None:
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.is_floating_point():
+            msg = f"matrix of DenseMatrix must be square and real; got shape {tuple(matrix.shape)}, {matrix.dtype}."
+            raise InvalidInputError(msg)
+        # NaN is not close to anything, so this refuses it too
+        if not torch.allclose(matrix, matrix.T, rtol=0, atol=1e3 * torch.finfo(matrix.dtype).eps * float(matrix.norm())):
+            msg = "matrix of DenseMatrix must be symmetric and finite; pass (matrix + matrix.T) / 2 if it nearly is."
+            raise InvalidInputError(msg)
+        self.matrix = matrix
+        self.n = matrix.shape[0]
+        self.dtype = matrix.dtype
+        self.device = matrix.device
+        self._noise = as_noise(noise, matrix[:, 0], "noise of DenseMatrix")
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """Return the product with ``vectors`` of shape (n, s) or (n,)."""
+        check_vectors(self, vectors, self.n)
+        noise = self._noise if vectors.ndim == 1 else self._noise[:, None]
+        return self.matrix @ vectors + noise * vectors
+
+    def diagonal(self) -> Tensor:
+        """Return the diagonal with the noise."""
+        return self.matrix.diagonal() + self._noise
+
+    def block(self, rows: Index, columns: Index) -> Tensor:
+        """Return the entries ``[rows, columns]`` with the noise."""
+        return add_matching(self.matrix[rows][:, columns].clone(), rows, columns, self._noise)
+
+    def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
+        """Return ``H[rows, :] @ vectors``."""
+        check_vectors(self, vectors, self.n)
+        return self.matrix[rows] @ vectors + self._noise[rows, None] * vectors[rows]
+
+    def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
+        """Return ``H[:, columns] @ vectors``."""
+        check_vectors(self, vectors, self._noise[columns].shape[0])
+        product = self.matrix[:, columns] @ vectors
+        return add_rows(product, columns, self._noise[columns, None] * vectors)
+
+    def noise(self) -> Tensor:
+        """Return the noise, shape (n,)."""
+        return self._noise
+
+    def to_dense(self) -> Tensor:
+        """Return the whole matrix with the noise."""
+        return self.matrix + torch.diag(self._noise)

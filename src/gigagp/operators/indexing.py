@@ -1,0 +1,67 @@
+"""Small helpers that operators share: rows by slice or by index, checked vectors, noise on a diagonal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.operators.base import Index, LinearOperator
+
+
+def positions(index: Index, n: int, device: torch.device) -> Tensor:
+    """Return the row numbers that an index stands for."""
+    if isinstance(index, slice):
+        return torch.arange(n, device=device)[index]
+    return index.nonzero()[:, 0] if index.dtype == torch.bool else index
+
+
+def add_matching(block: Tensor, rows: Index, columns: Index, noise: Tensor) -> Tensor:
+    """Add ``noise[i]`` in place to the entries of ``block`` whose row and column are both i; return it."""
+    left = positions(rows, noise.shape[0], noise.device)
+    right = positions(columns, noise.shape[0], noise.device)
+    if rows is columns or (left.shape == right.shape and torch.equal(left, right) and left.unique().numel() == len(left)):
+        block.diagonal().add_(noise[left])
+        return block
+    same_row, same_column = torch.nonzero(left[:, None] == right[None, :], as_tuple=True)
+    block[same_row, same_column] += noise[left[same_row]]
+    return block
+
+
+def add_rows(target: Tensor, rows: Index, values: Tensor) -> Tensor:
+    """Add ``values`` in place to some rows of ``target``, which may repeat; return it."""
+    if isinstance(rows, slice):
+        target[rows] += values
+        return target
+    return target.index_add_(0, positions(rows, target.shape[0], target.device), values)
+
+
+def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
+    """Return noise variances as a vector with the length, dtype and device of ``like``.
+
+    Raises
+    ------
+    InvalidInputError
+        If they are not one number or one for each row, or one is negative or not finite.
+    """
+    vector = torch.as_tensor(noise, dtype=like.dtype, device=like.device).detach()
+    if vector.shape not in {(), like.shape}:
+        msg = f"{what} must be one number or have shape {tuple(like.shape)}; got shape {tuple(vector.shape)}."
+        raise InvalidInputError(msg)
+    if not bool((torch.isfinite(vector) & (vector >= 0)).all()):
+        msg = f"{what} must be zero or positive, and finite; got {float(vector.min()):.6g} as the smallest."
+        raise InvalidInputError(msg)
+    return vector.expand(like.shape)
+
+
+def check_vectors(operator: LinearOperator, vectors: Tensor, n_rows: int) -> None:
+    """Raise `InvalidInputError` unless ``vectors`` has the rows, dtype and device to be multiplied with."""
+    if vectors.ndim not in {1, 2} or vectors.shape[0] != n_rows:
+        msg = f"vectors must have shape ({n_rows}, s); got {tuple(vectors.shape)}."
+        raise InvalidInputError(msg)
+    if vectors.dtype != operator.dtype or vectors.device != operator.device:
+        msg = (
+            f"vectors must be {operator.dtype} on {operator.device}, like the matrix; "
+            f"got {vectors.dtype} on {vectors.device}."
+        )
+        raise InvalidInputError(msg)

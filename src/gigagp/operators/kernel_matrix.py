@@ -1,0 +1,282 @@
+"""The matrix H of a Gaussian process: the covariance of the rows plus noise."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel, StationaryKernel
+from gigagp.memory import require, resolve_budget
+from gigagp.operators.base import Index, SymmetricMatrix
+from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors
+from gigagp.products import Weights, select
+
+
+class KernelMatrix(SymmetricMatrix):
+    """``H = K(X, X) + noise``, held in memory or computed anew tile by tile, whichever the memory budget allows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound to the columns of ``X`` if it is not.
+    X : Tensor of shape (n, d)
+        Its dtype and device are those of all products.
+    noise_variance : float or Tensor of shape () or (n,)
+        Variance of independent noise, one for all rows or one for each. White parts of the kernel come on top.
+    memory_budget : int, float, str, optional
+        Bytes, or a text such as ``"2GiB"``; None for half of the free memory.
+    storage : {"auto", "dense", "tiles"}
+        ``"dense"`` computes K once (n * n numbers) at its first use, ``"tiles"`` never stores it. ``"auto"`` is dense
+        when K takes at most half of the budget.
+
+    Attributes
+    ----------
+    storage : {"dense", "tiles"}
+        What was chosen.
+    engine : str
+        The name of the engine that computes entries.
+    entries_computed : int
+        Entries of K that were computed so far; one that symmetry gave for free counts as computed.
+
+    Raises
+    ------
+    InvalidInputError
+        If kernel, inputs and noise do not fit together.
+    MemoryBudgetError
+        If dense storage is asked for and does not fit.
+
+    Examples
+    --------
+    >>> H = KernelMatrix(Matern(nu=1.5), X, noise_variance=0.1)
+    >>> H @ V
+    >>> H.gradient(L, R)["lengthscale"]
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        noise_variance: float | Tensor = 0.0,
+        *,
+        memory_budget: float | str | None = None,
+        storage: Literal["auto", "dense", "tiles"] = "auto",
+    ) -> None:
+        if X.ndim != 2 or X.shape[0] < 1 or X.dtype not in {torch.float32, torch.float64}:
+            msg = (
+                "X of KernelMatrix must be a float32 or float64 tensor of shape (n, d) with n >= 1; "
+                f"got {X.dtype} of shape {tuple(X.shape)}."
+            )
+            raise InvalidInputError(msg)
+        if not bool(torch.isfinite(X).all()):
+            row, column = torch.nonzero(~torch.isfinite(X))[0].tolist()
+            msg = f"X of KernelMatrix must be finite; got {float(X[row, column])} in row {row}, column {column}."
+            raise InvalidInputError(msg)
+        if storage not in {"auto", "dense", "tiles"}:
+            msg = f'storage of KernelMatrix must be "auto", "dense" or "tiles"; got {storage!r}.'
+            raise InvalidInputError(msg)
+        self.kernel = kernel.bind(X.shape[1])
+        self.X = X
+        self.n = X.shape[0]
+        self.dtype = X.dtype
+        self.device = X.device
+        self.noise_variance = noise_variance
+        with torch.no_grad():
+            independent = as_noise(noise_variance, X[:, 0], "noise_variance of KernelMatrix")
+            self._noise = independent + self.kernel.white(X)
+        self.memory_budget = resolve_budget(memory_budget, X.device)
+        needed = self.n * self.n * X.element_size()
+        if storage == "dense":
+            remedy = 'Use storage="tiles" or a larger memory_budget.'
+            require(needed, self.memory_budget, f"A dense kernel matrix of {self.n:,} rows", remedy)
+        fits = needed <= self.memory_budget // 2
+        self.storage = storage if storage != "auto" else ("dense" if fits else "tiles")
+        self._engine = select(self.kernel, self.device, self.dtype)
+        self.engine = self._engine.name
+        self.entries_computed = 0
+        self._stored: Tensor | None = None
+
+    def describe(self) -> str:
+        """Return one line that says what multiplies here."""
+        how = "stored" if self.storage == "dense" else "computed tile by tile"
+        gigabytes = self.n * self.n * self.X.element_size() / 1e9
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"kernel matrix of {self.n:,} rows, {dtype} on {self.device}, {how} by {self.engine} "
+            f"({gigabytes:.3g} GB if stored, budget {self.memory_budget / 1e9:.3g} GB)"
+        )
+
+    def __repr__(self) -> str:
+        """Return the description."""
+        return f"<{self.describe()}>"
+
+    def _matrix(self) -> Tensor:
+        """Return the stored K; computed at the first use."""
+        if self._stored is None:
+            self._stored = self._engine.dense(self.kernel, self.X, budget=self.memory_budget)
+            self.entries_computed += self.n * self.n
+        return self._stored
+
+    # Products -------------------------------------------------------------------------------------------------------
+
+    def _product(self, left: Tensor, right: Tensor, vectors: Tensor) -> Tensor:
+        self.entries_computed += left.shape[0] * right.shape[0]
+        columns = vectors if vectors.ndim == 2 else vectors[:, None]
+        product = self._engine.product(self.kernel, left, right, columns, budget=self.memory_budget)
+        return product if vectors.ndim == 2 else product[:, 0]
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """Return ``H @ vectors`` for vectors of shape (n, s) or (n,)."""
+        check_vectors(self, vectors, self.n)
+        product = self._matrix() @ vectors if self.storage == "dense" else self._product(self.X, self.X, vectors)
+        return product.add_(_scaled(self._noise, vectors))
+
+    def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
+        """Return ``H[rows, :] @ vectors``."""
+        check_vectors(self, vectors, self.n)
+        if self.storage == "dense":
+            product = self._matrix()[rows] @ vectors
+        else:
+            product = self._product(self.X[rows], self.X, vectors)
+        return product.add_(_scaled(self._noise[rows], vectors[rows]))
+
+    def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
+        """Return ``H[:, columns] @ vectors``."""
+        chosen = self.X[columns]
+        check_vectors(self, vectors, chosen.shape[0])
+        if self.storage == "dense":  # rows of a symmetric matrix are its columns, and lie together in memory
+            product = self._matrix()[columns].T @ vectors
+        else:
+            product = self._product(self.X, chosen, vectors)
+        return add_rows(product, columns, _scaled(self._noise[columns], vectors))
+
+    # Entries --------------------------------------------------------------------------------------------------------
+
+    def noise(self) -> Tensor:
+        """Return the noise variance of every row with the kernel's white part, shape (n,)."""
+        return self._noise
+
+    @torch.no_grad()
+    def diagonal(self) -> Tensor:
+        """Return the diagonal of H, shape (n,)."""
+        return self.kernel.diagonal(self.X) + self._noise
+
+    def block(self, rows: Index, columns: Index) -> Tensor:
+        """Return the entries ``H[rows, columns]`` as a new tensor."""
+        if self.storage == "dense":
+            block = self._matrix()[rows][:, columns].clone()
+        else:
+            left = self.X[rows]
+            right = None if rows is columns else self.X[columns]
+            block = self._engine.dense(self.kernel, left, right, budget=self.memory_budget)
+            self.entries_computed += block.numel()
+        return add_matching(block, rows, columns, self._noise)
+
+    def to_dense(self) -> Tensor:
+        """Return the whole H as a new tensor.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If it does not fit into the budget.
+        """
+        everything = slice(None)
+        return self.block(everything, everything)
+
+    def coordinates(self) -> Tensor:
+        """Return the scaled inputs of the kernel's first stationary part (else the inputs), shape (n, d')."""
+        for leaf in self.kernel.leaves():
+            if isinstance(leaf, StationaryKernel):
+                return leaf.scale(self.X).detach()
+        return self.X
+
+    # Derivatives ----------------------------------------------------------------------------------------------------
+
+    def gradient(self, left: Tensor, right: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
+        """Return ``sum_j w_j L_j' (dH / d parameter) R_j``.
+
+        Every estimator of the gradient of the marginal likelihood is a choice of left and right vectors.
+
+        Parameters
+        ----------
+        left, right : Tensor of shape (n, s)
+            Pass the same tensor twice if they are equal: it saves work.
+        weights : Tensor of shape (s,), optional
+            Default: ones.
+
+        Returns
+        -------
+        dict of str to Tensor
+            One entry for every hyperparameter of the kernel, fixed ones too, and ``"noise_variance"`` (with known
+            noise variances of each row: the derivative in a number added to all of them). Natural units, float64 on
+            the CPU.
+        """
+        check_vectors(self, left, self.n)
+        check_vectors(self, right, self.n)
+        same = left is right
+        left, right = (vectors if vectors.ndim == 2 else vectors[:, None] for vectors in (left, right))
+        weighted = left if weights is None else left * weights.to(left)
+        if same:
+            outer, inner = weighted, right
+        else:  # dH is symmetric, so only the symmetric part of L w R' counts
+            outer, inner = torch.cat([weighted, right], 1).mul_(0.5), torch.cat([right, weighted], 1)
+        diagonal = (weighted.double() * right.double()).sum(1)
+        return self._gradient(lambda rows, columns: outer[rows] @ inner[columns].T, diagonal)
+
+    def weighted_gradient(self, matrix_weights: Tensor | Weights) -> dict[str, Tensor]:
+        """Return ``sum_ij A_ij dH_ij / d parameter`` for a symmetric A.
+
+        Parameters
+        ----------
+        matrix_weights : Tensor of shape (n, n) or callable
+            A, or ``weights(rows, columns)`` that returns tiles of it for two slices. Only tiles on and above the
+            diagonal are read.
+
+        Returns
+        -------
+        dict of str to Tensor
+            As for `gradient`.
+        """
+        if isinstance(matrix_weights, Tensor):
+            if matrix_weights.shape != self.shape:
+                msg = f"matrix_weights must have shape {self.shape}; got {tuple(matrix_weights.shape)}."
+                raise InvalidInputError(msg)
+            whole = matrix_weights
+            return self._gradient(lambda rows, columns: whole[rows, columns], whole.diagonal().double())
+        read = matrix_weights
+        diagonal = torch.zeros(self.n, dtype=torch.float64, device=self.device)
+
+        def tile(rows: slice, columns: slice) -> Tensor:
+            found = read(rows, columns)
+            if rows == columns:
+                diagonal[rows] = found.diagonal().double()
+            return found
+
+        return self._gradient(tile, diagonal)
+
+    def _gradient(self, weights: Weights, diagonal: Tensor) -> dict[str, Tensor]:
+        """Return the gradient for weights A; ``diagonal`` is A's and is complete once all tiles were read."""
+        self.entries_computed += self.n * self.n
+        found = self._engine.gradient(
+            self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget
+        )
+        if any(leaf.is_white for leaf in self.kernel.leaves()):
+            for name, value in self._white_gradient(diagonal).items():
+                found[name] = found[name] + value
+        found["noise_variance"] = diagonal.sum().cpu()
+        return found
+
+    def _white_gradient(self, diagonal: Tensor) -> dict[str, Tensor]:
+        """Return the gradient through the kernel's white part, which lives on the diagonal alone."""
+        with torch.enable_grad():
+            values = {k: v.detach().clone().requires_grad_() for k, v in self.kernel.parameters().items()}
+            white = self.kernel.replace(values).white(self.X)
+            found = torch.autograd.grad(white, list(values.values()), diagonal.to(white), allow_unused=True)
+        return {k: value for k, value in zip(values, found, strict=True) if value is not None}
+
+
+def _scaled(diagonal: Tensor, vectors: Tensor) -> Tensor:
+    """Return ``diag(diagonal) @ vectors``."""
+    return (diagonal if vectors.ndim == 1 else diagonal[:, None]) * vectors

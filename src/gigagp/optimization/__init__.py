@@ -1,0 +1,10 @@
+"""The outer loop: what moves the hyperparameters, and the record of what it did."""
+
+from gigagp.optimization.adam import Adam
+from gigagp.optimization.auto import Auto
+from gigagp.optimization.history import History, SolveRecord, Step
+from gigagp.optimization.lbfgs import LBFGS
+from gigagp.optimization.objective import Evaluation, Objective
+from gigagp.optimization.space import ParameterSpace
+
+__all__ = ["LBFGS", "Adam", "Auto", "Evaluation", "History", "Objective", "ParameterSpace", "SolveRecord", "Step"]

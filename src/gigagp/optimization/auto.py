@@ -1,0 +1,158 @@
+"""The default outer loop: Fisher scoring on subsets, then a few gradients on all rows.
+
+On four tables of 4,000 rows and fewer this took a tenth to a thirtieth of the time of L-BFGS or Adam on all rows to
+the same likelihood: a subset of a thousand rows finds nearly all of the lengthscales in a second, and its Fisher
+information is the metric in which two to ten gradients on all rows do the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.model import Model
+from gigagp.optimization.fisher import damped_inverse
+from gigagp.optimization.objective import FisherObjective, Objective
+from gigagp.optimization.prior import WeakPrior
+from gigagp.optimization.quasi_newton import QuasiNewton, minimise
+from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.trace import Trace
+
+_DAMPING = 1e-3
+_MAX_DAMPING = 1e6
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Fisher scoring on random subsets, then quasi-Newton steps on all rows in the subset's metric.
+
+    When to use: always, unless a paper's optimizer is to be reproduced. It is what ``optimizer="auto"`` means.
+    It maximises the likelihood times a weak log-normal prior (see `gigagp.optimization.prior`).
+
+    Parameters
+    ----------
+    subset_sizes : tuple of int, default (500, 1000)
+        Rows of the successive subsets, each started where the last one ended; sizes of at least half the table are
+        replaced by the table itself where its likelihood is exact.
+    subset_steps : int, default 15
+        Most evaluations on each subset.
+    polish_steps : int, default 10
+        Most gradients on all rows; 0 keeps the subset's hyperparameters.
+    subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
+        Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
+    n_probes : int, default 8
+        Probe vectors of the Fisher information.
+    """
+
+    subset_sizes: tuple[int, ...] = (500, 1000)
+    subset_steps: int = 15
+    polish_steps: int = 10
+    subset_tolerance: float = 5e-4
+    polish_tolerance: float = 1e-3
+    n_probes: int = 8
+    max_subset_change: float = 1.5
+    max_polish_change: float = 0.7
+
+    def __post_init__(self) -> None:
+        if any(size < 2 for size in self.subset_sizes):
+            msg = f"subset_sizes of Auto must be at least 2 each; got {self.subset_sizes!r}."
+            raise InvalidInputError(msg)
+        if self.subset_steps < 1 or self.polish_steps < 0 or self.n_probes < 1:
+            msg = "subset_steps and n_probes of Auto must be at least 1 and polish_steps at least 0."
+            raise InvalidInputError(msg)
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the model after both stages."""
+        space = ParameterSpace(model, "log")
+        prior = WeakPrior(space, objective.n_inputs, objective.target_variance)
+        vector = space.encode(model)
+        trace.meter.start(None, "fit")
+        n = objective.n_rows
+        information: torch.Tensor | None = None
+        for size in self.subset_sizes:
+            if size >= n // 2 and information is not None:
+                break
+            rows = torch.randperm(n, generator=generator)[:size].sort().values
+            subset = objective.subset(rows)
+            space = ParameterSpace(model.take_rows(rows), "log")
+            vector, information = self._score(subset, space, prior, vector, trace, generator)
+        space = ParameterSpace(model, "log")
+        if not self.polish_steps or information is None:
+            return space.decode(vector)
+        return self._polish(objective, space, prior, vector, information, trace)
+
+    def _score(
+        self,
+        objective: FisherObjective,
+        space: ParameterSpace,
+        prior: WeakPrior,
+        vector: torch.Tensor,
+        trace: Trace,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fisher scoring with Levenberg damping; returns the best point and its information per observation."""
+        n, stage = objective.n_observations, f"subset {objective.n_rows}"
+        probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
+
+        def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:
+            try:
+                outcome = trace.evaluate(objective, space, x, stage)
+            except NotPositiveDefiniteError:
+                return None
+            if outcome is None or outcome[0].value is None:
+                return None
+            value = (prior.penalty(x) - outcome[0].value) / n
+            gradient = (prior.gradient(x) - outcome[1]) / n
+            return value, gradient, objective.fisher(space, x, probes) / n
+
+        best = evaluate(vector)
+        if best is None:
+            return trace.stop(space, vector, None, stage)  # type: ignore[return-value]  # raises
+        damping = _DAMPING
+        for _ in range(self.subset_steps - 1):
+            value, gradient, information = best
+            step = -damped_inverse(information + torch.diag(prior.precision / n), damping) @ gradient
+            if -0.5 * float(step @ gradient) < self.subset_tolerance or damping > _MAX_DAMPING:
+                break
+            trial = vector + step * min(1.0, self.max_subset_change / max(float(step.abs().max()), 1e-300))
+            outcome = evaluate(trial)
+            if outcome is not None and outcome[0] < value:
+                vector, best, damping = trial, outcome, max(damping * 0.3, _DAMPING)
+            else:
+                damping *= 10
+        return vector, best[2]
+
+    def _polish(
+        self,
+        objective: Objective,
+        space: ParameterSpace,
+        prior: WeakPrior,
+        vector: torch.Tensor,
+        information: torch.Tensor,
+        trace: Trace,
+    ) -> Model:
+        """Quasi-Newton on all rows; the first metric is the subset's information."""
+        n = objective.n_observations
+        inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
+
+        def evaluate(x: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
+            outcome = trace.evaluate(objective, space, x, "all rows")
+            if outcome is None:
+                return None
+            evaluation, gradient = outcome
+            value = None if evaluation.value is None else (prior.penalty(x) - evaluation.value) / n
+            return value, (prior.gradient(x) - gradient) / n
+
+        settings = QuasiNewton(
+            steps=self.polish_steps - 1,
+            tolerance=self.polish_tolerance,
+            max_change=self.max_polish_change,
+            patience=2,
+        )
+        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g)
+        if not finite:
+            return trace.stop(space, vector, space.decode(vector), "all rows")
+        # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
+        return space.decode(vector + step)

@@ -1,0 +1,126 @@
+"""The Fisher information of the hyperparameters, estimated with a few probes that share the gradient's factor."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from gigagp.kernels import Kernel, Sum
+from gigagp.kernels.stationary import StationaryKernel
+from gigagp.model import NOISE, Model
+from gigagp.optimization.space import ParameterSpace
+
+
+def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return ``(dK/dtheta) @ vectors`` for every hyperparameter of the kernel, white parts included.
+
+    Forms K(X, X) densely: for subsets of up to a few thousand rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : Tensor of shape (n, d)
+    vectors : Tensor of shape (n, s)
+
+    Returns
+    -------
+    dict of str to Tensor of shape (number of values, n, s)
+        Derivatives in natural units.
+    """
+    if isinstance(kernel, Sum):
+        return {
+            f"{index}.{name}": value
+            for index, part in enumerate(kernel.parts)
+            for name, value in derivative_products(part, X, vectors).items()
+        }
+    if isinstance(kernel, StationaryKernel):
+        return _stationary(kernel, X, vectors)
+    return _by_forward_differentiation(kernel, X, vectors)
+
+
+def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    scaled = kernel.scale(X)
+    scaled = scaled - scaled.mean(0)
+    squares = scaled.square().sum(1)
+    distance = (squares[:, None] + squares[None, :]).addmm_(scaled, scaled.T, alpha=-2).clamp_min_(0)
+    distance.fill_diagonal_(0)
+    values, slopes, shapes = kernel.profile_derivatives(distance)
+    parameters = {name: value.to(X) for name, value in kernel.parameters().items()}
+    variance = parameters["variance"]
+    products = {"variance": (values @ vectors)[None]}
+    if shapes is not None:
+        products["alpha"] = variance * (shapes @ vectors)[None]
+    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2: one product with (2 d + 1) s columns serves all of them
+    n, s = vectors.shape
+    weighted = slopes @ torch.cat([vectors, _times(scaled, vectors), _times(scaled.square(), vectors)], 1)
+    plain, first, second = weighted.split([s, s * scaled.shape[1], s * scaled.shape[1]], 1)
+    first = first.reshape(n, -1, s)
+    second = second.reshape(n, -1, s)
+    by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
+    by_input = (-2 * variance * by_input).movedim(1, 0)
+    lengthscale = parameters["lengthscale"]
+    if lengthscale.numel() == 1 and by_input.shape[0] > 1:  # one lengthscale shared by all inputs
+        by_input = by_input.sum(0, keepdim=True)
+    products["lengthscale"] = by_input / lengthscale.reshape(-1, 1, 1)
+    return products
+
+
+def _times(scaled: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    return (scaled[:, :, None] * vectors[:, None, :]).reshape(vectors.shape[0], -1)
+
+
+def _by_forward_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+    products = {}
+    for name, value in kernel.parameters().items():
+
+        def product(candidate: torch.Tensor, name: str = name) -> torch.Tensor:
+            moved = kernel.replace({name: candidate})
+            return moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
+
+        directions = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
+        products[name] = torch.stack([torch.func.jvp(product, (value,), (unit,))[1] for unit in directions])
+    return products
+
+
+def fisher_information(
+    model: Model, X: torch.Tensor, factor: torch.Tensor, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor
+) -> torch.Tensor:
+    """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``.
+
+    ``F_kl = tr(H^-1 D_k H^-1 D_l) / 2`` (Rasmussen and Williams 2006, section 5.4, expectation of the Hessian) by
+    ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w``, ``w ~ N(0, I)``.
+
+    Parameters
+    ----------
+    model : Model
+    X : Tensor of shape (n, d)
+    factor : Tensor of shape (n, n)
+        Lower Cholesky factor of H.
+    space : ParameterSpace
+    vector : Tensor of shape (p,)
+        The model's place in ``space``.
+    probes : Tensor of shape (n, s)
+        Standard normal.
+
+    Returns
+    -------
+    Tensor of shape (p, p)
+        Positive semi-definite; for one target.
+    """
+    whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
+    products = derivative_products(model.kernel, X, whitened)
+    products[NOISE] = whitened[None]
+    stacked = torch.cat([products[name] for name in space.names])
+    p, n, s = stacked.shape
+    projected = torch.linalg.solve_triangular(factor, stacked.movedim(0, 1).reshape(n, p * s), upper=False)
+    projected = projected.reshape(n, p, s).movedim(1, 0).reshape(p, n * s)
+    information = (0.5 / s) * (projected @ projected.T).double().cpu()
+    slope = space.jacobian(vector)
+    return slope[:, None] * information * slope[None, :]
+
+
+def damped_inverse(information: torch.Tensor, damping: float) -> torch.Tensor:
+    """Return ``(F + damping I)^-1`` of a symmetric positive semi-definite F."""
+    eye = torch.eye(information.shape[0], dtype=information.dtype)
+    return torch.cholesky_inverse(torch.linalg.cholesky(information + (damping + math.ulp(1.0)) * eye))

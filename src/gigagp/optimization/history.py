@@ -1,0 +1,123 @@
+"""What a fit did, one record an outer step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from gigagp.model import Model
+
+
+@dataclass(frozen=True)
+class SolveRecord:
+    """What one linear solve of a fit did; residuals are relative and true.
+
+    Attributes
+    ----------
+    iterations, epochs, setup_epochs
+        As in `gigagp.solvers.Solution`.
+    residual_targets : float
+        Largest over the targets.
+    residual_probes : float or None
+        Mean over the probes; None when there were none.
+    nats_targets, nats_probes : float or None
+        Bounds of the error in nats, where the solver has them.
+    status : str
+        Name of the solution's status.
+    """
+
+    iterations: int
+    epochs: float
+    setup_epochs: float
+    residual_targets: float
+    residual_probes: float | None
+    status: str
+    nats_targets: float | None = None
+    nats_probes: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One evaluation of an outer loop.
+
+    Attributes
+    ----------
+    stage : str
+        Which part of the optimizer made it, for instance ``"subset 500"``.
+    seconds : float
+        Wall time since the fit began.
+    objective : float or None
+        Log marginal likelihood of the stage's rows; None where the gradient was estimated without it.
+    gradient_norm : float
+        Euclidean norm of the gradient by the unconstrained hyperparameters, divided by the rows.
+    hyperparameters : dict of str to float or list of float
+        Where the evaluation was made, in natural units.
+    solve : SolveRecord or None
+        The linear solve behind it; None for a Cholesky factor.
+    """
+
+    stage: str
+    seconds: float
+    objective: float | None
+    gradient_norm: float
+    hyperparameters: dict[str, float | list[float]]
+    solve: SolveRecord | None = None
+
+
+@dataclass
+class History:
+    """The steps of a fit, in order."""
+
+    steps: list[Step] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __getitem__(self, index: int) -> Step:
+        return self.steps[index]
+
+    def append(self, step: Step) -> None:
+        """Add a step."""
+        self.steps.append(step)
+
+    def elapsed(self) -> float:
+        """Return the seconds since this history was made."""
+        return time.perf_counter() - self.started
+
+    @property
+    def epochs(self) -> float:
+        """Epochs of all solves with their set-up."""
+        return sum(s.solve.epochs + s.solve.setup_epochs for s in self.steps if s.solve is not None)
+
+    def to_dict(self) -> dict[str, list[object]]:
+        """Return plain lists, one for each field; what a step does not have is None."""
+        rows = [asdict(step) for step in self.steps]
+        columns: dict[str, list[object]] = {
+            name: [row[name] for row in rows] for name in ("stage", "seconds", "objective", "gradient_norm")
+        }
+        for name in SolveRecord.__dataclass_fields__:
+            columns[name] = [None if row["solve"] is None else row["solve"][name] for row in rows]
+        columns["hyperparameters"] = [row["hyperparameters"] for row in rows]
+        return columns
+
+    @classmethod
+    def from_dict(cls, columns: dict[str, list]) -> History:
+        """Return the history that `to_dict` described."""
+        history = cls()
+        for i in range(len(columns["stage"])):
+            solve = None
+            if columns["iterations"][i] is not None:
+                solve = SolveRecord(**{name: columns[name][i] for name in SolveRecord.__dataclass_fields__})
+            named = {k: columns[k][i] for k in ("stage", "seconds", "objective", "gradient_norm", "hyperparameters")}
+            history.append(Step(**named, solve=solve))
+        return history
+
+
+def natural_values(model: Model) -> dict[str, float | list[float]]:
+    """Return a model's hyperparameters as plain numbers."""
+    return {name: value.tolist() for name, value in model.parameters().items()}

@@ -1,0 +1,75 @@
+"""L-BFGS on unconstrained hyperparameters, for objectives that are deterministic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.model import Model
+from gigagp.optimization.objective import Objective
+from gigagp.optimization.quasi_newton import QuasiNewton, minimise
+from gigagp.optimization.space import ParameterSpace, TransformName
+from gigagp.optimization.trace import Trace
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Limited-memory BFGS ascent on the log marginal likelihood.
+
+    When to use: with exact inference, or with frozen probes (``Iterative(warm_start=True)``), where the same
+    hyperparameters give the same gradient.
+
+    Parameters
+    ----------
+    steps : int, default 50
+        Largest number of accepted steps.
+    tolerance : float, default 1e-4
+        Ends when the predicted gain is below this many nats an observation.
+    memory : int, default 10
+        Pairs kept.
+    max_change : float, default 1.0
+        Largest change of an unconstrained hyperparameter in one step.
+    transform : {"log", "softplus"}, default "log"
+        See `gigagp.optimization.ParameterSpace`.
+    """
+
+    steps: int = 50
+    tolerance: float = 1e-4
+    memory: int = 10
+    max_change: float = 1.0
+    transform: TransformName = "log"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "tolerance", "memory", "max_change"):
+            if not getattr(self, name) > 0:
+                msg = f"{name} of LBFGS must be positive; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the model at the last accepted step."""
+        if not objective.deterministic:
+            msg = (
+                "LBFGS needs a deterministic objective, but the probes are redrawn at every step. "
+                "Use Iterative(warm_start=True), which freezes them, or optimizer=Adam()."
+            )
+            raise InvalidInputError(msg)
+        space = ParameterSpace(model, self.transform)
+        trace.meter.start(self.steps, "L-BFGS")
+        n = objective.n_observations
+
+        def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
+            outcome = trace.evaluate(objective, space, vector, "lbfgs")
+            if outcome is None:
+                return None
+            evaluation, gradient = outcome
+            return None if evaluation.value is None else -evaluation.value / n, -gradient / n
+
+        start = space.encode(model)
+        settings = QuasiNewton(self.steps, self.tolerance, self.max_change, self.memory)
+        vector, _, finite = minimise(evaluate, start, settings)
+        if not finite:
+            best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)
+            return trace.stop(space, vector, best, "lbfgs")
+        return space.decode(vector)

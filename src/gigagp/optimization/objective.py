@@ -1,0 +1,74 @@
+"""What an optimizer asks of an inference method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gigagp.model import Model
+from gigagp.optimization.history import SolveRecord
+from gigagp.optimization.space import ParameterSpace
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A log marginal likelihood and its gradient at one model.
+
+    Attributes
+    ----------
+    value : float or None
+        Log marginal likelihood, summed over rows and targets; None where only the gradient is estimated.
+    gradient : dict of str to Tensor
+        Derivative of the log marginal likelihood by each hyperparameter, in natural units.
+    solve : SolveRecord or None
+        What the linear solver did.
+    """
+
+    value: float | None
+    gradient: dict[str, torch.Tensor]
+    solve: SolveRecord | None = None
+
+
+class Objective(Protocol):
+    """The log marginal likelihood of a model on one table."""
+
+    #: the same model gives the same numbers (exact, or with frozen probes)
+    deterministic: bool
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        ...
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of the inputs."""
+        ...
+
+    @property
+    def n_observations(self) -> int:
+        """Rows times targets: likelihoods are compared per observation."""
+        ...
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets: the scale of signal and noise."""
+        ...
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return value and gradient."""
+        ...
+
+    def subset(self, rows: torch.Tensor) -> FisherObjective:
+        """Return the exact objective on a subset of the rows."""
+        ...
+
+
+class FisherObjective(Objective, Protocol):
+    """An objective that knows the Fisher information where it was last evaluated."""
+
+    def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
+        """Return the information of all observations, shape (p, p), at the vector last evaluated."""
+        ...

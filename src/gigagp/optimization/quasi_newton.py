@@ -1,0 +1,142 @@
+"""Limited-memory BFGS with a step cap, with or without function values, and any first metric.
+
+Two things differ from a textbook L-BFGS. No step changes an unconstrained hyperparameter by more than a cap: without
+it the second step of L-BFGS-B can run to every bound at once and stay there (measured on pol). And where only the
+gradient is known (iterative inference has no value) a full step is taken and the cap is halved when the gradient
+has doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+#: At a vector: value per observation (None if unknown) and gradient, of the function to minimise; None: not finite.
+Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
+Metric = Callable[[torch.Tensor], torch.Tensor]
+
+_ARMIJO = 1e-4
+_BACKTRACKS = 6
+
+
+@dataclass(frozen=True)
+class QuasiNewton:
+    """Settings of the loop.
+
+    Attributes
+    ----------
+    steps : int
+        Largest number of accepted steps.
+    tolerance : float
+        The loop ends when the decrease that the metric predicts is below this ``patience`` times in a row.
+    max_change : float
+        Largest change of any coordinate in one step.
+    memory : int
+        Pairs of L-BFGS.
+    patience : int
+        See ``tolerance``.
+    """
+
+    steps: int
+    tolerance: float
+    max_change: float = 1.0
+    memory: int = 10
+    patience: int = 1
+
+
+def minimise(
+    evaluate: Evaluate, start: torch.Tensor, settings: QuasiNewton, metric: Metric | None = None
+) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Minimise from ``start``.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Value and gradient at a vector.
+    start : Tensor of shape (p,)
+    settings : QuasiNewton
+    metric : callable or None
+        Product with the first inverse Hessian; None: scaled identity.
+
+    Returns
+    -------
+    vector : Tensor of shape (p,)
+        The last accepted point.
+    step : Tensor of shape (p,)
+        The step that would come next (capped), which has not been evaluated.
+    finite : bool
+        False when the loop had to end at a point that is not finite; ``vector`` is then the last finite one.
+    """
+    outcome = evaluate(start)
+    vector = start
+    if outcome is None:
+        return vector, torch.zeros_like(vector), False
+    value, gradient = outcome
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    cap, small = settings.max_change, 0
+    for iteration in range(settings.steps + 1):
+        step = -_inverse_product(gradient, pairs, metric)
+        if not float(step @ gradient) < 0:  # curvature pairs of a noisy gradient can spoil the metric
+            pairs.clear()
+            step = -_inverse_product(gradient, pairs, metric)
+        predicted = -0.5 * float(step @ gradient)
+        step = step * min(1.0, cap / max(float(step.abs().max()), 1e-300)) if step.numel() else step
+        small = small + 1 if predicted < settings.tolerance else 0
+        if small >= settings.patience or iteration == settings.steps:
+            break
+        found = _search(evaluate, vector, step, value, gradient)
+        if found is None:
+            return vector, torch.zeros_like(vector), value is not None  # no decrease left, or not finite
+        new_vector, new_value, new_gradient = found
+        if value is None and float(new_gradient.abs().max()) > 2 * float(gradient.abs().max()):
+            cap *= 0.5
+        moved, change = new_vector - vector, new_gradient - gradient
+        if float(moved @ change) > 1e-10 * float(moved.norm() * change.norm()):
+            pairs.append((moved, change))
+            del pairs[: -settings.memory]
+        vector, value, gradient = new_vector, new_value, new_gradient
+    return vector, step, True
+
+
+def _search(
+    evaluate: Evaluate, vector: torch.Tensor, step: torch.Tensor, value: float | None, gradient: torch.Tensor
+) -> tuple[torch.Tensor, float | None, torch.Tensor] | None:
+    """Return the first point on the step that is finite and, where values are known, low enough."""
+    slope, length = float(step @ gradient), 1.0
+    for _ in range(_BACKTRACKS if value is not None else 2):
+        trial = vector + length * step
+        outcome = evaluate(trial)
+        if outcome is not None:
+            new_value, new_gradient = outcome
+            if value is None or new_value is None or new_value <= value + _ARMIJO * length * slope:
+                return trial, new_value, new_gradient
+            # minimum of the parabola through both values and the slope, kept inside the step
+            curvature = 2 * (new_value - value - length * slope)
+            length *= min(max(-slope * length / curvature, 0.1), 0.5) if curvature > 0 else 0.5
+        else:
+            length *= 0.25
+    return None
+
+
+def _inverse_product(
+    gradient: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]], metric: Metric | None
+) -> torch.Tensor:
+    """Two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) from a given first metric."""
+    direction, weights = gradient.clone(), []
+    for moved, change in reversed(pairs):
+        weight = float(moved @ direction) / float(moved @ change)
+        weights.append(weight)
+        direction = direction - weight * change
+    if metric is not None:
+        direction = metric(direction)
+    elif pairs:
+        moved, change = pairs[-1]
+        direction = direction * (float(moved @ change) / float(change @ change))
+    else:
+        # the first step of a problem of unknown scale: the gradient with its largest entry made one
+        direction = direction / max(float(gradient.abs().max()), 1e-300)
+    for (moved, change), weight in zip(pairs, reversed(weights), strict=True):
+        direction = direction + moved * (weight - float(change @ direction) / float(moved @ change))
+    return direction

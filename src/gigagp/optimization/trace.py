@@ -1,0 +1,71 @@
+"""What every optimizer does at each evaluation: record it, show it, and refuse numbers that are not finite."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from gigagp.errors import FitWarning, NonFiniteError
+from gigagp.model import Model
+from gigagp.optimization.history import History, Step, natural_values
+from gigagp.optimization.objective import Evaluation, Objective
+from gigagp.optimization.space import ParameterSpace
+from gigagp.progress import Meter
+
+
+class Trace:
+    """The history and the progress meter of one fit.
+
+    Parameters
+    ----------
+    history : History
+        Where steps are recorded.
+    meter : Meter
+        Where they are shown.
+    """
+
+    def __init__(self, history: History, meter: Meter) -> None:
+        self.history = history
+        self.meter = meter
+
+    def evaluate(
+        self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, stage: str
+    ) -> tuple[Evaluation, torch.Tensor] | None:
+        """Evaluate, record and show; return the evaluation and its unconstrained gradient.
+
+        Returns None when value or gradient are not finite: the caller keeps what it had.
+        """
+        model = space.decode(vector)
+        evaluation = objective.evaluate(model)
+        gradient = space.pull_back(evaluation.gradient, vector)
+        norm = float(gradient.norm()) / objective.n_observations
+        step = Step(stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve)
+        self.history.append(step)
+        fields: dict[str, object] = {"stage": stage, "gradient": norm}
+        if evaluation.value is not None:
+            fields["log likelihood"] = evaluation.value
+        if evaluation.solve is not None:
+            fields["residual"] = evaluation.solve.residual_targets
+            fields["epochs"] = evaluation.solve.epochs
+        self.meter.step(**fields)
+        finite_value = evaluation.value is None or torch.isfinite(torch.tensor(evaluation.value)).item()
+        return (evaluation, gradient) if finite_value and bool(torch.isfinite(gradient).all()) else None
+
+    def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
+        """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""
+        step = len(self.history)
+        bad = next((label for label, x in zip(space.labels, vector, strict=True) if not torch.isfinite(x)), None)
+        cause = f"hyperparameter {bad} is not finite" if bad else "the likelihood or its gradient is not finite"
+        if best is None:
+            msg = (
+                f"The first step of the fit ({stage}) failed: {cause}. Give start values nearer to the data's scale, a "
+                'larger noise_variance, or dtype="float64".'
+            )
+            raise NonFiniteError(msg)
+        msg = (
+            f"The fit stopped at step {step} ({stage}): {cause}. The best state before it was kept. A smaller learning "
+            "rate, a tighter solver tolerance or a larger noise variance avoids this."
+        )
+        warnings.warn(msg, FitWarning, stacklevel=2)
+        return best

@@ -1,0 +1,17 @@
+"""Approximate inverses that conjugate gradients lean on."""
+
+from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse
+from gigagp.preconditioners.low_rank import LowRankPlusNoise, Nystrom, PivotedCholesky, RandomlyPivotedCholesky
+from gigagp.preconditioners.two_level import LowRankPlusBlocks, TwoLevel
+
+__all__ = [
+    "LowRankPlusBlocks",
+    "LowRankPlusNoise",
+    "Nystrom",
+    "PivotedCholesky",
+    "Preconditioner",
+    "PreconditionerRecipe",
+    "RandomlyPivotedCholesky",
+    "Reuse",
+    "TwoLevel",
+]

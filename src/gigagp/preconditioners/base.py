@@ -1,0 +1,155 @@
+"""What a preconditioner is: an approximation of one matrix that is cheap to invert, to sample from and to measure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from gigagp import memory
+from gigagp.errors import InvalidInputError
+from gigagp.operators.base import SymmetricMatrix
+from gigagp.random import standard_normal
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What a later build for a similar matrix may take over; every part is optional.
+
+    Attributes
+    ----------
+    pivots : Tensor of shape (k,) or None
+        Rows whose columns span the low-rank part. Kept pivots cost nothing sequential, and along an outer
+        optimisation they may be kept for the whole run (research/solvers.md, section 4).
+    """
+
+    pivots: torch.Tensor | None = None
+
+
+class Preconditioner(ABC):
+    """A positive definite matrix ``P`` close to a given one.
+
+    Attributes
+    ----------
+    n : int
+        Number of rows.
+    epochs : float
+        Work of building it; one epoch is every entry of the matrix computed once.
+    jitter : float
+        Largest number that had to be added to a diagonal to keep a factor positive definite; usually 0.
+    is_lower_bound : bool
+        Whether ``P <= H`` (up to rounding): then ``r' P^-1 r >= r' H^-1 r``.
+    """
+
+    n: int
+    epochs: float
+    jitter: float = 0.0
+    is_lower_bound: bool = False
+
+    @abstractmethod
+    def apply(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return ``P^-1 @ vectors`` for vectors of shape (n, s), in their dtype."""
+
+    @abstractmethod
+    def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
+        """Return samples of N(0, P), shape (n, s), made of standard normal numbers of shape (n + rank, s)."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Number of columns in the low-rank part."""
+
+    @abstractmethod
+    def log_determinant(self) -> float:
+        """Return ``log det P``."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return one line that says what was built."""
+
+    def sample(self, n_columns: int, generator: torch.Generator) -> torch.Tensor:
+        """Return ``n_columns`` independent draws of N(0, P), shape (n, n_columns)."""
+        return self.transform_normal(standard_normal(self.n + self.rank, n_columns, generator=generator))
+
+    def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
+        """Return ``P'^-1 @ vectors`` of a ``P' <= H``, or None where none is at hand.
+
+        ``r' P'^-1 r / 2`` is then an upper bound of a solution's error in nats.
+        """
+        return self.apply(vectors) if self.is_lower_bound else None
+
+    def reuse(self) -> Reuse:
+        """Return what the next build may take over."""
+        return Reuse()
+
+
+@dataclass(frozen=True)
+class PreconditionerRecipe(ABC):
+    """How to build a preconditioner; a small object without data."""
+
+    @abstractmethod
+    def build(
+        self,
+        matrix: SymmetricMatrix,
+        generator: torch.Generator,
+        reuse: Reuse | None = None,
+        *,
+        bound: bool = False,
+    ) -> Preconditioner:
+        """Build for one matrix.
+
+        Parameters
+        ----------
+        matrix : SymmetricMatrix
+        generator : torch.Generator
+            Source of random pivots.
+        reuse : Reuse or None
+            ``Preconditioner.reuse()`` of an earlier build for a similar matrix.
+        bound : bool
+            Also keep what `Preconditioner.lower_bound_apply` needs (some memory, no kernel entries).
+        """
+
+
+def require_positive_int(value: int, argument: str, owner: str) -> None:
+    """Raise `InvalidInputError` unless ``value`` is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"{argument} of {owner} must be a positive int; got {value!r}."
+        raise InvalidInputError(msg)
+
+
+def budget_of(matrix: SymmetricMatrix) -> int:
+    """Return the memory budget that a matrix was given, else the default one."""
+    given = getattr(matrix, "memory_budget", None)
+    return memory.resolve_budget(given, matrix.device)
+
+
+def safe_noise(matrix: SymmetricMatrix) -> tuple[torch.Tensor, float]:
+    """Return the noise as float64, lifted off zero where it is lost in rounding, and the largest lift."""
+    noise = matrix.noise().to(torch.float64)
+    floor = 10 * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().to(torch.float64).mean())
+    lifted = noise.clamp_min(floor)
+    return lifted, float((lifted - noise).max())
+
+
+def factor_with_jitter(matrices: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return lower Cholesky factors of a batch (m, b, b) and the largest jitter that was needed.
+
+    Only the matrices of the batch whose factor does not exist get any, from 1e-14 of their mean diagonal upwards.
+    """
+    factors, info = torch.linalg.cholesky_ex(matrices)
+    largest = 0.0
+    share = 1e-14
+    while bool((failed := info != 0).any()):
+        scale = matrices[failed].diagonal(dim1=-2, dim2=-1).abs().mean(-1)
+        if share > 1e-3 or not bool(torch.isfinite(scale).all()):
+            msg = "a block of the preconditioner is not positive definite; check the kernel matrix for NaN."
+            raise InvalidInputError(msg)
+        lifted = matrices[failed]
+        lifted.diagonal(dim1=-2, dim2=-1).add_(share * scale.unsqueeze(-1))
+        largest = max(largest, float((share * scale).max()))
+        again, info_again = torch.linalg.cholesky_ex(lifted)
+        factors[failed] = again
+        info = info.masked_scatter(failed, info_again)
+        share *= 10
+    return factors, largest

@@ -1,0 +1,98 @@
+"""Balanced clusters of rows, and the layout that lets blocks of nearly equal size be handled as one batch."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Partition:
+    """A partition of n rows into blocks.
+
+    Parameters
+    ----------
+    blocks : list of Tensor
+        Row indices of each block; together every row once.
+
+    Attributes
+    ----------
+    blocks : list of Tensor
+    size : int
+        Rows of the largest block; the others are padded to it.
+    slots : Tensor of shape (n,)
+        Where each row lies in the padded, stacked layout of shape (number of blocks * size).
+    """
+
+    def __init__(self, blocks: list[torch.Tensor]) -> None:
+        self.blocks = blocks
+        self.n = sum(len(rows) for rows in blocks)
+        self.size = max(len(rows) for rows in blocks)
+        self.slots = torch.empty(self.n, dtype=torch.long, device=blocks[0].device)
+        for index, rows in enumerate(blocks):
+            self.slots[rows] = torch.arange(len(rows), device=rows.device) + index * self.size
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def entries(self) -> int:
+        """Number of matrix entries in all diagonal blocks."""
+        return sum(len(rows) ** 2 for rows in self.blocks)
+
+    def stack(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return vectors (n, ...) as (blocks, size, ...), with zeros where a block is padded."""
+        stacked = vectors.new_zeros(len(self) * self.size, *vectors.shape[1:])
+        stacked[self.slots] = vectors
+        return stacked.view(len(self), self.size, *vectors.shape[1:])
+
+    def unstack(self, stacked: torch.Tensor) -> torch.Tensor:
+        """Return the inverse of `stack`."""
+        return stacked.reshape(len(self) * self.size, *stacked.shape[2:])[self.slots]
+
+
+def number_of_blocks(n: int, block_size: int) -> int:
+    """Return how many blocks of at most ``block_size`` rows are needed."""
+    return -(-n // block_size)
+
+
+def contiguous(n: int, block_size: int, device: torch.device, order: torch.Tensor | None = None) -> Partition:
+    """Cut the rows (in ``order``) into blocks of exactly ``block_size``; the last one may be shorter."""
+    rows = torch.arange(n, device=device) if order is None else order.to(device)
+    return Partition(list(rows.split(min(block_size, n))))
+
+
+def clustered(points: torch.Tensor, block_size: int) -> Partition:
+    """Partition rows into clusters of nearby points whose sizes differ by at most one.
+
+    A tree: every node is split across its leading principal axis, in proportion to the number of leaves on each side
+    (a median split when that number is even).
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        Inputs in units of the lengthscale, so that distance means correlation.
+    block_size : int
+        Largest cluster.
+    """
+    n = len(points)
+    count = number_of_blocks(n, block_size)
+    small, larger = divmod(n, count)
+    sizes = [small + (index < larger) for index in range(count)]
+    points = points.to(torch.float64)
+    leaves: list[torch.Tensor] = []
+    stack = [(torch.arange(n, device=points.device), 0, count)]
+    while stack:
+        rows, first, last = stack.pop()
+        if last - first == 1:
+            leaves.append(rows.sort().values)  # in data order inside a block: neighbours in memory stay neighbours
+            continue
+        middle = (first + last) // 2
+        cut = sum(sizes[first:middle])
+        order = (points[rows] @ _leading_axis(points[rows])).argsort(stable=True)
+        stack.append((rows[order[cut:]], middle, last))
+        stack.append((rows[order[:cut]], first, middle))
+    return Partition(leaves)
+
+
+def _leading_axis(points: torch.Tensor) -> torch.Tensor:
+    centred = points - points.mean(0)
+    return torch.linalg.eigh(centred.T @ centred)[1][:, -1]

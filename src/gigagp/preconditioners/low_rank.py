@@ -1,0 +1,214 @@
+"""``P = L L' + noise`` and the recipes that differ only in how the columns of ``L`` are chosen."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.operators.base import SymmetricMatrix
+from gigagp.preconditioners import pivoting
+from gigagp.preconditioners.base import (
+    Preconditioner,
+    PreconditionerRecipe,
+    Reuse,
+    factor_with_jitter,
+    require_positive_int,
+    safe_noise,
+)
+
+
+class LowRankPlusNoise(Preconditioner):
+    """``P = L L' + D`` by Woodbury, with ``D`` the noise of each row.
+
+    ``P^-1 = D^-1 - U U'`` with ``U = D^-1 L C^-T`` and ``C C' = I + L' D^-1 L``: two matrix products an application
+    (4 n k operations a column), no triangular solve. All factors are made in float64; ``U`` is kept in the
+    matrix's own dtype.
+
+    Parameters
+    ----------
+    factor : PartialCholesky
+    noise : Tensor of shape (n,)
+        Float64, positive.
+    dtype : torch.dtype
+        Of the vectors that it will be applied to.
+    name : str
+        How the columns were chosen.
+    jitter : float
+        What was added to the noise to keep it off zero.
+    """
+
+    is_lower_bound = True
+
+    def __init__(
+        self, factor: pivoting.PartialCholesky, noise: torch.Tensor, dtype: torch.dtype, name: str, jitter: float = 0.0
+    ) -> None:
+        self.n = len(noise)
+        self.epochs = factor.epochs
+        self.name = name
+        self.pivots = factor.pivots
+        self._noise = noise
+        self._inverse_noise = noise.reciprocal().to(dtype).unsqueeze(1)
+        scaled = factor.columns / noise.unsqueeze(1)
+        capacitance = factor.columns.T @ scaled
+        capacitance.diagonal().add_(1.0)
+        (self._capacitance_factor,), extra = factor_with_jitter(capacitance.unsqueeze(0))
+        self._wing = torch.linalg.solve_triangular(self._capacitance_factor.T, scaled, upper=True, left=False).to(dtype)
+        self.jitter = max(jitter, extra)
+
+    @property
+    def rank(self) -> int:
+        """Number of columns."""
+        return self._wing.shape[1]
+
+    def apply(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return ``P^-1 @ vectors``."""
+        result = self._inverse_noise * vectors
+        return result.addmm_(self._wing, self._wing.T @ vectors, alpha=-1)
+
+    def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
+        """Return samples of N(0, P) made of normal numbers (n + rank, s)."""
+        normal = normal.to(self._wing.device)
+        low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :]).to(self._wing.dtype)  # D^-1 L z
+        noise = self._noise.unsqueeze(1)
+        return (noise * low_rank + noise.sqrt() * normal[: self.n]).to(self._wing.dtype)
+
+    def log_determinant(self) -> float:
+        """Return ``log det P``."""
+        return float(self._noise.log().sum() + 2 * self._capacitance_factor.diagonal().log().sum())
+
+    def describe(self) -> str:
+        """Return one line that says what was built."""
+        return f"{self.rank} {self.name} columns plus noise" + jitter_note(self.jitter)
+
+    def reuse(self) -> Reuse:
+        """Return the pivots."""
+        return Reuse(pivots=self.pivots)
+
+
+def jitter_note(jitter: float) -> str:
+    """Return the words for a jitter that was needed, or nothing."""
+    return f" (jitter {jitter:.1e})" if jitter else ""
+
+
+class LowRankRecipe(PreconditionerRecipe):
+    """A choice of columns; the rest is the same for all."""
+
+    #: How `LowRankPlusNoise.describe` calls the columns.
+    _name = ""
+
+    @abstractmethod
+    def factor(
+        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+    ) -> pivoting.PartialCholesky:
+        """Return the columns alone."""
+
+    def build(
+        self,
+        matrix: SymmetricMatrix,
+        generator: torch.Generator,
+        reuse: Reuse | None = None,
+        *,
+        bound: bool = False,
+    ) -> LowRankPlusNoise:
+        """Build for one matrix; see `PreconditionerRecipe.build`. The result is a bound from below by itself."""
+        noise, jitter = safe_noise(matrix)
+        return LowRankPlusNoise(self.factor(matrix, generator, reuse), noise, matrix.dtype, self._name, jitter)
+
+
+@dataclass(frozen=True)
+class PivotedCholesky(LowRankRecipe):
+    """Greedy pivoted Cholesky plus noise: the preconditioner of the papers.
+
+    Kept for comparison: it picks isolated rows first, and a random choice of the same rank saves 1.4 to 2.7 times
+    as many iterations (research/solvers.md, section 1). Prefer `TwoLevel` or `RandomlyPivotedCholesky`.
+
+    Parameters
+    ----------
+    rank : int, default 100
+        Number of columns; no more than the matrix has to give are used.
+
+    References
+    ----------
+    Harbrecht, Peters & Schneider (2012), doi:10.1016/j.apnum.2011.10.001; Gardner et al. (2018), arXiv:1809.11165.
+    """
+
+    rank: int = 100
+    _name = "greedily pivoted"
+
+    def __post_init__(self) -> None:
+        require_positive_int(self.rank, "rank", "PivotedCholesky")
+
+    def factor(
+        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+    ) -> pivoting.PartialCholesky:
+        """Return the columns alone; they are always chosen anew, so that the choice stays the greedy one."""
+        return pivoting.greedy(matrix, self.rank)
+
+
+@dataclass(frozen=True)
+class RandomlyPivotedCholesky(LowRankRecipe):
+    """Randomly pivoted Cholesky plus noise.
+
+    Parameters
+    ----------
+    rank : int, default 300
+        Number of columns.
+    block : int or None
+        Columns that are proposed together; None: a tenth of the rank. It changes the speed, not the law of the pivots.
+
+    References
+    ----------
+    Chen, Epperly, Tropp & Webber (2023), arXiv:2207.06503; Epperly, Tropp & Webber (2024), arXiv:2410.03969.
+    """
+
+    rank: int = 300
+    block: int | None = None
+    _name = "randomly pivoted"
+
+    def __post_init__(self) -> None:
+        require_positive_int(self.rank, "rank", "RandomlyPivotedCholesky")
+        if self.block is not None:
+            require_positive_int(self.block, "block", "RandomlyPivotedCholesky")
+
+    def factor(
+        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+    ) -> pivoting.PartialCholesky:
+        """Return the columns alone; pivots of an earlier build come first."""
+        known = None if reuse is None else reuse.pivots
+        return pivoting.random(matrix, self.rank, generator, block=self.block, pivots=known)
+
+
+@dataclass(frozen=True)
+class Nystrom(LowRankRecipe):
+    """Nystrom approximation from columns drawn uniformly, plus noise.
+
+    Almost as good as `RandomlyPivotedCholesky` where the rows are spread evenly, and all its columns are known
+    beforehand.
+
+    Parameters
+    ----------
+    rank : int, default 300
+        Number of columns.
+
+    References
+    ----------
+    Williams & Seeger (2001), "Using the Nystrom method to speed up kernel machines".
+    """
+
+    rank: int = 300
+    _name = "uniformly drawn"
+
+    def __post_init__(self) -> None:
+        require_positive_int(self.rank, "rank", "Nystrom")
+
+    def factor(
+        self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
+    ) -> pivoting.PartialCholesky:
+        """Return the columns alone; pivots of an earlier build are kept."""
+        if reuse is None or reuse.pivots is None:
+            pivots = torch.randperm(matrix.n, generator=generator)[: self.rank]
+        else:
+            pivots = reuse.pivots
+        return pivoting.given(matrix, self.rank, pivots, block=max(self.rank // 4, 1))

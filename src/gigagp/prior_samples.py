@@ -1,0 +1,53 @@
+"""Functions drawn from the prior, as random features with frozen randomness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.kernels import Kernel
+from gigagp.kernels.features import FeatureDraw
+from gigagp.random import standard_normal
+
+
+@dataclass(frozen=True)
+class PriorSamples:
+    """``s`` functions ``f_j(x) = phi(x) w_j`` from ``GP(0, kernel)``, reusable at any points and hyperparameters.
+
+    The frequencies are shared by all samples, the weights are each sample's own (Lin et al. 2024, section 3 and
+    appendix B). Both are base randomness: as the hyperparameters move, the functions move smoothly with them.
+
+    Attributes
+    ----------
+    draw : FeatureDraw
+        Base randomness of the features.
+    weights : Tensor of shape (n_columns, s)
+        Standard normal, float64.
+    """
+
+    draw: FeatureDraw
+    weights: torch.Tensor
+
+    @classmethod
+    def new(
+        cls,
+        kernel: Kernel,
+        n_inputs: int,
+        n_samples: int,
+        n_features: int,
+        generator: torch.Generator,
+        law: str = "joint",
+    ) -> PriorSamples:
+        """Draw frequencies and weights; ``law`` as in `gigagp.gradients.Pathwise`."""
+        draw = kernel.draw_features(n_features, n_inputs, generator, law=law)
+        columns = kernel.features(torch.zeros(1, n_inputs, dtype=torch.float64), draw).shape[1]
+        return cls(draw, standard_normal(columns, n_samples, generator=generator))
+
+    def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:
+        """Return the functions at the rows of ``X``, shape (n, s), in blocks that keep to ``budget`` bytes."""
+        weights = self.weights.to(X)
+        rows = max(1, min(2048, budget // (16 * max(weights.shape[0], 1) * X.element_size())))
+        if X.shape[0] <= rows:
+            return kernel.features(X, self.draw) @ weights
+        return torch.cat([kernel.features(block, self.draw) @ weights for block in X.split(rows)])

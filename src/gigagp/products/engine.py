@@ -1,0 +1,71 @@
+"""What an engine is: it multiplies with kernel matrices that are never stored whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+
+#: The weights A[rows, columns] of a gradient, one tile at a time.
+Weights = Callable[[slice, slice], Tensor]
+
+
+class Engine(Protocol):
+    """Products with kernel matrices and their derivatives.
+
+    All methods take a kernel that is bound to the columns of ``X``, work in the dtype and on the device of ``X``,
+    record no autograd graph, and keep their working memory below ``budget`` bytes (the result not counted).
+    """
+
+    name: str
+
+    def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
+        """Return ``K(X, Z) @ V``, shape (n, s), without storing K.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        Z : Tensor of shape (m, d)
+            Pass ``X`` itself for a symmetric product: each entry is then computed once where that pays.
+        V : Tensor of shape (m, s)
+        budget : int
+            Bytes for tiles.
+        """
+        ...
+
+    def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
+        """Return the whole ``K(X, Z)``, shape (n, m); without ``Z`` the symmetric ``K(X, X)``."""
+        ...
+
+    def gradient(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
+    ) -> dict[str, Tensor]:
+        """Return ``sum_ij A_ij dk(x_i, z_j) / d parameter`` for every hyperparameter, fixed ones too.
+
+        Parameters
+        ----------
+        weights : callable
+            ``weights(rows, columns)`` returns that tile of A; it is not changed.
+        symmetric : bool
+            A is symmetric and ``Z`` is ``X``: only tiles on and above the diagonal are visited.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Float64 on the CPU, in natural units, shaped like the hyperparameters.
+        """
+        ...
+
+
+def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
+    """Return the engine for a kernel, a device and a dtype.
+
+    The rule: torch tiles, which work with every kernel on every device, are the only engine so far.
+    """
+    from gigagp.products.torch_tiles import TorchTiles
+
+    return TorchTiles()

@@ -1,0 +1,276 @@
+"""Entries of one kernel on two fixed sets of points, one tile at a time, and their derivatives.
+
+A tree of kernels becomes a tree of `Tiles`. Stationary kernels have closed forms; sums and products pass weights on
+to their parts; what is left (kernels of your own too) goes through autograd, one tile at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Constant, Kernel, Product, StationaryKernel, Sum, White
+from gigagp.kernels.composite import Composite
+from gigagp.kernels.distances import COINCIDENT, FARTHEST
+
+#: Bound on the rounding error of squared distances (in the units of a profile) that float32 products may leave. It
+#: holds for the two points farthest out; a typical pair is ten times better.
+DISTANCE_ERROR = 1e-5
+
+
+class Buffer:
+    """Memory for one tile that is used again and again."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._flat = torch.empty(0, dtype=dtype, device=device)
+
+    def view(self, n_rows: int, n_columns: int) -> Tensor:
+        """Return an uninitialised contiguous tile; the one before is overwritten."""
+        if self._flat.numel() < n_rows * n_columns:
+            self._flat = self._flat.new_empty(n_rows * n_columns)
+        return self._flat[: n_rows * n_columns].view(n_rows, n_columns)
+
+
+class Tiles(ABC):
+    """Tiles of one kernel: ``factor * evaluate(rows, columns)`` are its entries."""
+
+    def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
+        self.kernel = kernel
+        self.X = X
+        self.Z = Z
+        #: Left out of `evaluate`, because multiplying the vectors with it is cheaper than every entry.
+        self.factor = 1.0
+
+    @abstractmethod
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return a tile that the caller may overwrite; the next call overwrites it too."""
+
+    @abstractmethod
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Add ``multiple * sum_ij weights_ij dk(x_i, z_j) / d parameter`` to the gradient; weights stay unchanged."""
+
+    @abstractmethod
+    def gradient(self) -> dict[str, Tensor]:
+        """Return what was accumulated; float64 on the CPU."""
+
+
+def tiles_of(kernel: Kernel, X: Tensor, Z: Tensor) -> Tiles:
+    """Return the tiles of a bound kernel."""
+    if isinstance(kernel, Sum):
+        return SumTiles(kernel, X, Z)
+    if isinstance(kernel, Product):
+        return ProductTiles(kernel, X, Z)
+    if isinstance(kernel, StationaryKernel):
+        return StationaryTiles(kernel, X, Z)
+    if isinstance(kernel, Constant):
+        return ConstantTiles(kernel, X, Z)
+    if isinstance(kernel, White):
+        return WhiteTiles(kernel, X, Z)
+    return AutogradTiles(kernel, X, Z)
+
+
+class StationaryTiles(Tiles):
+    """Closed forms for ``variance * g(p)``, ``p = |e - f|^2`` with points e, f in scaled coordinates.
+
+    Distances of a tile are one matrix product: ``[-2 e, |e|^2, 1] [f, 1, |f|^2]'``, on centred points. Its rounding
+    error grows with the squared norms; where float32 would leave more than `DISTANCE_ERROR` (lengthscales far below
+    the range of the inputs), or the profile has a kink, the distances of a float32 tile are computed in float64.
+    """
+
+    def __init__(self, kernel: StationaryKernel, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)
+        self.stationary = kernel
+        self.factor = float(kernel.value("variance"))
+        left, right = self._points()
+        squares = left.square().sum(1), right.square().sum(1)
+        largest = float(squares[0].amax() + squares[1].amax())
+        exact = kernel.kink or largest * torch.finfo(X.dtype).eps > DISTANCE_ERROR
+        #: dtype of distances and of the sums that differences of squares cancel in
+        self.working = torch.float64 if exact else X.dtype
+        # float64 can afford to call zero what rounding cannot tell from zero; float32 would notice
+        self.floor = COINCIDENT * torch.finfo(torch.float64).eps * largest if self.working == torch.float64 else 0.0
+        self.far = largest > FARTHEST
+        ones = torch.ones_like
+        self.left = torch.cat([-2 * left, squares[0][:, None], ones(left[:, :1])], dim=1).to(self.working)
+        self.right = torch.cat([right, ones(right[:, :1]), squares[1][:, None]], dim=1).to(self.working)
+        self.tile = Buffer(self.working, X.device)
+        self.converted = Buffer(X.dtype, X.device)
+        self.by_variance = torch.zeros((), dtype=torch.float64)
+        self.by_alpha = torch.zeros((), dtype=torch.float64)
+        self.by_square = torch.zeros(left.shape[1], dtype=torch.float64)
+
+    def _points(self) -> tuple[Tensor, Tensor]:
+        """Return both point sets, scaled and centred, in float64."""
+        root = self.stationary.distance_factor**0.5
+        left = self.stationary.scale(self.X.to(torch.float64)) * root
+        right = left if self.Z is self.X else self.stationary.scale(self.Z.to(torch.float64)) * root
+        centre = right.mean(0)
+        return left - centre, right - centre
+
+    def _distances(self, rows: slice, columns: slice) -> Tensor:
+        left, right = self.left[rows], self.right[columns]
+        p = torch.mm(left, right.T, out=self.tile.view(left.shape[0], right.shape[0]))
+        torch.nn.functional.threshold_(p, self.floor, 0.0)
+        if self.far:
+            p.clamp_max_(FARTHEST)
+        return p if p.dtype == self.X.dtype else self.converted.view(*p.shape).copy_(p)
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return a tile of g."""
+        return self.stationary.profile_(self._distances(rows, columns))
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Add a tile's share of ``sum A g``, ``sum A dg/dalpha`` and ``sum A dg/dp (e_k - f_k)^2`` for every k."""
+        g, slope, by_alpha = self.stationary.profile_derivatives_(self._distances(rows, columns))
+        self.by_variance += multiple * float(g.mul_(weights).sum())
+        if by_alpha is not None:
+            self.by_alpha += multiple * float(by_alpha.mul_(weights).sum())
+        # With S = A dg/dp: sum_ij S_ij (e_i - f_j)^2 = rowsums' e^2 + colsums' f^2 - 2 sum_i e_i (S f)_i, which is one
+        # matrix product for all lengthscales together; the column of ones in it gives the row sums.
+        weighted = slope.mul_(weights).to(self.working)
+        left, right = self.left[rows, :-2], self.right[columns]  # left is -2 e
+        passed = weighted @ right
+        shares = (passed[:, :-2] * left).sum(0)
+        shares += passed[:, -2] @ left.square().div_(4)
+        shares += weighted.sum(0) @ right[:, :-2].square()
+        self.by_square.add_(shares.to(self.by_square), alpha=multiple)
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the derivatives in the lengthscales, the variance and alpha."""
+        lengthscale = self.stationary.value("lengthscale").detach()
+        # dp / d lengthscale_k = -2 (e_k - f_k)^2 / lengthscale_k
+        by_square = self.by_square if lengthscale.numel() == self.by_square.numel() else self.by_square.sum(0, True)
+        found = {"lengthscale": -2 * self.factor * by_square / lengthscale, "variance": self.by_variance.clone()}
+        if "alpha" in self.stationary.shapes:
+            found["alpha"] = self.factor * self.by_alpha
+        return found
+
+
+class ConstantTiles(Tiles):
+    """Tiles of ones."""
+
+    def __init__(self, kernel: Constant, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)
+        self.factor = float(kernel.value("variance"))
+        self.tile = Buffer(X.dtype, X.device)
+        self.by_variance = torch.zeros((), dtype=torch.float64)
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return ones."""
+        return self.tile.view(self.X[rows].shape[0], self.Z[columns].shape[0]).fill_(1)
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Add the sum of the weights."""
+        self.by_variance += multiple * float(weights.sum())
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the derivative in the variance."""
+        return {"variance": self.by_variance.clone()}
+
+
+class WhiteTiles(ConstantTiles):
+    """Tiles of zeros: white noise is on the diagonal of K(X, X), and the operator adds it."""
+
+    def __init__(self, kernel: White, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)  # type: ignore[arg-type]
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return zeros."""
+        return super().evaluate(rows, columns).zero_()
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Add nothing."""
+
+
+class AutogradTiles(Tiles):
+    """Any kernel, through its own `block`; derivatives by autograd on each tile anew."""
+
+    def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)
+        self.values = {name: value.detach().clone() for name, value in kernel.parameters().items()}
+        self.sums = {name: torch.zeros_like(value) for name, value in self.values.items()}
+
+    def _inputs(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
+        left = self.X[rows]
+        return left, left if self.Z is self.X and rows == columns else self.Z[columns]
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return the kernel's own block."""
+        return self.kernel.block(*self._inputs(rows, columns)).contiguous()
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Add the vector-Jacobian product of the tile."""
+        if not self.values:
+            return
+        with torch.enable_grad():
+            values = {name: value.clone().requires_grad_() for name, value in self.values.items()}
+            block = self.kernel.replace(values).block(*self._inputs(rows, columns))
+            if not block.requires_grad:
+                return
+            found = torch.autograd.grad(block, list(values.values()), weights, allow_unused=True)
+        for name, value in zip(values, found, strict=True):
+            if value is not None:
+                self.sums[name].add_(value, alpha=multiple)
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the sums over all tiles."""
+        return {name: value.clone() for name, value in self.sums.items()}
+
+
+class _CompositeTiles(Tiles):
+    def __init__(self, kernel: Composite, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)
+        self.parts = [tiles_of(part, X, Z) for part in kernel.parts]
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the derivatives of all parts."""
+        return {
+            f"{position}.{name}": value
+            for position, part in enumerate(self.parts)
+            for name, value in part.gradient().items()
+        }
+
+
+class SumTiles(_CompositeTiles):
+    """Sums: every part gets the weights."""
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return the sum of the parts' tiles."""
+        parts = [part for part in self.parts if not isinstance(part, WhiteTiles)] or self.parts[:1]
+        total = parts[0].evaluate(rows, columns).mul_(parts[0].factor)
+        for part in parts[1:]:
+            total.add_(part.evaluate(rows, columns), alpha=part.factor)
+        return total
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Pass the weights on."""
+        for part in self.parts:
+            part.accumulate(rows, columns, weights, multiple)
+
+
+class ProductTiles(_CompositeTiles):
+    """Products: every part gets the weights times the other parts."""
+
+    def __init__(self, kernel: Product, X: Tensor, Z: Tensor) -> None:
+        super().__init__(kernel, X, Z)
+        for part in self.parts:
+            self.factor *= part.factor
+
+    def evaluate(self, rows: slice, columns: slice) -> Tensor:
+        """Return the product of the parts' tiles."""
+        total = self.parts[0].evaluate(rows, columns)
+        for part in self.parts[1:]:
+            total.mul_(part.evaluate(rows, columns))
+        return total
+
+    def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
+        """Pass the weights on, times the other parts, which are computed again for each part."""
+        for part in self.parts:
+            passed, rest = weights.clone(), multiple
+            for other in self.parts:
+                if other is not part:
+                    passed.mul_(other.evaluate(rows, columns))
+                    rest *= other.factor
+            part.accumulate(rows, columns, passed, rest)

@@ -1,0 +1,100 @@
+"""The reference engine: torch operations on tiles, in place, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+from gigagp.memory import require
+from gigagp.products.engine import Weights
+from gigagp.products.tiles import tiles_of
+
+#: Bytes of a tile for each CPU thread: it has to stay in the cache over half a dozen passes.
+CPU_TILE_BYTES = 2**20
+#: No CPU tile is larger.
+CPU_TILE_LIMIT = 8 * 2**20
+#: On a GPU a tile has to fill the device.
+GPU_TILE_BYTES = 256 * 2**20
+#: Tiles that may be alive at a time for every elementary kernel (autograd needs that many), and besides.
+TILES_EACH, TILES_SHARED = 8, 4
+
+
+@dataclass(frozen=True)
+class TorchTiles:
+    """Products tile by tile with torch operations.
+
+    Parameters
+    ----------
+    tile_bytes : int, optional
+        Bytes of a tile; None for 1 MiB a thread on a CPU (its cache; 8 MiB at most) and 256 MiB on a GPU. The memory
+        budget may make tiles smaller.
+    """
+
+    tile_bytes: int | None = None
+    name: str = "torch tiles"
+
+    def _side(self, kernel: Kernel, X: Tensor, budget: int) -> int:
+        """Return the number of rows and columns of a square tile."""
+        alive = TILES_SHARED + TILES_EACH * sum(1 for _ in kernel.leaves())
+        on_cpu = min(CPU_TILE_BYTES * torch.get_num_threads(), CPU_TILE_LIMIT)
+        wanted = self.tile_bytes or (on_cpu if X.device.type == "cpu" else GPU_TILE_BYTES)
+        entries = min(wanted, budget // alive) // X.element_size()
+        return max(32, math.isqrt(max(entries, 1)) // 32 * 32)
+
+    @torch.no_grad()
+    def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
+        """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        tiles = tiles_of(kernel, X, Z)
+        side = self._side(kernel, X, budget)
+        # Every entry is used twice, which saves up to half of the time with one column and a tenth with 300. The sum
+        # over tiles is in float64 also for float32 tiles: it would lose a digit more.
+        mirrored = Z is X
+        total = torch.zeros(X.shape[0], V.shape[1], dtype=torch.float64, device=X.device)
+        for rows in _ranges(X.shape[0], side):
+            for columns in _ranges(Z.shape[0], side, start=rows.start if mirrored else 0):
+                tile = tiles.evaluate(rows, columns)
+                total[rows] += tile @ V[columns]
+                if mirrored and rows != columns:
+                    total[columns] += tile.T @ V[rows]
+        return total.mul_(tiles.factor).to(X.dtype)
+
+    @torch.no_grad()
+    def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
+        """Return the whole matrix; see `Engine.dense`."""
+        symmetric = Z is None
+        Z = X if Z is None else Z
+        needed = X.shape[0] * Z.shape[0] * X.element_size()
+        require(needed, budget, f"A dense covariance of {X.shape[0]:,} by {Z.shape[0]:,}", "Multiply tile by tile.")
+        tiles = tiles_of(kernel, X, Z)
+        side = self._side(kernel, X, budget)
+        whole = X.new_empty(X.shape[0], Z.shape[0])
+        for rows in _ranges(X.shape[0], side):
+            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
+                tile = tiles.evaluate(rows, columns).mul_(tiles.factor)
+                whole[rows, columns] = tile
+                if symmetric and rows != columns:
+                    whole[columns, rows] = tile.T.contiguous()
+        return whole
+
+    @torch.no_grad()
+    def gradient(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
+    ) -> dict[str, Tensor]:
+        """Return the gradient in all hyperparameters; see `Engine.gradient`."""
+        tiles = tiles_of(kernel, X, Z)
+        side = self._side(kernel, X, budget)
+        for rows in _ranges(X.shape[0], side):
+            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
+                tiles.accumulate(rows, columns, weights(rows, columns), 2.0 if symmetric and rows != columns else 1.0)
+        return tiles.gradient()
+
+
+def _ranges(n: int, size: int, start: int = 0) -> Iterator[slice]:
+    """Iterate over slices that cover start..n; starts that are multiples of size give the same grid."""
+    for first in range(start, n, size):
+        yield slice(first, min(first + size, n))

@@ -1,0 +1,46 @@
+"""Randomness is owned: every random draw takes a ``torch.Generator`` from here, none is global."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gigagp.errors import InvalidInputError
+
+RandomState = int | None | np.random.RandomState | np.random.Generator | torch.Generator
+
+
+def generator_from(random_state: RandomState) -> torch.Generator:
+    """Return a CPU generator from whatever scikit-learn users pass as ``random_state``.
+
+    Draws are made on the CPU and moved, so that a seed means the same numbers on every device.
+    """
+    if isinstance(random_state, torch.Generator):
+        return random_state
+    generator = torch.Generator()
+    if random_state is None:
+        generator.seed()
+    elif isinstance(random_state, (int, np.integer)):
+        generator.manual_seed(int(random_state))
+    elif isinstance(random_state, np.random.RandomState):
+        generator.manual_seed(int(random_state.randint(2**31)))
+    elif isinstance(random_state, np.random.Generator):
+        generator.manual_seed(int(random_state.integers(2**31)))
+    else:
+        msg = f"random_state must be None, an int, a NumPy generator or a torch.Generator; got {random_state!r}."
+        raise InvalidInputError(msg)
+    return generator
+
+
+def spawn(generator: torch.Generator) -> torch.Generator:
+    """Return a new generator seeded from ``generator``, so that two uses do not depend on each other's order."""
+    child = torch.Generator()
+    child.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    return child
+
+
+def standard_normal(
+    *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return standard normal numbers; drawn in float64 on the CPU whatever the target."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype=dtype, device=device)

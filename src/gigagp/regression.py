@@ -1,0 +1,441 @@
+"""`GPRegressor`: the scikit-learn estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from gigagp.checks import finite_columns, known_noise, resolve_device, resolve_dtype
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.inference.exact import ExactPosterior
+from gigagp.inference.posterior import Posterior, SampleFunctions
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import Kernel, Matern
+from gigagp.means import Mean, resolve_mean
+from gigagp.memory import resolve_budget
+from gigagp.model import NOISE, Model
+from gigagp.optimization import Adam, Auto, History
+from gigagp.optimization.lbfgs import LBFGS
+from gigagp.optimization.trace import Trace
+from gigagp.planning import resolve_inference
+from gigagp.progress import meter_for
+from gigagp.random import RandomState, generator_from, spawn
+from gigagp.scaling import Scaling
+
+#: Start of the noise where none is given: a standard deviation of 0.3 of the target's.
+_START_NOISE_VARIANCE = 0.09
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Gaussian-process regression for a hundred to a few hundred thousand rows.
+
+    Parameters
+    ----------
+    kernel : Kernel or None, default None
+        None: ``kernels.Matern(nu=1.5)`` with one lengthscale an input. Values given in it are where learning
+        starts.
+    inference : Exact, Iterative or "auto", default "auto"
+        ``"auto"``: exact up to 3,000 rows where the memory allows, iterative beyond (`gigagp.planning`).
+    optimizer : Auto, Adam, LBFGS, "auto" or None, default "auto"
+        What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
+    mean : {"zero", "constant", "linear"} or callable, default "constant"
+        Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
+        (n, d)) with values in the target's units, shape (n,).
+    noise_variance : float, array-like of shape (n,) or None, default None
+        A float is where learning starts, in the units of the standardized problem (None: 0.09 of the target's
+        variance). An array is the known variance of each row, in squared units of ``y``; it is not learned.
+    standardize : bool, default True
+        Centre and scale inputs and targets with training statistics. Hyperparameters are then those of the
+        standardized problem; `describe` prints both.
+    dtype : {"float64", "float32"}, default "float64"
+        Of kernel products; small factors are float64 always.
+    device : str, default "auto"
+        ``"auto"``: CUDA if there is a device, otherwise the CPU.
+    memory_budget : int, str or None, default None
+        Bytes, or a text such as ``"4GiB"``, that fit and predict may take; None: half of what is free.
+    verbose : int, default 0
+        0: silent, 1: a progress bar on a terminal and lines elsewhere.
+    random_state : int, RandomState, Generator or None, default 0
+        Seeds probes, features and subsets; the same seed gives the same bits on the same machine.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        With learned hyperparameters.
+    noise_variance_ : float or ndarray of shape (n,)
+        Learned, or as given; in the units of the standardized problem.
+    history_ : History
+        One record an outer step.
+    inference_ : Exact or Iterative
+        What ran.
+    optimizer_ : object or None
+        What ran.
+    solver_ : str or Solver
+        ``"cholesky"`` or the iterative solver.
+    engine_ : str
+        What computed the kernel products, on which device, in which precision, dense or in tiles.
+    posterior_ : Posterior
+        Answers in the standardized problem's units.
+    scaling_ : Scaling
+    n_features_in_ : int
+    feature_names_in_ : ndarray, if ``X`` had names
+
+    See Also
+    --------
+    gigagp.load : read a saved model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigagp import GPRegressor
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> gp = GPRegressor().fit(X, np.sin(X[:, 0]))
+    >>> mean, std = gp.predict(X[:2], return_std=True)
+    >>> bool(abs(mean[0]) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        inference: Any = "auto",
+        optimizer: Any = "auto",
+        mean: str | Callable[[np.ndarray], np.ndarray] | Mean = "constant",
+        noise_variance: Any = None,
+        standardize: bool = True,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str = "auto",
+        memory_budget: float | str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.inference = inference
+        self.optimizer = optimizer
+        self.mean = mean
+        self.noise_variance = noise_variance
+        self.standardize = standardize
+        self.dtype = dtype
+        self.device = device
+        self.memory_budget = memory_budget
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the hyperparameters and solve for the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,) or (n, n_targets)
+            Several targets share kernel, noise and solves.
+
+        Returns
+        -------
+        GPRegressor
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            For arguments or data that cannot be used, before any work.
+        MemoryBudgetError
+            If the job cannot fit the memory budget.
+        """
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            multi_output=True,
+            y_numeric=True,
+            dtype="numeric",
+            ensure_all_finite=False,
+            ensure_min_samples=2,
+        )
+        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+        y = finite_columns(y, "y", None)
+        dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
+        budget = resolve_budget(self.memory_budget, device)
+        targets = y if y.ndim == 2 else y[:, None]
+        mean = resolve_mean(self.mean)
+        offset = mean.offset(X)
+        scaling = Scaling.fit(X, targets - offset[:, None], self.standardize)
+        model = self._start_model(mean, X.shape, targets.shape[1], scaling)
+        optimizer = self._resolve_optimizer()
+        inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget)
+
+        generator = generator_from(self.random_state)
+        table = TrainingTable(
+            torch.from_numpy(scaling.inputs(X)).to(dtype=dtype, device=device),
+            torch.from_numpy(scaling.targets(targets - offset[:, None])).to(dtype=dtype, device=device),
+            mean,
+            budget,
+        )
+        objective = inference.objective(table, spawn(generator))
+        history = History()
+        with meter_for(self.verbose) as meter:
+            if optimizer is not None and model.learned_names():
+                model = optimizer.run(objective, model, Trace(history, meter), spawn(generator))
+            meter.start(1, "posterior")
+            posterior = objective.posterior(model, spawn(generator))
+            meter.step()
+        # Nothing was stored on the estimator before this point: a failed refit leaves the old fit whole.
+        self._one_target = y.ndim == 1
+        self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
+        self._adopt(posterior, scaling)
+        return self
+
+    def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
+        model = posterior.model
+        self.posterior_, self.scaling_ = posterior, scaling
+        self.kernel_ = model.kernel
+        self.noise_variance_ = (
+            model.noise_variance.cpu().numpy() if model.noise_is_known else float(model.noise_variance)
+        )
+        self.solver_ = posterior.solver_name()
+        self.engine_ = posterior.engine_name()
+
+    def _start_model(self, mean: Mean, shape: tuple[int, int], n_targets: int, scaling: Scaling) -> Model:
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            msg = f"kernel of GPRegressor must be one of gigagp.kernels or None; got {self.kernel!r}."
+            raise InvalidInputError(msg)
+        kernel = (Matern(nu=1.5) if self.kernel is None else self.kernel).bind(shape[1])
+        noise = known_noise(self.noise_variance, shape[0], _START_NOISE_VARIANCE)
+        if noise.ndim == 1:
+            if n_targets > 1 and self.standardize:
+                msg = (
+                    "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
+                    f"are scaled differently; got {n_targets} targets."
+                )
+                raise InvalidInputError(msg)
+            noise = noise / float(scaling.y_scale[0]) ** 2
+        return Model(kernel, mean, noise)
+
+    def _resolve_optimizer(self) -> Any:
+        if self.optimizer == "auto":
+            return Auto()
+        if self.optimizer is None or isinstance(self.optimizer, Auto | Adam | LBFGS):
+            return self.optimizer
+        msg = (
+            f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
+        )
+        raise InvalidInputError(msg)
+
+    # --------------------------------------------------------------- prediction
+
+    def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
+        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+        return X, torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
+
+    def _in_units(self, values: torch.Tensor, X: np.ndarray) -> np.ndarray:
+        """Return means or samples, (m, t) or (m, t, s), in the targets' units, without the axis of one target."""
+        array = self.scaling_.original(values.double().cpu().numpy())
+        offset = self.posterior_.model.mean.offset(X)
+        array = array + offset.reshape((-1,) + (1,) * (array.ndim - 1))
+        return array[:, 0] if self._one_target else array
+
+    def _noise_for(self, include_noise: bool, X: torch.Tensor) -> torch.Tensor:
+        model = self.posterior_.model
+        if not include_noise:
+            return X.new_zeros(X.shape[0])
+        if model.noise_is_known:
+            msg = (
+                "include_noise of GPRegressor.predict must be False where noise_variance was given for each row: the "
+                "noise of new rows is not known. Add their variances to std ** 2."
+            )
+            raise InvalidInputError(msg)
+        return model.kernel.white(X) + model.noise_variance.to(X)
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        include_noise: bool = False,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+    ) -> Any:
+        """Predict the latent function.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+        return_std : bool, default False
+            Also return the standard deviation of the latent function.
+        return_cov : bool, default False
+            Also return the full covariance, (m, m); one linear solve for each point.
+        include_noise : bool, default False
+            Add the noise (and the kernel's white part): the spread of a new observation.
+        variance : {"auto", "samples", "solve"}, default "auto"
+            With iterative inference: from the stored posterior samples (``"auto"``), or from a solve for each point,
+            exact to the solver's tolerance and never below the exact variance.
+
+        Returns
+        -------
+        mean : ndarray of shape (m,) or (m, n_targets)
+        std : ndarray of the same shape, if ``return_std``
+        cov : ndarray of shape (m, m) or (m, m, n_targets), if ``return_cov``
+        """
+        if return_std and return_cov:
+            msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
+            raise InvalidInputError(msg)
+        if variance not in ("auto", "samples", "solve"):
+            msg = f'variance of GPRegressor.predict must be "auto", "samples" or "solve"; got {variance!r}.'
+            raise InvalidInputError(msg)
+        X, points = self._new_inputs(X)
+        if not return_std and not return_cov:
+            return self._in_units(self.posterior_.mean(points), X)
+        noise = self._noise_for(include_noise, points)
+        scale = self.scaling_.y_scale
+        if return_cov:
+            covariance = self.posterior_.covariance(points) + torch.diag(noise)
+            array = covariance.double().cpu().numpy()[:, :, None] * scale**2
+            return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
+        mean, latent = self.posterior_.mean_and_variance(points, method=variance)
+        std = (latent + noise).sqrt().double().cpu().numpy()[:, None] * scale
+        return self._in_units(mean, X), std[:, 0] if self._one_target else std
+
+    def sample_functions(
+        self, n_samples: int = 1, random_state: RandomState = 0
+    ) -> Callable[[Any], np.ndarray]:
+        """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
+
+        Parameters
+        ----------
+        n_samples : int
+            Up to `Iterative.n_samples` cost nothing; more cost a solve.
+        random_state : int or generator
+
+        Returns
+        -------
+        callable
+            From points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            msg = f"n_samples of GPRegressor must be at least 1; got {n_samples!r}."
+            raise InvalidInputError(msg)
+        functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
+
+        def evaluate(X: Any) -> np.ndarray:
+            X, points = self._new_inputs(X)
+            return self._in_units(functions(points), X)
+
+        return evaluate
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
+        """Draw samples of the latent function at given points.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+        n_samples : int
+        random_state : int or generator
+
+        Returns
+        -------
+        ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
+            Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
+        """
+        check_is_fitted(self)
+        if isinstance(self.posterior_, ExactPosterior) and np.shape(X)[0] <= 2000 and n_samples >= 1:
+            X, points = self._new_inputs(X)
+            return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), X)
+        return self.sample_functions(n_samples, random_state)(X)
+
+    def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
+        """Return the log marginal likelihood of the training targets in the standardized problem's units.
+
+        Returns
+        -------
+        Estimate
+            ``value`` and ``standard_error``; exact inference has standard error 0.
+        """
+        check_is_fitted(self)
+        return self.posterior_.log_marginal_likelihood(generator_from(random_state))
+
+    # -------------------------------------------------------------- description
+
+    def describe(self) -> str:
+        """Return what ran and the hyperparameters, in the standardized problem's units and in the data's own."""
+        check_is_fitted(self)
+        from gigagp.description import describe
+
+        return describe(self)
+
+    # -------------------------------------------------------------- persistence
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it."""
+        from gigagp.persistence import save_state
+
+        tensors, header = self._to_state()
+        save_state(path, "GPRegressor", tensors, header)
+
+    def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        from gigagp.configuration import to_plain
+
+        check_is_fitted(self)
+        posterior = self.posterior_
+        tensors, posterior_header = posterior.state()
+        for name in ("x_centre", "x_scale", "y_centre", "y_scale"):
+            tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(self.scaling_, name)))
+        tensors[NOISE] = posterior.model.noise_variance.double().cpu()
+        settings = {
+            name: to_plain(value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in ("mean", NOISE, "random_state")
+        }
+        header = {
+            "settings": settings,
+            "mean": posterior.model.mean.to_dict(),
+            "kernel": posterior.model.kernel.to_dict(),
+            "inference": to_plain(self.inference_),
+            "optimizer": to_plain(self.optimizer_),
+            "history": self.history_.to_dict(),
+            "posterior": {"kind": posterior.kind, **posterior_header},
+            "one_target": self._one_target,
+            "feature_names": [str(name) for name in getattr(self, "feature_names_in_", [])],
+        }
+        return {name: value.contiguous().cpu() for name, value in tensors.items()}, header
+
+    @classmethod
+    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> GPRegressor:
+        from gigagp.configuration import from_plain
+        from gigagp.inference.restore import restore_posterior
+        from gigagp.kernels import from_dict
+        from gigagp.means import from_dict as mean_from_dict
+
+        estimator = cls(**{name: from_plain(value) for name, value in header["settings"].items()})
+        device = resolve_device("auto" if estimator.device == "auto" else estimator.device)
+        mean = mean_from_dict(header["mean"])
+        estimator.mean = mean.name
+        noise = tensors.pop(NOISE)
+        estimator.noise_variance = float(noise) if noise.ndim == 0 else noise.numpy()
+        scaling = Scaling(
+            *(tensors.pop(f"scaling.{name}").numpy() for name in ("x_centre", "x_scale", "y_centre", "y_scale"))
+        )
+        model = Model(from_dict(header["kernel"]), mean, noise)
+        estimator.inference_ = from_plain(header["inference"])
+        estimator.optimizer_ = from_plain(header["optimizer"])
+        estimator.history_ = History.from_dict(header["history"])
+        estimator._one_target = header["one_target"]
+        budget = resolve_budget(estimator.memory_budget, device)
+        moved = {name: value.to(device) for name, value in tensors.items()}
+        posterior = restore_posterior(header["posterior"], moved, model, budget, estimator.inference_)
+        estimator._adopt(posterior, scaling)
+        estimator.n_features_in_ = scaling.x_centre.shape[0]
+        if header["feature_names"]:
+            estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+        return estimator

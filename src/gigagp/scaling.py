@@ -1,0 +1,51 @@
+"""Standardization of inputs and targets, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Centres and scales by training statistics; constant columns are only centred.
+
+    Attributes
+    ----------
+    x_centre, x_scale : array of shape (d,)
+    y_centre, y_scale : array of shape (t,)
+        In the units of the targets.
+    """
+
+    x_centre: np.ndarray
+    x_scale: np.ndarray
+    y_centre: np.ndarray
+    y_scale: np.ndarray
+
+    @classmethod
+    def fit(cls, X: np.ndarray, Y: np.ndarray, standardize: bool) -> Scaling:
+        """Return the statistics of a training table, or no change."""
+        if not standardize:
+            return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
+        return cls(X.mean(0), _spread(X), Y.mean(0), _spread(Y))
+
+    def inputs(self, X: np.ndarray) -> np.ndarray:
+        """Return standardized inputs."""
+        return (X - self.x_centre) / self.x_scale
+
+    def targets(self, Y: np.ndarray) -> np.ndarray:
+        """Return standardized targets."""
+        return (Y - self.y_centre) / self.y_scale
+
+    def original(self, mean: np.ndarray) -> np.ndarray:
+        """Return a mean of shape (m, t) or samples (m, t, s) in the targets' own units."""
+        shape = (1, -1) + (1,) * (mean.ndim - 2)
+        return mean * self.y_scale.reshape(shape) + self.y_centre.reshape(shape)
+
+
+def _spread(columns: np.ndarray) -> np.ndarray:
+    spread = columns.std(0)
+    # A constant column can have a spread of rounding size; dividing by that would make noise of it.
+    magnitude = np.abs(columns).max(0)
+    return np.where(spread > 1e-12 * magnitude, spread, 1.0)

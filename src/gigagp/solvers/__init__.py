@@ -1,0 +1,24 @@
+"""Solvers of ``H v = b`` and the preconditioners they take."""
+
+from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from gigagp.solvers.alternating_projections import AlternatingProjections
+from gigagp.solvers.base import Solver
+from gigagp.solvers.cholesky import Cholesky
+from gigagp.solvers.conjugate_gradients import ConjugateGradients
+from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.stochastic_gradient_descent import StochasticGradientDescent
+
+__all__ = [
+    "AlternatingProjections",
+    "Cholesky",
+    "ConjugateGradients",
+    "Nystrom",
+    "PivotedCholesky",
+    "RandomlyPivotedCholesky",
+    "Solution",
+    "Solver",
+    "Start",
+    "Status",
+    "StochasticGradientDescent",
+    "TwoLevel",
+]

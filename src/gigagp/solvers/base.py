@@ -1,0 +1,323 @@
+"""What all solvers share: checked and scaled right-hand sides, the stopping rule, and the true residual."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.solvers.solution import Solution, Start, Status
+
+
+class Solver(ABC):
+    """A way of solving ``H v = b`` for many right-hand sides; an immutable value without data."""
+
+    @abstractmethod
+    def solve(
+        self,
+        operator: LinearOperator,
+        right_hand_sides: torch.Tensor,
+        initial: torch.Tensor | Start | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        n_targets: int | None = None,
+        reuse: object = None,
+    ) -> Solution:
+        """Solve for every column.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+        right_hand_sides : Tensor of shape (n, s) or (n,)
+            Cast to the operator's dtype and device.
+        initial : Tensor or Start, optional
+            First guess, of the same shape. A column whose guess is worse than zero starts from zero.
+        generator : torch.Generator, optional
+            Source of random pivots and batches. None is a fixed seed, so that a solve gives the same bits every time.
+        n_targets : int, optional
+            None: every column has to reach the tolerance. k: each of the first k columns has to reach it, of the
+            others (the probe vectors) only the mean relative residual has to reach the probe tolerance.
+        reuse : object, optional
+            ``Solution.detail["reuse"]`` of an earlier solve with a similar matrix; it saves work and changes nothing
+            else.
+
+        Returns
+        -------
+        Solution
+            ``value`` has the shape of ``right_hand_sides``.
+
+        Raises
+        ------
+        InvalidInputError
+            If shapes disagree or a number is complex, NaN or infinite.
+        """
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """When a solve is done: each target below one tolerance *and* the mean probe below the other.
+
+    Lin et al. 2024, App. B. (The printed pseudo-code stops at the first of the two; the text means both.)
+    """
+
+    tolerance: float
+    probe_tolerance: float
+    n_targets: int
+
+    def excess(self, values: torch.Tensor) -> float:
+        """Return the largest ratio of a residual to its tolerance (NaN: infinity); done when it is at most 1."""
+        ratios = []
+        if self.n_targets:
+            ratios.append(float(values[: self.n_targets].max()) / self.tolerance)
+        if self.n_targets < len(values):
+            ratios.append(float(values[self.n_targets :].mean()) / self.probe_tolerance)
+        return max((math.inf if math.isnan(ratio) else ratio for ratio in ratios), default=0.0)
+
+    def met(self, values: torch.Tensor) -> bool:
+        """Whether every tolerance is reached."""
+        return self.excess(values) <= 1.0
+
+
+def slack(dtype: torch.dtype) -> float:
+    """Return the share by which a loop has to be below its tolerance before it stops.
+
+    It is more than rounding can change when the solution is scaled back and handed in again, so that a solve started
+    at its own solution takes no step.
+    """
+    return 1e-6 if dtype == torch.float64 else 1e-3
+
+
+class Problem:
+    """Right-hand sides scaled to unit norm, with the solution and the residual that a loop updates in place.
+
+    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side
+    (DESIGN.md, trap 6). A zero column stays zero. Norms are those of the operator's own inner product.
+
+    Attributes
+    ----------
+    operator : LinearOperator
+    scale : Tensor of shape (s,)
+    right_hand_sides, value, residual : Tensor of shape (n, s)
+        Scaled.
+    setup_epochs : float
+        Work outside the loop's own steps.
+    drift : Tensor of shape (s,)
+        Bound of the distance between ``residual`` and the true residual that rounding may have opened.
+    companion_product : Tensor or None
+        ``H @ companion``, where a first residual had to be computed and the companion could ride on its pass.
+    """
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        right_hand_sides: torch.Tensor,
+        initial: torch.Tensor | Start | None,
+        *,
+        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        companion: torch.Tensor | None = None,
+    ) -> None:
+        self.operator = operator
+        self._norm = norm or _euclidean_norm
+        self._flat = right_hand_sides.ndim == 1
+        b = _as_columns(operator, right_hand_sides, "right_hand_sides")
+        # Divided by the largest entry first: the squares of tiny or huge entries would leave the range of the dtype.
+        largest = b.abs().amax(0) if b.numel() else b.new_zeros(b.shape[1])
+        largest = torch.where(largest > 0, largest, torch.ones_like(largest))
+        norms = self._norm(b / largest)
+        self.scale = largest * torch.where(norms > 0, norms, torch.ones_like(norms))
+        self.right_hand_sides = b / self.scale
+        self.norms = self._norm(self.right_hand_sides)  # 1, or 0 for a zero column
+        self.setup_epochs = 0.0
+        self.drift = torch.zeros_like(self.scale)
+        self.companion_product: torch.Tensor | None = None
+        self._set_start(initial, companion)
+        self._size = self._size_of_operator()
+
+    def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
+        b = self.right_hand_sides
+        if initial is None:
+            self.value, self.residual = torch.zeros_like(b), b.clone()
+            return
+        start = initial if isinstance(initial, Start) else Start(initial)
+        value = _as_columns(self.operator, start.value, "initial")
+        if value.shape != b.shape:
+            msg = (
+                f"initial must have the shape of right_hand_sides, {tuple(b.shape)} as columns; "
+                f"got {tuple(value.shape)}."
+            )
+            raise InvalidInputError(msg)
+        self.value = value / self.scale
+        self.setup_epochs += start.epochs
+        if start.residual is not None:
+            self.residual = _as_columns(self.operator, start.residual, "initial.residual") / self.scale
+        elif not bool(self.value.any()):
+            self.residual = b.clone()
+        elif companion is None:
+            self.residual = self.true_residual()
+        else:  # one pass over the matrix serves both
+            both = self.multiply(torch.cat([self.value, companion], dim=1))
+            self.residual, self.companion_product = b - both[:, : b.shape[1]], both[:, b.shape[1] :].contiguous()
+        # A guess worse than zero is dropped, and so is any guess for a zero column.
+        worse = ~(self._norm(self.residual) <= self.norms) | (self.norms == 0)
+        self.value[:, worse] = 0.0
+        self.residual[:, worse] = b[:, worse]
+
+    def _size_of_operator(self) -> float:
+        """Return a bound of ``||abs(H)||``, or 0 where none is known beforehand.
+
+        For a positive semi-definite matrix ``|H_ij| <= sqrt(H_ii H_jj)``, so the trace bounds even the norm of the
+        matrix of absolute values.
+        """
+        return float(self.operator.diagonal().sum()) if isinstance(self.operator, SymmetricMatrix) else 0.0
+
+    def residual_norms(self) -> torch.Tensor:
+        """Return the norms of the running residual, shape (s,)."""
+        return self._norm(self.residual)
+
+    def multiply(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return the product with the whole matrix, counted as one epoch outside of the loop."""
+        self.setup_epochs += 1.0
+        return self.operator @ vectors
+
+    def true_residual(self) -> torch.Tensor:
+        """Return ``b - H v`` (scaled) by a product; one epoch."""
+        return self.right_hand_sides - self.multiply(self.value)
+
+    def refresh(self) -> torch.Tensor:
+        """Replace the running residual by the true one and return its norms; one epoch."""
+        self.residual.copy_(self.true_residual())
+        self.drift.zero_()
+        return self.residual_norms()
+
+    def account(self, step_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0) -> None:
+        """Bound the rounding error of one update ``v += d``, ``r -= H d``.
+
+        The gap between recurrence and truth grows by at most a multiple of ``eps ||H|| ||d||`` a step
+        (van der Vorst & Ye 2000, eq. 2.4), which is what lets a loop know its true residual without a pass.
+        """
+        self._size = max(self._size, observed_size)
+        self.drift += torch.finfo(self.value.dtype).eps * (4 * self._size * step_norms + norms)
+
+    def finish(
+        self,
+        status: Status,
+        iterations: int,
+        epochs: float,
+        rule: StoppingRule,
+        *,
+        nats: torch.Tensor | None = None,
+        detail: dict[str, object] | None = None,
+    ) -> Solution:
+        """Scale back, and make sure that the residual that is reported is the true one."""
+        finite = bool(torch.isfinite(self.value).all())
+        norms = self.residual_norms()
+        known = bool((self.drift <= 0.01 * norms.clamp_min(0.1 * min(rule.tolerance, rule.probe_tolerance))).all())
+        if not known and finite:
+            norms = self.refresh()
+        value = self.value * self.scale
+        if nats is None and finite:
+            nats = self.nats_from_noise()
+        return Solution(
+            value=value[:, 0] if self._flat else value,
+            status=status,
+            relative_residual=norms,
+            iterations=iterations,
+            epochs=epochs,
+            setup_epochs=self.setup_epochs,
+            nats=nats,
+            detail=detail or {},
+        )
+
+    def nats_from(self, precondition: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Return ``r' P^-1 r / 2`` of the residuals in the units of the problem, shape (s,)."""
+        product = (self.residual * precondition(self.residual)).sum(0)
+        return (0.5 * self.scale.to(torch.float64).square() * product.to(torch.float64)).clamp_min(0)
+
+    def nats_from_noise(self) -> torch.Tensor | None:
+        """Return the crude bound ``r' N^-1 r / 2``: H is never below its noise N. None without noise."""
+        if not isinstance(self.operator, SymmetricMatrix):
+            return None
+        noise = self.operator.noise()
+        if not bool((noise > 0).all()):
+            return None
+        return self.nats_from(lambda vectors: vectors / noise.unsqueeze(1))
+
+
+def _euclidean_norm(vectors: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(vectors, dim=0)
+
+
+def inner_norm(operator: LinearOperator) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the norm that belongs to the operator's inner product."""
+    return lambda vectors: operator.inner(vectors, vectors).clamp_min(0).sqrt()
+
+
+def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> torch.Tensor:
+    """Check one argument and return it as a matrix of the operator's dtype, on its device."""
+    if not isinstance(vectors, torch.Tensor):
+        msg = f"{name} of solve must be a torch.Tensor; got {type(vectors).__name__}. Use torch.as_tensor."
+        raise InvalidInputError(msg)
+    if vectors.is_complex():
+        msg = f"{name} of solve must be real; got {vectors.dtype}."
+        raise InvalidInputError(msg)
+    if vectors.ndim not in {1, 2} or vectors.shape[0] != operator.n:
+        msg = f"{name} of solve must have shape ({operator.n},) or ({operator.n}, s); got {tuple(vectors.shape)}."
+        raise InvalidInputError(msg)
+    columns = vectors.detach().reshape(operator.n, -1).to(dtype=operator.dtype, device=operator.device)
+    if not bool(torch.isfinite(columns).all()):
+        row, column = torch.nonzero(~torch.isfinite(columns))[0].tolist()
+        msg = f"{name} of solve must be finite; got {float(columns[row, column])} in row {row}, column {column}."
+        raise InvalidInputError(msg)
+    return columns
+
+
+def stopping_rule(
+    problem: Problem, tolerance: float, probe_tolerance: float | None, n_targets: int | None
+) -> StoppingRule:
+    """Return the rule for a problem, with ``n_targets`` checked."""
+    n_columns = len(problem.scale)
+    if n_targets is not None and not 0 <= n_targets <= n_columns:
+        msg = f"n_targets of solve must be between 0 and the number of right-hand sides, {n_columns}; got {n_targets}."
+        raise InvalidInputError(msg)
+    return StoppingRule(
+        tolerance,
+        tolerance if probe_tolerance is None else probe_tolerance,
+        n_columns if n_targets is None else n_targets,
+    )
+
+
+def require_matrix(operator: LinearOperator, owner: str) -> SymmetricMatrix:
+    """Return the operator if its entries can be read."""
+    if not isinstance(operator, SymmetricMatrix):
+        msg = f"{owner} reads entries of the matrix: operator must be a SymmetricMatrix; got {type(operator).__name__}."
+        raise InvalidInputError(msg)
+    return operator
+
+
+def require_positive(value: float, argument: str, owner: str) -> None:
+    """Raise `InvalidInputError` unless ``value`` is a positive finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        msg = f"{argument} of {owner} must be a positive number; got {value!r}."
+        raise InvalidInputError(msg)
+
+
+def check_common(owner: str, tolerance: float, max_epochs: float, probe_tolerance: float | None) -> None:
+    """Check the arguments that every iterative solver has."""
+    require_positive(tolerance, "tolerance", owner)
+    require_positive(max_epochs, "max_epochs", owner)
+    if probe_tolerance is not None:
+        require_positive(probe_tolerance, "probe_tolerance", owner)
+
+
+def own_generator(generator: torch.Generator | None) -> torch.Generator:
+    """Return the given generator, or a new one with a fixed seed."""
+    if generator is not None:
+        return generator
+    fixed = torch.Generator()
+    fixed.manual_seed(0)
+    return fixed

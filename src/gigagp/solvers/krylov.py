@@ -1,0 +1,115 @@
+"""The recurrence of preconditioned conjugate gradients, by itself.
+
+`ConjugateGradients` drives it to a tolerance, `gigagp.lanczos` reads its coefficients as a tridiagonal matrix, and a
+truncated run may weight its increments: the mathematics is written once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from gigagp.operators.base import LinearOperator
+
+
+class Coefficients(NamedTuple):
+    """Scalars of one step, shape (s,) each; zero for columns that did not move."""
+
+    alpha: torch.Tensor
+    beta: torch.Tensor
+
+
+class Recurrence:
+    """Conjugate gradients on s systems at once, each with its own scalars.
+
+    Lin et al. 2024, Alg. 1, with three differences: the first direction is the *preconditioned* residual (line 8
+    prints ``d <- b``, which diverges), inner products are the operator's own, and a column that has nothing left to
+    gain, or whose matrix turns out not to be positive definite, stops moving instead of dividing zero by zero.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+    value, residual : Tensor of shape (n, s)
+        Updated in place.
+    precondition : callable or None
+        ``P^-1``; self-adjoint in the operator's inner product.
+
+    Attributes
+    ----------
+    gamma : Tensor of shape (s,)
+        ``<r, P^-1 r>`` of each column.
+    failed : Tensor of shape (s,), bool
+        Columns that met a direction of no positive curvature.
+    finite : bool
+        False once a product was NaN or infinite; the value is then still that of the step before.
+    operator_size : float
+        Largest ``||H d|| / ||d||`` seen.
+    """
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        value: torch.Tensor,
+        residual: torch.Tensor,
+        precondition: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self.operator = operator
+        self.value = value
+        self.residual = residual
+        self._precondition = precondition
+        self.finite = True
+        self.operator_size = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the directions and go on from the present residual by steepest descent."""
+        preconditioned = self._preconditioned()
+        self.direction = preconditioned.clone() if preconditioned is self.residual else preconditioned
+        self.gamma = self.operator.inner(self.residual, preconditioned)
+        self.failed = torch.zeros_like(self.gamma, dtype=torch.bool)
+        self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
+
+    def step(self, weight: float = 1.0) -> tuple[Coefficients, torch.Tensor]:
+        """Take one step of every column; one product with the operator.
+
+        Parameters
+        ----------
+        weight : float
+            Factor on the increment of the value. The residual and the directions follow the unweighted recurrence,
+            so that a weighted sum of increments can be formed beside it.
+
+        Returns
+        -------
+        coefficients : Coefficients
+        step_norms : Tensor of shape (s,)
+            Norm of each increment.
+        """
+        product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
+        curvature = self.operator.inner(self.direction, product)
+        if not bool(torch.isfinite(curvature).all()):
+            self.finite = False
+            return Coefficients(torch.zeros_like(curvature), torch.zeros_like(curvature)), torch.zeros_like(curvature)
+        self.failed |= (self.gamma < 0) | ((self.gamma > 0) & (curvature <= 0))
+        moving = (self.gamma > 0) & (curvature > 0)
+        alpha = torch.where(moving, self.gamma / torch.where(moving, curvature, 1.0), 0.0)
+        lengths = torch.linalg.vector_norm(self.direction, dim=0)
+        sizes = torch.linalg.vector_norm(product, dim=0) / torch.where(lengths > 0, lengths, 1.0)
+        self.operator_size = max(self.operator_size, float(sizes.max()) if len(sizes) else 0.0)
+        self.value.addcmul_(self.direction, alpha, value=weight)
+        self.residual.addcmul_(product, alpha, value=-1)
+        beta = self._turn(moving)
+        return Coefficients(alpha, beta), alpha * lengths
+
+    def _preconditioned(self) -> torch.Tensor:
+        return self.residual if self._precondition is None else self._precondition(self.residual)
+
+    def _turn(self, moving: torch.Tensor) -> torch.Tensor:
+        preconditioned = self._preconditioned()
+        gamma = self.operator.inner(self.residual, preconditioned)
+        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
+        self.gamma = gamma
+        self.direction.mul_(beta).add_(preconditioned)
+        self.finite = bool(torch.isfinite(gamma).all())
+        return beta

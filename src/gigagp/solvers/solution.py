@@ -1,0 +1,87 @@
+"""What a solve returns: never a bare tensor, always what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+
+class Status(Enum):
+    """Why a solve ended. The value is the message for the user."""
+
+    CONVERGED = "Every tolerance was reached."
+    BUDGET_SPENT = (
+        "The budget of epochs was spent before the tolerance was reached. Raise max_epochs, use a stronger "
+        "preconditioner (a higher rank, larger blocks), or accept the residual that is reported."
+    )
+    STAGNATED = (
+        "The residual stopped falling: the working precision does not allow this tolerance for this matrix. "
+        'Use dtype="float64", a larger noise variance, or a looser tolerance.'
+    )
+    DIVERGED = "The residual grew without bound; the best iterate was kept. Lower the learning rate."
+    NOT_FINITE = "NaN or infinity appeared in the solve; the last finite iterate was kept. Check the hyperparameters."
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The outcome of ``solver.solve(operator, right_hand_sides)``.
+
+    Attributes
+    ----------
+    value : Tensor of shape (n, s)
+        The approximate solutions.
+    status : Status
+        Why the solve ended.
+    relative_residual : Tensor of shape (s,)
+        ``||b - H v|| / ||b||`` of each column, computed from a true residual at return.
+    iterations : int
+        Steps of the solver's own loop.
+    epochs : float
+        Work of those steps; one epoch is every entry of H used once (for all right-hand sides together).
+    setup_epochs : float
+        Work before the loop: the first residual of a warm start, the columns and blocks of a preconditioner.
+    nats : Tensor of shape (s,) or None
+        Upper bound (or None where the solver has none) of ``(b - Hv)' H^-1 (b - Hv) / 2``, the error of each
+        solution in nats.
+    detail : dict
+        What else the solver wants to tell (its learning rate, its preconditioner, ...); plain values.
+    """
+
+    value: torch.Tensor
+    status: Status
+    relative_residual: torch.Tensor
+    iterations: int
+    epochs: float
+    setup_epochs: float = 0.0
+    nats: torch.Tensor | None = None
+    detail: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> bool:
+        """Whether every tolerance was reached."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def total_epochs(self) -> float:
+        """Epochs of the loop and of the set-up."""
+        return self.epochs + self.setup_epochs
+
+
+@dataclass(frozen=True)
+class Start:
+    """An initial solution whose residual is known already, so that no solver has to spend a pass on it.
+
+    Attributes
+    ----------
+    value : Tensor of shape (n, s)
+    residual : Tensor of shape (n, s) or None
+        ``b - H value``; None when it has to be computed (one epoch).
+    epochs : float
+        Work already spent on finding it; solvers report it with their set-up.
+    """
+
+    value: torch.Tensor
+    residual: torch.Tensor | None = None
+    epochs: float = 0.0

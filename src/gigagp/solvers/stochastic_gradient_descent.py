@@ -1,0 +1,229 @@
+"""Stochastic gradient descent on batches of rows, with momentum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.preconditioners.base import require_positive_int
+from gigagp.solvers.base import (
+    Problem,
+    Solver,
+    StoppingRule,
+    check_common,
+    own_generator,
+    require_matrix,
+    require_positive,
+    slack,
+    stopping_rule,
+)
+from gigagp.solvers.learning_rate import automatic_step
+from gigagp.solvers.solution import Solution, Start, Status
+
+#: Growth of the residual over the best one seen that counts as divergence; a found rate is given up sooner.
+_GROWTH_GIVEN, _GROWTH_FOUND = 1e3, 10.0
+#: Epochs without a better residual after which a found rate is halved.
+_PATIENCE_EPOCHS = 5.0
+_MOST_HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class StochasticGradientDescent(Solver):
+    """Mini-batch gradient descent with heavy-ball momentum.
+
+    The cheapest step of all solvers, ``batch_size`` rows of the matrix, and the slowest to a small residual: use it
+    where only a loose tolerance or a fixed small budget is wanted. No learning rate has to be given.
+
+    Parameters
+    ----------
+    batch_size : int, default 500
+        Rows of a step; one step costs ``batch_size / n`` epochs.
+    tolerance : float, default 0.01
+        Relative residual of each target.
+    max_epochs : float, default 1000
+        Budget of the loop.
+    probe_tolerance : float, optional
+        Mean relative residual of the probe vectors; None: ``tolerance``.
+    learning_rate : "auto" or float
+        The paper's gamma: a step moves by ``learning_rate / batch_size`` times the gradient, for right-hand sides of
+        unit norm. "auto" finds it from four sampled blocks (`gigagp.solvers.learning_rate`), and halves it, from the
+        best iterate so far, if the residual ever grows. ``detail["learning_rate"]`` is the rate at the end.
+    momentum : float, default 0.9
+    sampling : {"independent", "epoch"}
+        Batches drawn independently of each other (the paper's), or every row once an epoch.
+
+    Notes
+    -----
+    The residual that the loop sees is put together from the batches, each row as old as its last visit; in practice
+    it lags behind the true one by an epoch. It starts at the true residual of the initial guess (DESIGN.md, trap 5;
+    the paper's starts at ``b``, which costs a warm start up to nine epochs: pass ``Start(value, residual=b)`` to have
+    that). When it reaches the tolerance a product decides, and another gives the residual at return; these passes are
+    in ``setup_epochs``.
+
+    References
+    ----------
+    Lin et al. (2024), Alg. 3, arXiv:2405.18457.
+    """
+
+    batch_size: int = 500
+    tolerance: float = 0.01
+    max_epochs: float = 1000
+    probe_tolerance: float | None = None
+    learning_rate: float | Literal["auto"] = "auto"
+    momentum: float = 0.9
+    sampling: Literal["independent", "epoch"] = "independent"
+
+    def __post_init__(self) -> None:
+        owner = "StochasticGradientDescent"
+        require_positive_int(self.batch_size, "batch_size", owner)
+        check_common(owner, self.tolerance, self.max_epochs, self.probe_tolerance)
+        if self.learning_rate != "auto":
+            if isinstance(self.learning_rate, str):
+                msg = f'learning_rate of {owner} must be "auto" or a positive number; got {self.learning_rate!r}.'
+                raise InvalidInputError(msg)
+            require_positive(self.learning_rate, "learning_rate", owner)
+        if not 0 <= self.momentum < 1:
+            msg = f"momentum of {owner} must be at least 0 and below 1; got {self.momentum!r}."
+            raise InvalidInputError(msg)
+        if self.sampling not in {"independent", "epoch"}:
+            msg = f'sampling of {owner} must be "independent" or "epoch"; got {self.sampling!r}.'
+            raise InvalidInputError(msg)
+
+    def solve(
+        self,
+        operator: LinearOperator,
+        right_hand_sides: torch.Tensor,
+        initial: torch.Tensor | Start | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        n_targets: int | None = None,
+        reuse: object = None,
+    ) -> Solution:
+        """Solve for every column; see `Solver.solve`."""
+        matrix = require_matrix(operator, "StochasticGradientDescent")
+        generator = own_generator(generator)
+        problem = Problem(matrix, right_hand_sides, initial)
+        rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
+        if rule.met(problem.residual_norms()):
+            return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail={"reuse": reuse})
+        batch_size = min(self.batch_size, matrix.n)
+        if self.learning_rate == "auto":
+            step, epochs = automatic_step(matrix, batch_size, self.momentum, generator)
+            problem.setup_epochs += epochs
+        else:
+            step = self.learning_rate / batch_size
+        run = _Run(self, matrix, problem, rule, step)
+        status = run.loop(_batches(matrix.n, batch_size, self.sampling, generator, matrix.device))
+        problem.drift.fill_(math.inf)  # the running residual is an estimate: have a product give the true one
+        detail: dict[str, object] = {
+            "learning_rate": run.step_size * batch_size,
+            "halvings": run.halvings,
+            "reuse": reuse,
+        }
+        return problem.finish(status, run.iterations, run.rows_used / matrix.n, rule, detail=detail)
+
+
+def _batches(
+    n: int, batch_size: int, sampling: str, generator: torch.Generator, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """Yield row indices for ever, without repeats inside a batch."""
+    while True:
+        order = torch.randperm(n, generator=generator)
+        if sampling == "independent":
+            yield order[:batch_size].to(device)
+        else:
+            yield from order.to(device).split(batch_size)
+
+
+class _Run:
+    """One solve: the state of the loop of Alg. 3, and the best iterate so far."""
+
+    def __init__(
+        self,
+        solver: StochasticGradientDescent,
+        matrix: SymmetricMatrix,
+        problem: Problem,
+        rule: StoppingRule,
+        step_size: float,
+    ) -> None:
+        self.solver, self.matrix, self.problem, self.rule = solver, matrix, problem, rule
+        self.step_size = step_size
+        self.iterations = 0
+        self.rows_used = 0
+        self.halvings = 0
+        self._velocity = torch.zeros_like(problem.value)
+        self._keep(self._size(problem.residual_norms()))
+
+    def loop(self, batches: Iterator[torch.Tensor]) -> Status:
+        """Iterate to the end, and return why it ended; the problem then holds the best iterate."""
+        problem = self.problem
+        margin = 1 + slack(problem.value.dtype)
+        budget = self.solver.max_epochs * self.matrix.n
+        found = self.solver.learning_rate == "auto"
+        next_claim = 0
+        for batch in batches:
+            if self.rows_used >= budget:
+                break
+            self._step(batch)
+            norms = problem.residual_norms()
+            size = self._size(norms)
+            growth = size / self._best
+            if not growth < (_GROWTH_FOUND if found else _GROWTH_GIVEN):  # NaN too
+                self._restore()
+                if not found or self.halvings == _MOST_HALVINGS:
+                    return self._failure(found)
+                self._halve()
+            elif self.rule.met(norms * margin) and self.rows_used >= next_claim:
+                norms = problem.refresh()
+                if self.rule.met(norms * margin):
+                    return Status.CONVERGED
+                next_claim = self.rows_used + self.matrix.n
+                self._keep(self._size(norms))
+            elif size < self._best and self.rows_used >= self._kept_at + self.matrix.n:
+                self._keep(size)
+            elif found and self.rows_used > self._kept_at + _PATIENCE_EPOCHS * self.matrix.n:
+                self._restore()
+                self._halve()
+        if not self._size(problem.residual_norms()) <= self._best:
+            self._restore()
+        return Status.BUDGET_SPENT
+
+    def _step(self, batch: torch.Tensor) -> None:
+        problem = self.problem
+        residual = problem.right_hand_sides[batch] - self.matrix.rows_product(batch, problem.value)
+        self._velocity.mul_(self.solver.momentum)
+        self._velocity[batch] += self.step_size * residual
+        problem.value += self._velocity
+        problem.residual[batch] = residual  # Alg. 3, line 15 (which prints the other sign)
+        self.iterations += 1
+        self.rows_used += len(batch)
+
+    def _halve(self) -> None:
+        self.step_size /= 2
+        self.halvings += 1
+
+    def _keep(self, size: float) -> None:
+        self._best = size
+        self._kept_at = self.rows_used
+        self._kept = (self.problem.value.clone(), self.problem.residual.clone())
+
+    def _restore(self) -> None:
+        self.problem.value.copy_(self._kept[0])
+        self.problem.residual.copy_(self._kept[1])
+        self._velocity.zero_()
+        self._kept_at = self.rows_used
+
+    def _failure(self, found: bool) -> Status:
+        """Tell a matrix with NaN from a rate that is too high."""
+        product = self.matrix @ self.problem.value if found or self.iterations == 1 else self.problem.value
+        return Status.DIVERGED if bool(torch.isfinite(product).all()) else Status.NOT_FINITE
+
+    @staticmethod
+    def _size(norms: torch.Tensor) -> float:
+        return float(norms.square().mean().sqrt())

@@ -1,0 +1,143 @@
+"""What tests share: reference kernels, data, matrices of known spectra, tolerances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from gigagp import kernels
+from gigagp.kernels import Kernel
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DTYPES = (torch.float64, torch.float32)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return the error, relative to the size of the numbers, that a few thousand operations may leave."""
+    return {torch.float64: 1e-11, torch.float32: 1e-5}[dtype]
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest expected number."""
+    difference = (found.detach().double() - expected.detach().double()).abs().max()
+    return float(difference / expected.detach().double().abs().max().clamp_min(1e-300))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def points(n: int, d: int, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return standard normal points."""
+    return torch.randn(n, d, generator=generator(seed), dtype=torch.float64).to(dtype)
+
+
+def spd_matrix(eigenvalues: Tensor, *, seed: int = 0) -> Tensor:
+    """Return a random symmetric positive definite matrix with the given eigenvalues (float64)."""
+    n = len(eigenvalues)
+    basis, _ = torch.linalg.qr(torch.randn(n, n, generator=generator(seed), dtype=torch.float64))
+    matrix = basis * eigenvalues.double() @ basis.T
+    return (matrix + matrix.T) / 2
+
+
+def reference_block(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
+    """Return the covariance from textbook formulas and plain differences: float64, slow, differentiable."""
+    X, Z = X.double(), Z.double()
+    if isinstance(kernel, kernels.Sum):
+        return sum((reference_block(part, X, Z) for part in kernel.parts), torch.zeros(len(X), len(Z)).double())
+    if isinstance(kernel, kernels.Product):
+        return math.prod((reference_block(part, X, Z) for part in kernel.parts), start=torch.ones(len(X), len(Z)))
+    assert isinstance(kernel, kernels.Leaf)
+    values = kernel.parameters()
+    variance = values["variance"]
+    if kernel.columns is not None:
+        X, Z = X[:, list(kernel.columns)], Z[:, list(kernel.columns)]
+    differences = X[:, None, :] - Z[None, :, :]
+    if isinstance(kernel, kernels.Constant):
+        return variance.expand(len(X), len(Z))
+    if isinstance(kernel, kernels.White):
+        return torch.zeros(len(X), len(Z)).double()
+    if isinstance(kernel, kernels.Linear):
+        return (variance * X[:, None, :] * Z[None, :, :]).sum(2)
+    lengthscale = values["lengthscale"]
+    if isinstance(kernel, kernels.Periodic):
+        sines = torch.sin(math.pi * differences / values["period"])
+        return variance * torch.exp(-2 * (sines / lengthscale).square().sum(2))
+    q = (differences / lengthscale).square().sum(2)
+    if isinstance(kernel, kernels.RBF):
+        return variance * torch.exp(-q / 2)
+    if isinstance(kernel, kernels.RationalQuadratic):
+        alpha = values["alpha"]
+        return variance * (1 + q / (2 * alpha)) ** -alpha
+    assert isinstance(kernel, kernels.Matern)
+    apart = q > 0
+    t = math.sqrt(2 * kernel.nu) * torch.where(apart, q, 1.0).sqrt()
+    polynomial = {0.5: 1.0, 1.5: 1 + t, 2.5: 1 + t + t**2 / 3}[kernel.nu]
+    return variance * torch.where(apart, polynomial * torch.exp(-t), 1.0)
+
+
+def reference_matrix(kernel: Kernel, X: Tensor, noise_variance: float | Tensor = 0.0) -> Tensor:
+    """Return H in float64, from the reference formulas and the kernel's white part."""
+    noise = torch.as_tensor(noise_variance).double().expand(len(X))
+    return reference_block(kernel, X, X) + torch.diag(kernel.white(X.double()) + noise)
+
+
+def autograd_gradient(kernel: Kernel, scalar: Callable[[Kernel], Tensor]) -> dict[str, Tensor]:
+    """Return the derivative of a function of the kernel in all its hyperparameters (zeros where it has none)."""
+    values = {name: value.clone().requires_grad_() for name, value in kernel.parameters().items()}
+    found = torch.autograd.grad(scalar(kernel.replace(values)), list(values.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(value) if gradient is None else gradient
+        for (name, value), gradient in zip(values.items(), found, strict=True)
+    }
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Record the number of elements in the largest storage that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, Tensor):
+                stored = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.elements = max(self.elements, stored)
+        return result
+
+
+@contextmanager
+def largest_tensor() -> Iterator[_LargestTensor]:
+    """Spy on torch: afterwards ``.elements`` is the size of the largest tensor that was made inside."""
+    with _LargestTensor() as spy:
+        yield spy
+
+
+def all_kernels() -> dict[str, Kernel]:
+    """Return kernels of every kind and ways to combine them, bound to four inputs; White is among them."""
+    lengthscale = [0.7, 1.3, 2.1, 0.9]
+    found: dict[str, Kernel] = {
+        "rbf": kernels.RBF(lengthscale, 1.7),
+        "rbf shared": kernels.RBF(1.4, 0.6, ard=False),
+        "matern12": kernels.Matern(0.5, lengthscale, 1.7),
+        "matern32": kernels.Matern(1.5, lengthscale, 1.7),
+        "matern52": kernels.Matern(2.5, lengthscale, 1.7),
+        "matern columns": kernels.Matern(1.5, [0.8, 1.9], 0.4, columns=[3, 1]),
+        "rational quadratic": kernels.RationalQuadratic(lengthscale, 1.7, 0.8),
+        "periodic": kernels.Periodic([1.1, 0.8, 1.5, 0.9], 0.7, [2.0, 3.1, 1.7, 2.6]),
+        "linear": kernels.Linear([0.3, 0.5, 0.2, 1.1]),
+        "linear columns": kernels.Linear(0.4, ard=False, columns=[0, 2]),
+        "constant": kernels.Constant(1.3),
+        "white": kernels.White(0.6),
+        "sum": kernels.Matern(1.5, lengthscale) + kernels.Linear(0.5) + 0.3 + kernels.White(0.2),
+        "product": kernels.RBF(lengthscale, 1.2) * kernels.Matern(2.5, 1.9, 0.8) * kernels.Constant(0.7),
+        "decaying period": kernels.RBF(2.0, columns=[0]) * kernels.Periodic(1.0, 0.9, 2.0, columns=[0], fixed=True),
+        "nested": (kernels.Matern(0.5, 1.2, columns=[1]) + kernels.Linear(0.3)) * kernels.RBF(1.5) + kernels.Constant(),
+        "growing noise": kernels.RBF(1.1) + kernels.White(0.4) * kernels.Linear(0.2),
+    }
+    return {name: kernel.bind(4) for name, kernel in found.items()}

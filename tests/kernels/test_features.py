@@ -1,0 +1,102 @@
+"""Random Fourier features: the right law, and inner products that converge to the kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, RationalQuadratic, White
+from helpers import DTYPES, all_kernels, generator, points
+
+ALL = all_kernels()
+
+
+def root_mean_square_error(kernel, X, n_frequencies, *, law="joint", seed=0):
+    kernel = kernel.bind(X.shape[1])
+    draw = kernel.draw_features(2 * n_frequencies, X.shape[1], generator(seed), law=law)
+    features = kernel.features(X, draw)
+    return float((features @ features.T - kernel.block(X, X)).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("d", [1, 4, 9])
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_matern_frequencies_are_multivariate_t(d, nu):
+    assert root_mean_square_error(Matern(nu), points(25, d), 100_000) < 0.004
+
+
+@pytest.mark.parametrize("d", [4, 9])
+def test_the_published_law_is_another_kernel(d):
+    """Lin et al. 2024 published independent coordinates; more frequencies do not help it."""
+    assert root_mean_square_error(Matern(1.5), points(25, d), 100_000, law="independent") > 0.03
+    # in one dimension the two laws agree
+    assert root_mean_square_error(Matern(1.5), points(25, 1), 100_000, law="independent") < 0.004
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
+def test_inner_products_converge_to_the_kernel(name):
+    kernel, X = ALL[name], points(12, 4) * 0.5
+    scale = float(kernel.diagonal(X).max())
+    coarse = root_mean_square_error(kernel, X, 500) / scale
+    fine = root_mean_square_error(kernel, X, 50_000, seed=1) / scale
+    assert fine < 0.02
+    assert fine < 0.3 * coarse + 1e-12  # one over root m says 0.1
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 5.0])
+def test_rational_quadratic_features(alpha):
+    assert root_mean_square_error(RationalQuadratic(alpha=alpha), points(25, 3), 50_000) < 0.008
+
+
+def test_constant_and_linear_terms_are_exact():
+    kernel, X = (Constant(0.7) + Linear([0.4, 0.9]) + Constant(2.0) * Linear(0.3)).bind(2), points(9, 2)
+    features = kernel.features(X, kernel.draw_features(2, 2, generator()))
+    assert features.shape == (9, 1 + 2 + 2)
+    assert torch.allclose(features @ features.T, kernel.block(X, X))
+
+
+def test_white_parts_have_no_features():
+    X = points(9, 2)
+    kernel = (RBF() + White() + White() * Linear()).bind(2)
+    assert kernel.features(X, kernel.draw_features(20, 2, generator())).shape == (9, 20)
+    assert White().features(X, White().draw_features(20, 2, generator())).shape == (9, 0)
+
+
+def test_columns_add_up_over_terms():
+    kernel = ((RBF() + Matern()) * Periodic() + Constant()).bind(3)
+    X = points(5, 3)
+    assert kernel.features(X, kernel.draw_features(50, 3, generator())).shape == (5, 101)
+
+
+@pytest.mark.parametrize("name", ["matern32", "rational quadratic", "periodic", "nested"])
+def test_frozen_draws_move_smoothly_with_the_hyperparameters(name):
+    kernel, X = ALL[name], points(7, 4)
+    draw = kernel.draw_features(100, 4, generator())
+    features = kernel.features(X, draw)
+    assert torch.equal(features, kernel.features(X, kernel.draw_features(100, 4, generator())))
+
+    def moved(step):
+        other = kernel.replace({key: value * (1 + step) for key, value in kernel.parameters().items()})
+        return float((other.features(X, draw) - features).norm())
+
+    assert moved(1e-4) > 0
+    assert moved(1e-4) == pytest.approx(10 * moved(1e-5), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_features_follow_the_dtype(dtype):
+    kernel, X = ALL["sum"], points(6, 4, dtype=dtype)
+    assert kernel.features(X, kernel.draw_features(10, 4, generator())).dtype == dtype
+
+
+def test_refusals():
+    with pytest.raises(InvalidInputError, match="n_features must be an even number"):
+        RBF().draw_features(3, 2, generator())
+    with pytest.raises(InvalidInputError, match="law of random features"):
+        RBF().draw_features(4, 2, generator(), law="wrong")
+    draw = RBF().draw_features(4, 2, generator())
+    with pytest.raises(InvalidInputError, match="another structure"):
+        (RBF() + Matern()).features(points(3, 2), draw)
+    alpha = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    kernel = RationalQuadratic().bind(2)
+    with pytest.raises(InvalidInputError, match="not differentiable in alpha"):
+        kernel.replace({"alpha": alpha}).features(points(3, 2), kernel.draw_features(4, 2, generator()))

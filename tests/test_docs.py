@@ -1,0 +1,67 @@
+"""The Python blocks of README.md and docs/ run, each page from top to bottom in one namespace.
+
+A block is left out when its fence says so, with the reason: ```python skip: needs a table of a million rows
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)(.*)$")
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def blocks(text: str) -> list[tuple[int, str, str]]:
+    """Return (first line, rest of the opening fence, code) of every Python block."""
+    found = []
+    opened: tuple[int, str, str] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        fence = FENCE.match(line)
+        if fence and opened is None:
+            opened = (number + 1, fence.group(1), fence.group(2).strip())
+            code: list[str] = []
+        elif fence and opened is not None:
+            if opened[1] == "python":
+                found.append((opened[0], opened[2], "\n".join(code)))
+            opened = None
+        elif opened is not None:
+            code.append(line)
+    assert opened is None, f"the fence before line {opened[0]} is not closed"
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages may write files
+    names: dict[str, object] = {"__name__": "__page__"}
+    for line, mark, code in blocks(page.read_text(encoding="utf-8")):
+        if mark:
+            assert re.fullmatch(r"skip: .*(table|shell).*", mark), f"{page.name}:{line}: {mark!r} is no reason to skip"
+            continue
+        with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
+            # The empty lines in front make a traceback show the page's own line numbers.
+            exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_runner_sees_an_error(tmp_path, monkeypatch):
+    page = ROOT / "page.md"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "text\n```python\na = 1\n```\n```python\na / 0\n```\n")
+    with pytest.raises(ZeroDivisionError):
+        test_the_code_of_a_page_runs(page, tmp_path, monkeypatch)
+
+
+def test_blocks_are_found():
+    text = "```bash\nls\n```\n```python skip: needs a big table\nx\n```\n\n```python\ny = 1\n\nz\n```\n"
+    assert blocks(text) == [(5, "skip: needs a big table", "x"), (9, "", "y = 1\n\nz")]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import gigagp
+
+PUBLIC = {
+    "GPRegressor",
+    "__version__",
+    "errors",
+    "gradients",
+    "inference",
+    "kernels",
+    "load",
+    "means",
+    "metrics",
+    "optimization",
+    "solvers",
+}
+
+
+def test_the_public_names_are_these():
+    assert set(gigagp.__all__) == PUBLIC
+    assert set(dir(gigagp)) >= PUBLIC
+    assert re.fullmatch(r"\d+\.\d+\.\d+", gigagp.__version__)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_name_loads(name):
+    value = getattr(gigagp, name)
+    assert getattr(gigagp, name) is value
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'GPRegresor'"):
+        gigagp.GPRegresor  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (
+            "kernels",
+            "RBF Matern RationalQuadratic Periodic Linear Constant White Sum Product",
+        ),
+        (
+            "solvers",
+            "Cholesky ConjugateGradients AlternatingProjections StochasticGradientDescent PivotedCholesky "
+            "RandomlyPivotedCholesky TwoLevel",
+        ),
+        ("gradients", "Exact Hutchinson Pathwise"),
+        ("inference", "Exact Iterative"),
+        ("optimization", "Adam LBFGS"),
+        ("errors", "GigaGPError InvalidInputError ModelFileError SolverWarning FitWarning"),
+        ("metrics", "rmse gaussian_nll gaussian_crps coverage"),
+    ],
+)
+def test_the_design_promises_these(module, names):
+    found = importlib.import_module(f"gigagp.{module}")
+    assert [name for name in names.split() if not hasattr(found, name)] == []

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from gigagp import persistence
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.persistence import load, load_notes, load_state, save, save_state
+
+TENSORS = {
+    "lengthscale": torch.tensor([1.0, 2.0], dtype=torch.float64),
+    "scalar": torch.tensor(0.1),
+    "empty": torch.zeros(0, 3),
+    "view": torch.arange(12.0).reshape(3, 4).T,
+    "places": torch.tensor([3, 1]),
+    "mask": torch.tensor([True, False]),
+}
+HEADER = {"kernel": {"name": "Matern", "nu": 1.5}, "seconds": [0.5, None], "objective": float("inf")}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.gp"
+    save_state(path, "GPRegressor", TENSORS, HEADER)
+    return path
+
+
+def test_round_trip_is_exact(saved):
+    kind, tensors, header = load_state(saved)
+    assert kind == "GPRegressor"
+    assert header == HEADER
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
+
+
+def test_two_views_of_one_tensor_can_be_saved(tmp_path):
+    base = torch.arange(4.0, requires_grad=True)
+    save_state(tmp_path / "m", "X", {"a": base[:2], "b": base[1:]}, {})
+    assert torch.equal(load_state(tmp_path / "m")[1]["b"], torch.arange(1.0, 4.0))
+
+
+def test_loaded_tensors_outlive_the_file(saved):
+    tensors = load_state(saved)[1]
+    saved.write_bytes(b"")
+    assert torch.equal(tensors["view"], TENSORS["view"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
+def test_truncated_files_are_refused(saved, share):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ModelFileError, match="empty" if share == 0.0 else r"damaged|cut off"):
+        load_state(saved)
+
+
+def test_any_changed_byte_is_refused(saved):
+    content = saved.read_bytes()
+    for place in np.random.default_rng(0).choice(len(content), size=200, replace=False):
+        changed = bytearray(content)
+        changed[place] ^= 0x15
+        saved.write_bytes(bytes(changed))
+        try:
+            state = load_state(saved)
+        except ModelFileError:
+            continue
+        # Padding, or the version of gigagp that is only there to be shown: whatever is read has to be the same.
+        assert state[0] == "GPRegressor"
+        assert state[2] == HEADER
+        assert all(torch.equal(state[1][name], tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04\x95", b"PK\x03\x04", b"a,b\n1,2\n" * 10, bytes(100), b"\xff" * 100])
+def test_other_files_are_refused(tmp_path, content):
+    path = tmp_path / "model.gp"
+    path.write_bytes(content)
+    for read in (load, load_state, load_notes):
+        with pytest.raises(ModelFileError, match="damaged, cut off, or not a gigagp model"):
+            read(path)
+
+
+def test_a_pickle_is_never_run(tmp_path):
+    class Mischief:
+        def __reduce__(self):
+            return (sys.exit, ("code ran",))
+
+    torch.save(Mischief(), tmp_path / "model.gp")
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "model.gp")
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(ModelFileError, match="does not exist"):
+        load(tmp_path / "absent.gp")
+    with pytest.raises(ModelFileError, match="is a folder"):
+        load(tmp_path)
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        save_state(tmp_path / "absent" / "model.gp", "X", {}, {})
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        save_state(tmp_path, "X", {}, {})
+
+
+def test_files_of_other_programs_and_newer_layouts(tmp_path, saved):
+    other = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, other)
+    with pytest.raises(ModelFileError, match="gigagp did not write it"):
+        load(other)
+    with safetensors.safe_open(saved, "pt") as file:
+        metadata = file.metadata()
+    for version in ("2", "x", ""):
+        safetensors.torch.save_file({"a": torch.zeros(2)}, other, {**metadata, "version": version})
+        with pytest.raises(ModelFileError, match="Update gigagp"):
+            load(other)
+    for header in ("{", "[]"):
+        safetensors.torch.save_file({"a": torch.zeros(2)}, other, {**metadata, "header": header})
+        with pytest.raises(ModelFileError, match="its header"):
+            load(other)
+    safetensors.torch.save_file({"a": torch.zeros(2)}, other, metadata)  # right header, other tensors
+    with pytest.raises(ModelFileError, match="checksum"):
+        load(other)
+
+
+def test_kinds_are_looked_up_in_a_table_only(tmp_path):
+    save_state(tmp_path / "m", "os.system", {}, {})
+    with pytest.raises(ModelFileError, match=r"holds a 'os.system'; this version of gigagp .* reads"):
+        load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_interrupted_write_keeps_the_old_file(saved, monkeypatch, error):
+    before = saved.read_bytes()
+
+    def half(tensors, path, metadata):
+        path.write_bytes(before[:50])
+        raise error
+
+    monkeypatch.setattr(safetensors.torch, "save_file", half)
+    expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ModelFileError
+    with pytest.raises(expected):
+        save_state(saved, "GPRegressor", TENSORS, {})
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_header_has_to_be_json(tmp_path):
+    with pytest.raises(InvalidInputError, match="only what JSON can"):
+        save_state(tmp_path / "m", "X", {}, {"a": object()})
+    assert not (tmp_path / "m").exists()
+
+
+class Toy:
+    """An estimator as far as saving goes."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def _to_state(self):
+        return {"weight": self.weight}, {"units": "m"}
+
+    @classmethod
+    def _from_state(cls, tensors, header):
+        json.dumps(header)
+        return cls(tensors["weight"])
+
+
+@pytest.fixture
+def toy_kind(monkeypatch):
+    module = types.ModuleType("toy_module")
+    module.Toy = Toy
+    monkeypatch.setitem(sys.modules, "toy_module", module)
+    monkeypatch.setitem(persistence._KINDS, "Toy", "toy_module")
+
+
+@pytest.mark.usefixtures("toy_kind")
+def test_an_estimator_and_its_notes_come_back(tmp_path):
+    save(Toy(torch.tensor([1.5])), tmp_path / "m", notes={"target": "y"})
+    assert torch.equal(load(tmp_path / "m").weight, torch.tensor([1.5]))
+    assert load_notes(tmp_path / "m") == {"target": "y"}
+    save(Toy(torch.tensor([1.5])), tmp_path / "m")
+    assert load_notes(tmp_path / "m") == {}
+
+
+@pytest.mark.usefixtures("toy_kind")
+def test_an_incomplete_state_is_a_clear_error(tmp_path):
+    save_state(tmp_path / "m", "Toy", {}, {})
+    with pytest.raises(ModelFileError, match="not a complete Toy"):
+        load(tmp_path / "m")
