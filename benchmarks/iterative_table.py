@@ -19,28 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent))
 from gigagp import GPRegressor, __version__, inference, presets
 from gigagp.metrics import gaussian_nll, rmse
+from tables import read_split
 
 #: The paper's hand-tuned SGD rates; "auto" finds one.
 PAPER_RATES = {"pol": 30, "elevators": 20, "bike": 30, "keggdirected": 20, "protein": 20}
 PAPER_BLOCKS = {"protein": 2000, "keggdirected": 2000}
-
-
-def read(folder: Path, table: str, split: int, rows: int | None) -> tuple[np.ndarray, ...]:
-    """Return the split, z-scored by the training statistics of the rows used."""
-    sys.path.insert(0, str(folder))
-    from load import uci
-
-    X, y, X_test, y_test = uci(table, split, scale=False)
-    if rows is not None and rows < len(y):
-        chosen = np.sort(np.random.default_rng(0).permutation(len(y))[:rows])
-        X, y = X[chosen], y[chosen]
-    spread = X.std(0)
-    spread[spread == 0] = 1.0
-    return (X - X.mean(0)) / spread, (y - y.mean()) / y.std(), (X_test - X.mean(0)) / spread, (
-        y_test - y.mean()
-    ) / y.std()
 
 
 def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
@@ -92,11 +78,11 @@ def main() -> None:
     parser.add_argument("--verbose", type=int, default=0)
     arguments = parser.parse_args()
 
-    data = read(arguments.data, arguments.table, arguments.split, arguments.rows)
+    data = read_split(arguments.data, arguments.table, arguments.split, arguments.rows)
     n = len(data[1])
     block = arguments.block_size
     if block is None:
-        full = read(arguments.data, arguments.table, arguments.split, None)[1]
+        full = read_split(arguments.data, arguments.table, arguments.split)[1]
         block = round(PAPER_BLOCKS.get(arguments.table, 1000) * n / len(full))
     rate = PAPER_RATES[arguments.table] if arguments.sgd_rate == "paper" else arguments.sgd_rate
     rate = rate if rate == "auto" else float(rate)

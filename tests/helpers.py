@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-from gigagp import kernels
-from gigagp.kernels import Kernel
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gigagp import kernels
+from gigagp.kernels import Kernel
+from gigagp.solvers import Solution
+from gigagp.solvers.base import Solver
 
 DTYPES = (torch.float64, torch.float32)
 
@@ -81,7 +86,7 @@ def reference_block(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
 
 def reference_matrix(kernel: Kernel, X: Tensor, noise_variance: float | Tensor = 0.0) -> Tensor:
     """Return H in float64, from the reference formulas and the kernel's white part."""
-    noise = torch.as_tensor(noise_variance).double().expand(len(X))
+    noise = torch.as_tensor(noise_variance, dtype=torch.float64).expand(len(X))
     return reference_block(kernel, X, X) + torch.diag(kernel.white(X.double()) + noise)
 
 
@@ -141,3 +146,76 @@ def all_kernels() -> dict[str, Kernel]:
         "growing noise": kernels.RBF(1.1) + kernels.White(0.4) * kernels.Linear(0.2),
     }
     return {name: kernel.bind(4) for name, kernel in found.items()}
+
+
+class DensePosterior(NamedTuple):
+    """What textbook formulas give (Rasmussen and Williams 2006, eqs. 2.23 to 2.26, 2.30 and 2.42)."""
+
+    mean: Tensor
+    covariance: Tensor
+    log_likelihood: float
+    coefficients: Tensor
+
+
+def dense_posterior(
+    kernel: Kernel,
+    X: Tensor,
+    Y: Tensor,
+    X_new: Tensor,
+    noise_variance: float | Tensor,
+    basis: Callable[[Tensor], Tensor] = lambda X: X.new_zeros(len(X), 0),
+) -> DensePosterior:
+    """Return the posterior by dense float64 algebra on the reference kernel; the log likelihood sums over targets."""
+    kernel = kernel.bind(X.shape[1])
+    Y = Y if Y.ndim == 2 else Y[:, None]
+    H = reference_matrix(kernel, X, noise_variance)
+    cross = reference_block(kernel, X, X_new)
+    Phi = basis(X)
+    coefficients = torch.linalg.solve(Phi.T @ torch.linalg.solve(H, Phi), Phi.T @ torch.linalg.solve(H, Y))
+    residual = Y - Phi @ coefficients
+    solved = torch.linalg.solve(H, residual)
+    value = -0.5 * (residual * solved).sum() - 0.5 * Y.shape[1] * (
+        torch.linalg.slogdet(H).logabsdet + len(X) * math.log(2 * math.pi)
+    )
+    return DensePosterior(
+        basis(X_new) @ coefficients + cross.T @ solved,
+        reference_block(kernel, X_new, X_new) - cross.T @ torch.linalg.solve(H, cross),
+        float(value),
+        coefficients,
+    )
+
+
+def draw_targets(kernel: Kernel, X: Tensor, noise_variance: float, *, seed: int = 0, columns: int = 1) -> Tensor:
+    """Return noisy draws from the prior at the rows of ``X``, shape (n, columns)."""
+    H = reference_matrix(kernel.bind(X.shape[1]), X, noise_variance)
+    return torch.linalg.cholesky(H) @ torch.randn(len(X), columns, generator=generator(seed), dtype=torch.float64)
+
+
+def within_standard_errors(draws: Tensor, expected: Tensor | float, *, errors: float = 4.0) -> bool:
+    """Whether the mean over the first axis is as near to what is expected as chance allows, in every component."""
+    standard_error = draws.std(0) / math.sqrt(len(draws))
+    return bool(((draws.mean(0) - expected).abs() <= errors * standard_error).all())
+
+
+@dataclass
+class Call:
+    """One solve that `RecordingSolver` passed on."""
+
+    matrix: Any
+    right_hand_sides: Tensor
+    initial: Any
+    n_targets: int | None
+    solution: Solution
+
+
+@dataclass(frozen=True)
+class RecordingSolver(Solver):
+    """Passes every solve to another solver and keeps what went in and what came out."""
+
+    inner: Solver
+    calls: list[Call] = field(default_factory=list, compare=False, repr=False)
+
+    def solve(self, operator, right_hand_sides, initial=None, generator=None, *, n_targets=None, reuse=None):  # type: ignore[no-untyped-def]
+        solution = self.inner.solve(operator, right_hand_sides, initial, generator, n_targets=n_targets, reuse=reuse)
+        self.calls.append(Call(operator, right_hand_sides, initial, n_targets, solution))
+        return solution

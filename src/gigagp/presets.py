@@ -79,7 +79,7 @@ def lin2024(
             batch_size=batch_size, learning_rate=sgd_learning_rate, momentum=0.9, **common
         )
     gradient = (
-        gradients.Pathwise(n_probes=n_probes, n_features=2000)
+        gradients.Pathwise(n_probes=n_probes, n_features=2000, law="joint")
         if estimator == "pathwise"
         else gradients.Hutchinson(n_probes=n_probes)
     )

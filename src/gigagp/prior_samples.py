@@ -37,7 +37,7 @@ class PriorSamples:
         n_samples: int,
         n_features: int,
         generator: torch.Generator,
-        law: str = "joint",
+        law: str = "balanced",
     ) -> PriorSamples:
         """Draw frequencies and weights; ``law`` as in `gigagp.gradients.Pathwise`."""
         draw = kernel.draw_features(n_features, n_inputs, generator, law=law)

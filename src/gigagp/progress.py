@@ -144,15 +144,31 @@ class RichProgress(Meter):
     def start(self, total: int | None, title: str) -> None:
         """Begin a phase with a bar of its own."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.progress import TimeRemainingColumn as TimeLeft
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
 
         self.close()
         console = Console(file=self._stream if self._stream is not None else sys.stderr)
-        columns = [TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn()]
-        self._progress = Progress(
-            *columns, TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeLeft(), console=console
-        )
+        # The fields come last, take the room that is left, and are cut where that is too little.
+        rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        note = TextColumn("{task.fields[note]}", markup=False, table_column=rest)
+        name = TextColumn("{task.description}", markup=False)
+        columns: list[ProgressColumn] = [name, MofNCompleteColumn(), TimeElapsedColumn(), note]
+        if total is None:
+            columns.insert(0, SpinnerColumn())
+        else:
+            columns[1:1] = [BarColumn(bar_width=12)]
+            columns.insert(-1, TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, expand=True)
         self._task = self._progress.add_task(title, total=total, note="")
         self._progress.start()
 

@@ -151,6 +151,16 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         MemoryBudgetError
             If the job cannot fit the memory budget.
         """
+        before = vars(self).copy()
+        try:
+            return self._fit(X, y)
+        except BaseException:
+            # The checks of X set n_features_in_ and the names: a failed refit leaves the old fit whole.
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    def _fit(self, X: Any, y: Any) -> Self:
         X, y = validate_data(
             self,
             X,
@@ -188,7 +198,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             meter.start(1, "posterior")
             posterior = objective.posterior(model, spawn(generator))
             meter.step()
-        # Nothing was stored on the estimator before this point: a failed refit leaves the old fit whole.
         self._one_target = y.ndim == 1
         self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
         self._adopt(posterior, scaling)
@@ -348,10 +357,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
             Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
         """
-        check_is_fitted(self)
-        if isinstance(self.posterior_, ExactPosterior) and np.shape(X)[0] <= 2000 and n_samples >= 1:
-            X, points = self._new_inputs(X)
-            return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), X)
+        checked, points = self._new_inputs(X)
+        if isinstance(self.posterior_, ExactPosterior) and points.shape[0] <= 2000 and n_samples >= 1:
+            return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
         return self.sample_functions(n_samples, random_state)(X)
 
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
@@ -395,8 +403,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         settings = {
             name: to_plain(value)
             for name, value in self.get_params(deep=False).items()
-            if name not in ("mean", NOISE, "random_state")
+            if name not in ("mean", NOISE, "random_state", "verbose")
         }
+        # A generator has no seed to save; the start of the noise is the constructor's, in its own units.
+        if self.random_state is None or isinstance(self.random_state, int):
+            settings["random_state"] = self.random_state
+        if self.noise_variance is None or np.ndim(self.noise_variance) == 0:
+            settings[NOISE] = None if self.noise_variance is None else float(self.noise_variance)
         header = {
             "settings": settings,
             "mean": posterior.model.mean.to_dict(),
@@ -422,10 +435,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = mean_from_dict(header["mean"])
         estimator.mean = mean.name
         noise = tensors.pop(NOISE)
-        estimator.noise_variance = float(noise) if noise.ndim == 0 else noise.numpy()
         scaling = Scaling(
             *(tensors.pop(f"scaling.{name}").numpy() for name in ("x_centre", "x_scale", "y_centre", "y_scale"))
         )
+        if noise.ndim == 1:
+            estimator.noise_variance = noise.numpy() * scaling.y_scale[0] ** 2
         model = Model(from_dict(header["kernel"]), mean, noise)
         estimator.inference_ = from_plain(header["inference"])
         estimator.optimizer_ = from_plain(header["optimizer"])

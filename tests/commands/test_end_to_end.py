@@ -16,7 +16,7 @@ N = 60
 
 @pytest.fixture
 def awkward(tmp_path):
-    """Integers, booleans, a constant column, duplicate rows and scales from 1e-6 to 1e6; the target is smooth in all."""
+    """Integers, booleans, a constant column, duplicate rows and scales from 1e-6 to 1e6."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, size=N)
     x[N // 2 :] = x[: N // 2]

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
+
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, Product, RationalQuadratic, Sum, White

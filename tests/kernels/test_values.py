@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, RationalQuadratic, White
 from helpers import DTYPES, all_kernels, autograd_gradient, points, reference_block, relative_error, tolerance
 

@@ -66,22 +66,24 @@ class Pathwise(GradientEstimator):
         Sine and cosine columns for each stationary term of the kernel.
     prior : {"features", "exact"}, default "features"
         ``"exact"`` draws ``f(X)`` with a Cholesky factor: for a few thousand rows, without the features' error.
-    law : {"joint", "independent"}, default "joint"
-        ``"independent"`` draws each coordinate of a frequency on its own, which is another kernel for more than one
-        input: the error behind the paper's printed pathwise numbers on bike and protein. Only to reproduce those.
+    law : {"balanced", "joint", "independent"}, default "balanced"
+        How frequencies are drawn. ``"joint"``: from the spectral density. ``"balanced"``: half of them evenly over the
+        decades of its tail, weighted, so that samples are not overconfident at low noise. ``"independent"``: each
+        coordinate on its own, which is another kernel for more than one input: the error behind the paper's printed
+        pathwise numbers on bike and protein. Only to reproduce those.
     """
 
     n_probes: int = 64
     n_features: int = 2000
     prior: Literal["features", "exact"] = "features"
-    law: Literal["joint", "independent"] = "joint"
+    law: Literal["balanced", "joint", "independent"] = "balanced"
 
     def __post_init__(self) -> None:
         for name in ("n_probes", "n_features"):
             if getattr(self, name) < 1:
                 msg = f"{name} of Pathwise must be at least 1; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)
-        for name, allowed in (("prior", ("features", "exact")), ("law", ("joint", "independent"))):
+        for name, allowed in (("prior", ("features", "exact")), ("law", ("balanced", "joint", "independent"))):
             if getattr(self, name) not in allowed:
                 msg = f"{name} of Pathwise must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)

@@ -121,6 +121,8 @@ class ExactObjective:
         """Return the objective on a subset of the rows."""
         return ExactObjective(self.table.take_rows(rows))
 
+    thin = subset
+
     def posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
         """Return the posterior at a model."""
         state = self._factorise(model)

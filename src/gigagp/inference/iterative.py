@@ -193,6 +193,12 @@ class IterativeObjective:
         """Return the exact objective on a subset of the rows."""
         return ExactObjective(self.table.take_rows(rows))
 
+    def thin(self, rows: torch.Tensor) -> IterativeObjective:
+        """Return the same on a subset of the rows, with probes of its own; its solves are counted here too."""
+        thinned = IterativeObjective(self.settings, self.table.take_rows(rows), self._probe_generator)
+        thinned.solves = self.solves
+        return thinned
+
     def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior:
         """Solve once more at ``model`` and return the posterior that the solutions are.
 

@@ -1,7 +1,7 @@
 """Covariance functions: elementary kernels, and sums and products of them.
 
-    >>> from gigagp import kernels
-    >>> kernel = kernels.Matern(nu=1.5) + kernels.Periodic(period=365.25, columns=[0]) * kernels.RBF(columns=[0])
+>>> from gigagp import kernels
+>>> kernel = kernels.Matern(nu=1.5) + kernels.Periodic(period=365.25, columns=[0]) * kernels.RBF(columns=[0])
 """
 
 from gigagp.kernels.base import Kernel

@@ -107,7 +107,7 @@ class Kernel(ABC):
         """Return a description of plain numbers, texts and lists; `gigagp.kernels.from_dict` reads it back."""
 
     def draw_features(
-        self, n_features: int, n_inputs: int, generator: torch.Generator, *, law: str = "joint"
+        self, n_features: int, n_inputs: int, generator: torch.Generator, *, law: str = "balanced"
     ) -> FeatureDraw:
         """Draw the randomness of random Fourier features; no hyperparameter enters it.
 
@@ -120,9 +120,12 @@ class Kernel(ABC):
         n_inputs : int
             Columns of the data.
         generator : torch.Generator
-        law : {"joint", "independent"}
-            ``"joint"`` is right. ``"independent"`` is the law that was published with Lin et al. 2024 by mistake: a
-            Matern kernel's frequencies with one chi-square draw for each coordinate. It is kept for reproductions.
+        law : {"balanced", "joint", "independent"}
+            ``"joint"`` draws frequencies from the spectral density. ``"balanced"`` draws half of them evenly over the
+            decades of its tail and weighs them (`gigagp.kernels.spectral`): the same kernel in the mean, and prior
+            functions that are rough enough between close rows. ``"independent"`` is the law that was published with
+            Lin et al. 2024 by mistake: a Matern kernel's frequencies with one chi-square draw for each coordinate. It
+            is kept for reproductions.
 
         Raises
         ------

@@ -9,7 +9,9 @@ those of a sum stand side by side (Rahimi and Recht 2007, Random features for la
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class FeatureDraw:
     n_features : int
         Sine and cosine columns of each random term.
     law : str
-        ``"joint"``, or ``"independent"`` for the law published with Lin et al. 2024 by mistake.
+        ``"balanced"``, ``"joint"``, or ``"independent"``; see `Kernel.draw_features`.
     terms : tuple
         For each term of the multiplied-out kernel (white ones left out) and each of its leaves, named draws.
     """
@@ -37,6 +39,26 @@ class FeatureDraw:
     n_features: int
     law: str
     terms: tuple[tuple[dict[str, Tensor], ...], ...]
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors by name, and the rest as plain values, for a file; `from_state` turns them back."""
+        tensors = {
+            f"{place}.{part}.{name}": value
+            for place, leaves in enumerate(self.terms)
+            for part, leaf in enumerate(leaves)
+            for name, value in leaf.items()
+        }
+        names = [[sorted(leaf) for leaf in leaves] for leaves in self.terms]
+        return tensors, {"n_features": self.n_features, "law": self.law, "names": names}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> FeatureDraw:
+        """Return the draw that `state` described."""
+        terms = tuple(
+            tuple({name: tensors[f"{place}.{part}.{name}"] for name in leaf} for part, leaf in enumerate(leaves))
+            for place, leaves in enumerate(header["names"])
+        )
+        return cls(header["n_features"], header["law"], terms)
 
 
 def _terms(kernel: Kernel) -> list[tuple[Leaf, ...]]:
@@ -50,13 +72,13 @@ def _is_exact(term: tuple[Leaf, ...]) -> bool:
     return not others or (len(others) == 1 and isinstance(others[0], Linear))
 
 
-def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "joint") -> FeatureDraw:
+def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "balanced") -> FeatureDraw:
     """Draw the randomness of random Fourier features for a bound kernel; see `Kernel.draw_features`."""
     if n_features < 2 or n_features % 2:
         msg = f"n_features must be an even number, 2 or more (pairs of sine and cosine); got {n_features!r}."
         raise InvalidInputError(msg)
-    if law not in {"joint", "independent"}:
-        msg = f'law of random features must be "joint" or "independent"; got {law!r}.'
+    if law not in {"balanced", "joint", "independent"}:
+        msg = f'law of random features must be "balanced", "joint" or "independent"; got {law!r}.'
         raise InvalidInputError(msg)
     terms = _terms(kernel)
     unknown = {type(leaf).__name__ for term in terms for leaf in term if not leaf.has_spectrum}
@@ -67,9 +89,7 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
         n_features=n_features,
         law=law,
         terms=tuple(
-            ()
-            if _is_exact(term)
-            else tuple(leaf.draw_frequencies(n_features // 2, generator, law) for leaf in term)
+            () if _is_exact(term) else tuple(leaf.draw_frequencies(n_features // 2, generator, law) for leaf in term)
             for term in terms
         ),
     )
@@ -79,8 +99,7 @@ def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
     terms = _terms(kernel)
     fits = len(terms) == len(draw.terms) and all(
-        not drawn if _is_exact(term) else len(drawn) == len(term)
-        for term, drawn in zip(terms, draw.terms, strict=True)
+        not drawn if _is_exact(term) else len(drawn) == len(term) for term, drawn in zip(terms, draw.terms, strict=True)
     )
     if not fits:
         msg = "draw belongs to a kernel of another structure; draw features from this kernel."

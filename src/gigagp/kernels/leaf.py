@@ -252,3 +252,21 @@ class Leaf(Kernel):
         first = [key for key in arguments if key not in {"ard", "columns", "fixed"}]
         ordered = first + [key for key in arguments if key not in first]
         return f"{type(self).__name__}({', '.join(f'{key}={arguments[key]!r}' for key in ordered)})"
+
+    def __copy__(self) -> Self:
+        """Return a kernel that shares the values, with all that they remember of derivatives."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with values as arrays: pickled tensors hold addresses, so equal kernels would differ.
+
+        Joblib hashes pickles, and scikit-learn hashes estimators' arguments to see that a fit leaves them alone.
+        """
+        plain = {k: v.numpy() if isinstance(v, Tensor) and not v.requires_grad else v for k, v in self._values.items()}
+        return {**self.__dict__, "_values": plain}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        values = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in state["_values"].items()}
+        self.__dict__.update({**state, "_values": values})

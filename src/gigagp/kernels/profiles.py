@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
-
 
 class _Matern(torch.autograd.Function):
     """The Matern profile of order j = nu - 1/2 as a function of p = t^2.
@@ -56,20 +54,4 @@ class _Matern(torch.autograd.Function):
 
 def matern_profile(p: Tensor, order: int) -> Tensor:
     """Return the Matern profile of order nu - 1/2 (0, 1 or 2) at ``p = 2 nu q``, with finite derivatives at p = 0."""
-    return _Matern.apply(p, order)  # type: ignore[no-any-return,no-untyped-call]
-
-
-def gamma_quantile(uniform: Tensor, shape: Tensor) -> Tensor:
-    """Return quantiles of the gamma distribution of rate 1; not differentiable.
-
-    Raises
-    ------
-    InvalidInputError
-        If ``shape`` requires a gradient, which would be lost without a word.
-    """
-    if shape.requires_grad:
-        msg = "Random features of RationalQuadratic are not differentiable in alpha; pass alpha.detach()."
-        raise InvalidInputError(msg)
-    from scipy.special import gammaincinv
-
-    return torch.as_tensor(gammaincinv(float(shape), uniform.cpu().numpy())).to(uniform)
+    return _Matern.apply(p, order)

@@ -12,7 +12,8 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import Leaf, ParameterLike
-from gigagp.kernels.profiles import gamma_quantile, matern_profile
+from gigagp.kernels.profiles import matern_profile
+from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.random import standard_normal
 
 
@@ -83,21 +84,26 @@ class StationaryKernel(Leaf):
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return standard normal directions of the frequencies."""
+        """Return normal directions of the frequencies, the tail probabilities that set their length, and weights."""
         if self._n_inputs is None:
             msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
             raise InvalidInputError(msg)
         n_active = self._n_inputs if self._columns is None else len(self._columns)
-        return {"normal": standard_normal(n_frequencies, n_active, generator=generator)}
+        normal = standard_normal(n_frequencies, n_active, generator=generator)
+        tail, weight = tail_probabilities(n_frequencies, generator, balanced=law == "balanced")
+        return {"normal": normal, "tail": tail, "weight": weight}
 
+    @abstractmethod
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
-        """Return draws from the spectral density at unit lengthscales, (number of frequencies, active inputs)."""
-        return draw["normal"]
+        """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
+
+        With the draw's weights they follow the spectral density; a small ``tail`` is a high frequency.
+        """
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the square root of the variance, and inputs times frequencies."""
+        """Return the root of variance times weights, and inputs times frequencies."""
         omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
-        return self.value("variance", X).sqrt(), self.scale(X) @ omega.T
+        return (self.value("variance", X) * draw["weight"].T.to(X)).sqrt(), self.scale(X) @ omega.T
 
 
 class RBF(StationaryKernel):
@@ -129,9 +135,7 @@ class RBF(StationaryKernel):
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
     ) -> None:
-        super().__init__(
-            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed
-        )
+        super().__init__({"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed)
 
     @property
     def distance_factor(self) -> float:
@@ -150,6 +154,12 @@ class RBF(StationaryKernel):
         """Return exp(-p) and its derivative, overwriting p."""
         g = p.neg_().exp_()
         return g, g.neg(), None
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return normal draws: a direction, and the length that a chi-square of as many degrees as inputs leaves."""
+        normal = draw["normal"]
+        squared_length = 2.0 * upper_gamma_quantile(draw["tail"], torch.tensor(0.5 * normal.shape[1]))
+        return normal / normal.norm(dim=1, keepdim=True) * squared_length.sqrt()
 
 
 class Matern(StationaryKernel):
@@ -184,9 +194,7 @@ class Matern(StationaryKernel):
             msg = f"nu of Matern must be 0.5, 1.5 or 2.5; got {nu!r}. Use RBF for the limit of large nu."
             raise InvalidInputError(msg)
         self._nu = float(nu)
-        super().__init__(
-            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed
-        )
+        super().__init__({"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed)
 
     @property
     def nu(self) -> float:
@@ -236,21 +244,21 @@ class Matern(StationaryKernel):
         return g, slope.mul_(-1 / 6), None
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return normal directions and the chi-square draws that stretch them.
+        """Return directions, tail probabilities and weights.
 
-        The spectral density is a multivariate t with 2 nu degrees of freedom: all coordinates of a frequency share
-        one chi-square draw (Rasmussen and Williams 2006, eq. 4.15). The independent law is another kernel for more
-        than one input, kept under its name to reproduce the numbers of Lin et al. 2024.
+        All coordinates of a frequency share one chi-square draw (Rasmussen and Williams 2006, eq. 4.15). The
+        independent law draws one for each, which is another kernel for more than one input; it is kept under its name
+        to reproduce the numbers of Lin et al. 2024.
         """
         draw = super().draw_frequencies(n_frequencies, generator, law)
-        shape = draw["normal"].shape if law == "independent" else (n_frequencies, 1)
-        degrees = int(2 * self._nu)
-        squares = standard_normal(degrees, *shape, generator=generator).square_()
-        return {**draw, "chi_square": squares.sum(0)}
+        if law == "independent":
+            draw["tail"] = torch.rand(draw["normal"].shape, generator=generator, dtype=torch.float64)
+        return draw
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return multivariate t draws with 2 nu degrees of freedom."""
-        return draw["normal"] * (2.0 * self._nu / draw["chi_square"]).sqrt()
+        chi_square = 2.0 * lower_gamma_quantile(draw["tail"], torch.tensor(self._nu))
+        return draw["normal"] * (2.0 * self._nu / chi_square).sqrt()
 
 
 class RationalQuadratic(StationaryKernel):
@@ -313,15 +321,10 @@ class RationalQuadratic(StationaryKernel):
         by_alpha = p.mul_(slope).sub_(logarithm.mul_(g))
         return g, slope.mul_(-alpha), by_alpha
 
-    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return normal directions and the uniform numbers that choose an inverse squared lengthscale."""
-        draw = super().draw_frequencies(n_frequencies, generator, law)
-        return {**draw, "uniform": torch.rand(n_frequencies, 1, generator=generator, dtype=torch.float64)}
-
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return normals times the root of gamma draws of shape and rate alpha.
 
         The gamma draws come through the inverse distribution function, so that they move smoothly with alpha.
         """
         alpha = self.value("alpha")
-        return draw["normal"] * (gamma_quantile(draw["uniform"], alpha) / alpha).sqrt()
+        return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha) / alpha).sqrt()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import Index, SymmetricMatrix
-from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors
+from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
 
 
 class DenseMatrix(SymmetricMatrix):
@@ -29,11 +29,13 @@ class DenseMatrix(SymmetricMatrix):
     """
 
     def __init__(self, matrix: Tensor, noise: float | Tensor = 0.0) -> None:
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.is_floating_point():
+        square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
+        if not square or not matrix.is_floating_point():
             msg = f"matrix of DenseMatrix must be square and real; got shape {tuple(matrix.shape)}, {matrix.dtype}."
             raise InvalidInputError(msg)
-        # NaN is not close to anything, so this refuses it too
-        if not torch.allclose(matrix, matrix.T, rtol=0, atol=1e3 * torch.finfo(matrix.dtype).eps * float(matrix.norm())):
+        asymmetry = float((matrix - matrix.T).abs().amax())
+        # written so that NaN is refused too
+        if not asymmetry <= 1e3 * torch.finfo(matrix.dtype).eps * float(matrix.abs().amax()):
             msg = "matrix of DenseMatrix must be symmetric and finite; pass (matrix + matrix.T) / 2 if it nearly is."
             raise InvalidInputError(msg)
         self.matrix = matrix
@@ -54,7 +56,7 @@ class DenseMatrix(SymmetricMatrix):
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``[rows, columns]`` with the noise."""
-        return add_matching(self.matrix[rows][:, columns].clone(), rows, columns, self._noise)
+        return add_matching(take(self.matrix, rows, columns), rows, columns, self._noise)
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""

@@ -16,12 +16,23 @@ def positions(index: Index, n: int, device: torch.device) -> Tensor:
     return index.nonzero()[:, 0] if index.dtype == torch.bool else index
 
 
+def take(matrix: Tensor, rows: Index, columns: Index) -> Tensor:
+    """Return ``matrix[rows, columns]`` (all pairs) as a new tensor, without copying whole rows."""
+    if isinstance(rows, slice) and isinstance(columns, slice):
+        return matrix[rows, columns].clone()
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return matrix[rows, columns]  # an index makes a copy
+    left = positions(rows, matrix.shape[0], matrix.device)
+    right = positions(columns, matrix.shape[1], matrix.device)
+    return matrix[left[:, None], right[None, :]]
+
+
 def add_matching(block: Tensor, rows: Index, columns: Index, noise: Tensor) -> Tensor:
     """Add ``noise[i]`` in place to the entries of ``block`` whose row and column are both i; return it."""
     left = positions(rows, noise.shape[0], noise.device)
-    right = positions(columns, noise.shape[0], noise.device)
-    if rows is columns or (left.shape == right.shape and torch.equal(left, right) and left.unique().numel() == len(left)):
-        block.diagonal().add_(noise[left])
+    right = left if rows is columns else positions(columns, noise.shape[0], noise.device)
+    if left.shape == right.shape and torch.equal(left, right) and left.unique().numel() == left.numel():
+        block.diagonal().add_(noise[left])  # the common case: a diagonal block
         return block
     same_row, same_column = torch.nonzero(left[:, None] == right[None, :], as_tuple=True)
     block[same_row, same_column] += noise[left[same_row]]

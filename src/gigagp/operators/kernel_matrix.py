@@ -11,7 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.memory import require, resolve_budget
 from gigagp.operators.base import Index, SymmetricMatrix
-from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors
+from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
 from gigagp.products import Weights, select
 
 
@@ -166,7 +166,7 @@ class KernelMatrix(SymmetricMatrix):
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``H[rows, columns]`` as a new tensor."""
         if self.storage == "dense":
-            block = self._matrix()[rows][:, columns].clone()
+            block = take(self._matrix(), rows, columns)
         else:
             left = self.X[rows]
             right = None if rows is columns else self.X[columns]
@@ -259,9 +259,7 @@ class KernelMatrix(SymmetricMatrix):
     def _gradient(self, weights: Weights, diagonal: Tensor) -> dict[str, Tensor]:
         """Return the gradient for weights A; ``diagonal`` is A's and is complete once all tiles were read."""
         self.entries_computed += self.n * self.n
-        found = self._engine.gradient(
-            self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget
-        )
+        found = self._engine.gradient(self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget)
         if any(leaf.is_white for leaf in self.kernel.leaves()):
             for name, value in self._white_gradient(diagonal).items():
                 found[name] = found[name] + value

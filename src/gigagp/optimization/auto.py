@@ -1,4 +1,4 @@
-"""The default outer loop: Fisher scoring on subsets, then a few gradients on all rows.
+"""The default outer loop: Fisher scoring on small subsets, then a few gradients on a large one and on all rows.
 
 On four tables of 4,000 rows and fewer this took a tenth to a thirtieth of the time of L-BFGS or Adam on all rows to
 the same likelihood: a subset of a thousand rows finds nearly all of the lengthscales in a second, and its Fisher
@@ -38,8 +38,11 @@ class Auto:
         replaced by the table itself where its likelihood is exact.
     subset_steps : int, default 15
         Most evaluations on each subset.
+    middle_size : int, default 8000
+        A table of at least twice as many rows is polished on a subset of this size first, by the same inference:
+        steps there cost a fraction of one on all rows, and leave two or three for those. 0: never.
     polish_steps : int, default 10
-        Most gradients on all rows; 0 keeps the subset's hyperparameters.
+        Most gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
         Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
     n_probes : int, default 8
@@ -48,6 +51,7 @@ class Auto:
 
     subset_sizes: tuple[int, ...] = (500, 1000)
     subset_steps: int = 15
+    middle_size: int = 8000
     polish_steps: int = 10
     subset_tolerance: float = 5e-4
     polish_tolerance: float = 1e-3
@@ -58,6 +62,9 @@ class Auto:
     def __post_init__(self) -> None:
         if any(size < 2 for size in self.subset_sizes):
             msg = f"subset_sizes of Auto must be at least 2 each; got {self.subset_sizes!r}."
+            raise InvalidInputError(msg)
+        if self.middle_size < 0 or self.middle_size == 1:
+            msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."
             raise InvalidInputError(msg)
         if self.subset_steps < 1 or self.polish_steps < 0 or self.n_probes < 1:
             msg = "subset_steps and n_probes of Auto must be at least 1 and polish_steps at least 0."
@@ -78,10 +85,17 @@ class Auto:
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
             vector, information = self._score(subset, space, prior, vector, trace, generator)
-        space = ParameterSpace(model, "log")
         if not self.polish_steps or information is None:
-            return space.decode(vector)
-        return self._polish(objective, space, prior, vector, information, trace)
+            return ParameterSpace(model, "log").decode(vector)
+        if self.middle_size and n >= 2 * self.middle_size:
+            rows = torch.randperm(n, generator=generator)[: self.middle_size].sort().values
+            space = ParameterSpace(model.take_rows(rows), "log")
+            middle = self._polish(
+                objective.thin(rows), space, prior, vector, information, trace, f"subset {self.middle_size}"
+            )
+            vector = space.encode(middle)
+        space = ParameterSpace(model, "log")
+        return self._polish(objective, space, prior, vector, information, trace, "all rows")
 
     def _score(
         self,
@@ -132,13 +146,14 @@ class Auto:
         vector: torch.Tensor,
         information: torch.Tensor,
         trace: Trace,
+        stage: str,
     ) -> Model:
-        """Quasi-Newton on all rows; the first metric is the subset's information."""
+        """Quasi-Newton; the first metric is the information that the last small subset had."""
         n = objective.n_observations
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
 
         def evaluate(x: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, x, "all rows")
+            outcome = trace.evaluate(objective, space, x, stage)
             if outcome is None:
                 return None
             evaluation, gradient = outcome
@@ -153,6 +168,6 @@ class Auto:
         )
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g)
         if not finite:
-            return trace.stop(space, vector, space.decode(vector), "all rows")
+            return trace.stop(space, vector, space.decode(vector), stage)
         # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
         return space.decode(vector + step)

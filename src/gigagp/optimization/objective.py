@@ -65,6 +65,10 @@ class Objective(Protocol):
         """Return the exact objective on a subset of the rows."""
         ...
 
+    def thin(self, rows: torch.Tensor) -> Objective:
+        """Return the objective of the same inference on a subset of the rows."""
+        ...
+
 
 class FisherObjective(Objective, Protocol):
     """An objective that knows the Fisher information where it was last evaluated."""

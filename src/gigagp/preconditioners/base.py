@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp import memory
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.random import standard_normal
 
@@ -124,30 +124,36 @@ def budget_of(matrix: SymmetricMatrix) -> int:
     return memory.resolve_budget(given, matrix.device)
 
 
-def safe_noise(matrix: SymmetricMatrix) -> tuple[torch.Tensor, float]:
-    """Return the noise as float64, lifted off zero where it is lost in rounding, and the largest lift."""
+def safe_noise(matrix: SymmetricMatrix, residual: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return the noise as float64, lifted off zero where it is lost in rounding, and the largest lift.
+
+    A row without noise gets the mean of ``residual``, the diagonal that the low-rank part leaves: next to nothing
+    there would make a preconditioner that is worse than none.
+    """
     noise = matrix.noise().to(torch.float64)
     floor = 10 * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().to(torch.float64).mean())
-    lifted = noise.clamp_min(floor)
+    lifted = torch.where(noise >= floor, noise, max(floor, float(residual.mean())))
     return lifted, float((lifted - noise).max())
 
 
-def factor_with_jitter(matrices: torch.Tensor) -> tuple[torch.Tensor, float]:
+def factor_with_jitter(matrices: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor, float]:
     """Return lower Cholesky factors of a batch (m, b, b) and the largest jitter that was needed.
 
-    Only the matrices of the batch whose factor does not exist get any, from 1e-14 of their mean diagonal upwards.
+    Only the matrices of the batch whose factor does not exist get any, from 1e-14 of ``scale`` upwards (None: of the
+    mean of their own diagonal; not to be used where that may be all rounding).
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     largest = 0.0
     share = 1e-14
     while bool((failed := info != 0).any()):
-        scale = matrices[failed].diagonal(dim1=-2, dim2=-1).abs().mean(-1)
-        if share > 1e-3 or not bool(torch.isfinite(scale).all()):
-            msg = "a block of the preconditioner is not positive definite; check the kernel matrix for NaN."
-            raise InvalidInputError(msg)
         lifted = matrices[failed]
-        lifted.diagonal(dim1=-2, dim2=-1).add_(share * scale.unsqueeze(-1))
-        largest = max(largest, float((share * scale).max()))
+        diagonal = lifted.diagonal(dim1=-2, dim2=-1)
+        jitter = share * (diagonal.abs().mean(-1) if scale is None else diagonal.new_full((len(lifted),), scale))
+        if share > 1e-3 or not bool(torch.isfinite(diagonal).all()):
+            msg = "a block of the matrix is not positive definite or has NaN; check the kernel and its hyperparameters."
+            raise NotPositiveDefiniteError(msg)
+        diagonal.add_(jitter.unsqueeze(-1))
+        largest = max(largest, float(jitter.max()))
         again, info_again = torch.linalg.cholesky_ex(lifted)
         factors[failed] = again
         info = info.masked_scatter(failed, info_again)

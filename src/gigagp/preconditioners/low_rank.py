@@ -39,8 +39,6 @@ class LowRankPlusNoise(Preconditioner):
         What was added to the noise to keep it off zero.
     """
 
-    is_lower_bound = True
-
     def __init__(
         self, factor: pivoting.PartialCholesky, noise: torch.Tensor, dtype: torch.dtype, name: str, jitter: float = 0.0
     ) -> None:
@@ -56,6 +54,7 @@ class LowRankPlusNoise(Preconditioner):
         (self._capacitance_factor,), extra = factor_with_jitter(capacitance.unsqueeze(0))
         self._wing = torch.linalg.solve_triangular(self._capacitance_factor.T, scaled, upper=True, left=False).to(dtype)
         self.jitter = max(jitter, extra)
+        self.is_lower_bound = jitter == 0
 
     @property
     def rank(self) -> int:
@@ -113,8 +112,9 @@ class LowRankRecipe(PreconditionerRecipe):
         bound: bool = False,
     ) -> LowRankPlusNoise:
         """Build for one matrix; see `PreconditionerRecipe.build`. The result is a bound from below by itself."""
-        noise, jitter = safe_noise(matrix)
-        return LowRankPlusNoise(self.factor(matrix, generator, reuse), noise, matrix.dtype, self._name, jitter)
+        factor = self.factor(matrix, generator, reuse)
+        noise, jitter = safe_noise(matrix, factor.residual)
+        return LowRankPlusNoise(factor, noise, matrix.dtype, self._name, jitter)
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,14 @@ class LowRankPlusBlocks(Preconditioner):
         size = self.partition.size
         per_chunk = max(1, _CHUNK_BYTES // (8 * size * size))
         log_determinant = 0.0
+        scale = float(matrix.diagonal().mean())  # the blocks themselves may be all rounding
         for first in range(0, len(self.partition), per_chunk):
             chunk = self.partition.blocks[first : first + per_chunk]
             blocks = torch.eye(size, dtype=torch.float64, device=columns.device).repeat(len(chunk), 1, 1)
             for block, rows in zip(blocks, chunk, strict=True):
                 block[: len(rows), : len(rows)] = matrix.block(rows, rows)
                 block[: len(rows), : len(rows)].addmm_(columns[rows], columns[rows].T, alpha=-1)
-            factors, jitter = factor_with_jitter(blocks)
+            factors, jitter = factor_with_jitter(blocks, scale)
             self.jitter = max(self.jitter, jitter)
             log_determinant += 2 * float(factors.diagonal(dim1=-2, dim2=-1).log().sum())
             inverses = torch.cholesky_inverse(factors)
@@ -101,7 +102,7 @@ class LowRankPlusBlocks(Preconditioner):
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
         """Return the product with the inverse of ``L L' + noise <= H``, if it was kept."""
-        return super().lower_bound_apply(vectors) if self._lower is None else self._lower.apply(vectors)
+        return super().lower_bound_apply(vectors) if self._lower is None else self._lower.lower_bound_apply(vectors)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
         """Return samples of N(0, P) made of normal numbers (n + rank, s)."""
@@ -184,5 +185,8 @@ class TwoLevel(PreconditionerRecipe):
         points = matrix.coordinates()
         # Without points the rows of the factor serve: their inner products are the correlations that it has found.
         partition = clustered(factor.columns[:, :32] if points is None else points, size)
-        lower = LowRankPlusNoise(factor, safe_noise(matrix)[0], matrix.dtype, "randomly pivoted") if bound else None
+        lower = None
+        if bound:
+            noise, jitter = safe_noise(matrix, factor.residual)
+            lower = LowRankPlusNoise(factor, noise, matrix.dtype, "randomly pivoted", jitter)
         return LowRankPlusBlocks(matrix, factor, partition, lower)

@@ -21,7 +21,10 @@ class Engine(Protocol):
     record no autograd graph, and keep their working memory below ``budget`` bytes (the result not counted).
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What runs, in words."""
+        ...
 
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``, shape (n, s), without storing K.

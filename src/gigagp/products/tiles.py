@@ -112,7 +112,7 @@ class StationaryTiles(Tiles):
     def _distances(self, rows: slice, columns: slice) -> Tensor:
         left, right = self.left[rows], self.right[columns]
         p = torch.mm(left, right.T, out=self.tile.view(left.shape[0], right.shape[0]))
-        torch.nn.functional.threshold_(p, self.floor, 0.0)
+        torch.nn.functional.threshold(p, self.floor, 0.0, inplace=True)
         if self.far:
             p.clamp_max_(FARTHEST)
         return p if p.dtype == self.X.dtype else self.converted.view(*p.shape).copy_(p)

@@ -76,6 +76,8 @@ class TorchTiles:
         for rows in _ranges(X.shape[0], side):
             for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
                 tile = tiles.evaluate(rows, columns).mul_(tiles.factor)
+                if symmetric and rows == columns:  # a matrix product rounds the two halves differently
+                    tile = tile.triu() + tile.triu(1).T
                 whole[rows, columns] = tile
                 if symmetric and rows != columns:
                     whole[columns, rows] = tile.T.contiguous()

@@ -19,12 +19,16 @@ from gigagp.solvers.base import (
     Solver,
     StoppingRule,
     check_common,
+    has_finite_diagonal,
     own_generator,
     require_matrix,
     slack,
     stopping_rule,
 )
 from gigagp.solvers.solution import Solution, Start, Status
+
+#: The running residual is compared with the true one this often, where rounding may have parted them.
+_CHECK_EPOCHS = 50
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class AlternatingProjections(Solver):
     probe_tolerance : float, optional
         Mean relative residual of the probe vectors; None: ``tolerance``.
     partition : {"clustered", "contiguous", "shuffled"}
-        Which rows form a block: nearby points; neighbours in the data (the paper's choice); random rows.
+        Which rows form a block: nearby points (of `SymmetricMatrix.coordinates`, else of the rows of the coarse
+        columns; without either it is "contiguous"); neighbours in the data (the paper's choice); random rows.
     score : {"frobenius", "sum"}
         The next block has the largest norm of the residual over all columns ("frobenius"), or the largest norm of the
         *sum* over columns, in which columns cancel: the formula printed in the paper, no better and often worse.
@@ -117,17 +122,24 @@ class AlternatingProjections(Solver):
         if rule.met(problem.residual_norms()):
             problem.setup_epochs += 0.0 if coarse is None else coarse.epochs
             return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail={"reuse": reuse})
+        if not has_finite_diagonal(matrix):
+            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
         if coarse is None:
             coarse = _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, known)
         if coarse is not None:
             problem.setup_epochs += coarse.epochs
             product = problem.companion_product
-            coarse.complete(problem.multiply(coarse.basis) if product is None else product)
-        run = _Run(self, matrix, problem, rule, self._partition(matrix, generator), coarse)
+            product = problem.multiply(coarse.basis) if product is None else product
+            if not bool(torch.isfinite(product).all()):
+                return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
+            coarse.complete(product)
+        partition, name = self._partition(matrix, generator, coarse)
+        run = _Run(self, matrix, problem, rule, partition, coarse)
         status = run.loop()
         run.flush()
         detail: dict[str, object] = {
-            "blocks": len(run.partition),
+            "blocks": len(partition),
+            "partition": name,
             "coarse_rank": 0 if coarse is None else coarse.basis.shape[1],
             "jitter": run.jitter,
             "reuse": reuse if coarse is None else Reuse(pivots=coarse.pivots),
@@ -137,7 +149,10 @@ class AlternatingProjections(Solver):
     def _coarse_rank(self, n: int) -> int:
         return 0 if self.block_size >= n else min(self.coarse_rank, n // 4)
 
-    def _partition(self, matrix: SymmetricMatrix, generator: torch.Generator) -> Partition:
+    def _partition(
+        self, matrix: SymmetricMatrix, generator: torch.Generator, coarse: _CoarseSpace | None
+    ) -> tuple[Partition, str]:
+        """Return the blocks, and how they were really made."""
         size = min(self.block_size, matrix.n)
         memory.require(
             8 * matrix.n * size,
@@ -145,11 +160,16 @@ class AlternatingProjections(Solver):
             f"AlternatingProjections: the block factors of {matrix.n:,} rows",
             "Use a smaller block_size.",
         )
-        points = matrix.coordinates() if self.partition == "clustered" else None
-        if points is not None:
-            return clustered(points, size)
-        order = torch.randperm(matrix.n, generator=generator) if self.partition == "shuffled" else None
-        return contiguous(matrix.n, size, matrix.device, order)
+        if self.partition == "clustered":
+            points = matrix.coordinates()
+            if points is None and coarse is not None:
+                points = coarse.points
+            if points is not None:
+                return clustered(points, size), "clustered"
+        if self.partition == "shuffled":
+            order = torch.randperm(matrix.n, generator=generator)
+            return contiguous(matrix.n, size, matrix.device, order), "shuffled"
+        return contiguous(matrix.n, size, matrix.device), "contiguous"
 
 
 class _CoarseSpace:
@@ -157,6 +177,7 @@ class _CoarseSpace:
 
     def __init__(self, factor: pivoting.PartialCholesky, dtype: torch.dtype) -> None:
         self.basis = torch.linalg.qr(factor.columns)[0].to(dtype)
+        self.points = factor.columns[:, :32].clone()
         self.pivots = factor.pivots
         self.epochs = factor.epochs
         self.product = torch.empty(0)
@@ -224,22 +245,27 @@ class _Run:
         problem = self.problem
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
-        refreshed_excess = math.inf
+        next_check = _CHECK_EPOCHS * self.matrix.n
+        best_true = math.inf
         self._project_all()
         while True:
             squares = problem.residual.square()
             norms = squares.sum(0).sqrt()
             if self.rule.met((norms + problem.drift) * margin):
                 return Status.CONVERGED
-            if self.rule.met(norms * margin):  # rounding may have parted the running residual from the true one
+            claimed = self.rule.met(norms * margin)
+            if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
+                # Rounding may have parted the running residual from the true one.
+                believed = self.rule.excess(norms)
                 self.flush()
                 norms = problem.refresh()
                 if self.rule.met(norms * margin):
                     return Status.CONVERGED
-                excess = self.rule.excess(norms)
-                if excess > 0.7 * refreshed_excess:
+                truth = self.rule.excess(norms)
+                if truth > 0.7 * best_true and truth > 1.5 * believed:
                     return Status.STAGNATED
-                refreshed_excess = excess
+                best_true = min(best_true, truth)
+                next_check = self.rows_used + _CHECK_EPOCHS * self.matrix.n
                 self._project_all()
                 squares = problem.residual.square()
             if self.rows_used >= budget:

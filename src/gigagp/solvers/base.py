@@ -197,11 +197,13 @@ class Problem:
     def account(self, step_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0) -> None:
         """Bound the rounding error of one update ``v += d``, ``r -= H d``.
 
-        The gap between recurrence and truth grows by at most a multiple of ``eps ||H|| ||d||`` a step
-        (van der Vorst & Ye 2000, eq. 2.4), which is what lets a loop know its true residual without a pass.
+        The gap between recurrence and truth grows a step by at most a small multiple of
+        ``eps (||H|| (||d|| + ||v||) + ||r||)`` (van der Vorst & Ye 2000, section 2), which is what lets a loop know
+        its true residual without a pass.
         """
         self._size = max(self._size, observed_size)
-        self.drift += torch.finfo(self.value.dtype).eps * (4 * self._size * step_norms + norms)
+        moved = 4 * step_norms + torch.linalg.vector_norm(self.value, dim=0)
+        self.drift += torch.finfo(self.value.dtype).eps * (self._size * moved + norms)
 
     def finish(
         self,
@@ -297,6 +299,11 @@ def require_matrix(operator: LinearOperator, owner: str) -> SymmetricMatrix:
         msg = f"{owner} reads entries of the matrix: operator must be a SymmetricMatrix; got {type(operator).__name__}."
         raise InvalidInputError(msg)
     return operator
+
+
+def has_finite_diagonal(operator: LinearOperator) -> bool:
+    """Whether the diagonal is finite: the cheap look at a matrix before anything is built from it."""
+    return not isinstance(operator, SymmetricMatrix) or bool(torch.isfinite(operator.diagonal()).all())
 
 
 def require_positive(value: float, argument: str, owner: str) -> None:

@@ -15,6 +15,7 @@ from gigagp.solvers.base import (
     Solver,
     StoppingRule,
     check_common,
+    has_finite_diagonal,
     inner_norm,
     own_generator,
     require_positive,
@@ -111,6 +112,8 @@ class ConjugateGradients(Solver):
         detail: dict[str, object] = {"preconditioner": "none", "reuse": reuse}
         if rule.met(problem.residual_norms()):  # a good start needs no preconditioner either
             return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail=detail)
+        if not has_finite_diagonal(operator):
+            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail=detail)
         preconditioner = self.build_preconditioner(operator, generator, reuse=reuse)
         if preconditioner is not None:
             problem.setup_epochs += 0.0 if preconditioner is self.preconditioner else preconditioner.epochs

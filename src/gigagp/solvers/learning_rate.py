@@ -26,9 +26,9 @@ import torch
 
 from gigagp.operators.base import SymmetricMatrix
 
-#: Shares of the two bounds that are used.
-MEAN_SQUARE_SHARE = 0.35
-MEAN_SHARE = 0.75
+#: Shares of the bounds that are used: in the mean; in the mean square with noise spread over all rows, which slows
+#: every row down well before the bound; in the mean square for a row by itself.
+_MEAN, _MEAN_SQUARE, _ONE_ROW = 0.75, 0.35, 0.7
 _SAMPLED_BLOCKS = 4
 
 
@@ -54,21 +54,24 @@ def automatic_step(
     spectrum = max(spectra, key=lambda values: float(values[-1]))
     largest_entry = matrix.diagonal().to(torch.float64).max().cpu()
     # An eigenvector on one row has p times its entry as curvature in the mean.
+    one = largest_entry.reshape(1)
     step = min(
-        MEAN_SHARE * 2 * (1 + momentum) / float(spectrum[-1]),
-        _solve_mean_square(spectrum, spectrum, share, momentum),
-        _solve_mean_square(largest_entry.reshape(1), share * largest_entry.reshape(1), share, momentum),
+        _MEAN * 2 * (1 + momentum) / float(spectrum[-1]),
+        _solve_mean_square(spectrum, spectrum, share, momentum, _MEAN_SQUARE),
+        _solve_mean_square(one, share * one, share, momentum, _ONE_ROW),
     )
     return step, n_blocks * batch_size**2 / n**2
 
 
-def _solve_mean_square(eigenvalues: torch.Tensor, curvatures: torch.Tensor, share: float, momentum: float) -> float:
-    """Return the step at which ``f`` is the allowed share of 1, by bisection (f grows with the step)."""
+def _solve_mean_square(
+    eigenvalues: torch.Tensor, curvatures: torch.Tensor, share: float, momentum: float, target: float
+) -> float:
+    """Return the step at which ``f`` is ``target``, by bisection (f grows with the step)."""
     limit = 2 * (1 + momentum)
     amplification = (1 - share) * (1 + momentum) / (1 - momentum)
     low, high = 0.0, limit / float(curvatures.max())
     for _ in range(60):
         middle = (low + high) / 2
         returned = middle * amplification * float((eigenvalues / (limit - middle * curvatures)).mean())
-        low, high = (middle, high) if returned < MEAN_SQUARE_SHARE else (low, middle)
+        low, high = (middle, high) if returned < target else (low, middle)
     return low

@@ -17,6 +17,7 @@ from gigagp.solvers.base import (
     Solver,
     StoppingRule,
     check_common,
+    has_finite_diagonal,
     own_generator,
     require_matrix,
     require_positive,
@@ -28,8 +29,8 @@ from gigagp.solvers.solution import Solution, Start, Status
 
 #: Growth of the residual over the best one seen that counts as divergence; a found rate is given up sooner.
 _GROWTH_GIVEN, _GROWTH_FOUND = 1e3, 10.0
-#: Epochs without a better residual after which a found rate is halved.
-_PATIENCE_EPOCHS = 5.0
+#: A found rate is also given up when the residual stays this factor above the best one for this many epochs.
+_WORSE, _PATIENCE_EPOCHS = 1.5, 10.0
 _MOST_HALVINGS = 12
 
 
@@ -112,6 +113,8 @@ class StochasticGradientDescent(Solver):
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail={"reuse": reuse})
+        if not has_finite_diagonal(matrix):
+            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
         batch_size = min(self.batch_size, matrix.n)
         if self.learning_rate == "auto":
             step, epochs = automatic_step(matrix, batch_size, self.momentum, generator)
@@ -157,6 +160,7 @@ class _Run:
         self.iterations = 0
         self.rows_used = 0
         self.halvings = 0
+        self._last_good = 0
         self._velocity = torch.zeros_like(problem.value)
         self._keep(self._size(problem.residual_norms()))
 
@@ -174,11 +178,17 @@ class _Run:
             norms = problem.residual_norms()
             size = self._size(norms)
             growth = size / self._best
-            if not growth < (_GROWTH_FOUND if found else _GROWTH_GIVEN):  # NaN too
+            if growth < _WORSE:
+                self._last_good = self.rows_used
+            failed = not growth < (_GROWTH_FOUND if found else _GROWTH_GIVEN)  # NaN too
+            if failed and not (found and self.halvings < _MOST_HALVINGS):
                 self._restore()
-                if not found or self.halvings == _MOST_HALVINGS:
-                    return self._failure(found)
-                self._halve()
+                return self._failure()
+            stalled = self.rows_used > self._last_good + _PATIENCE_EPOCHS * self.matrix.n
+            if failed or (found and stalled and self.halvings < _MOST_HALVINGS):
+                self._restore()
+                self.step_size /= 2
+                self.halvings += 1
             elif self.rule.met(norms * margin) and self.rows_used >= next_claim:
                 norms = problem.refresh()
                 if self.rule.met(norms * margin):
@@ -187,9 +197,6 @@ class _Run:
                 self._keep(self._size(norms))
             elif size < self._best and self.rows_used >= self._kept_at + self.matrix.n:
                 self._keep(size)
-            elif found and self.rows_used > self._kept_at + _PATIENCE_EPOCHS * self.matrix.n:
-                self._restore()
-                self._halve()
         if not self._size(problem.residual_norms()) <= self._best:
             self._restore()
         return Status.BUDGET_SPENT
@@ -204,10 +211,6 @@ class _Run:
         self.iterations += 1
         self.rows_used += len(batch)
 
-    def _halve(self) -> None:
-        self.step_size /= 2
-        self.halvings += 1
-
     def _keep(self, size: float) -> None:
         self._best = size
         self._kept_at = self.rows_used
@@ -217,11 +220,11 @@ class _Run:
         self.problem.value.copy_(self._kept[0])
         self.problem.residual.copy_(self._kept[1])
         self._velocity.zero_()
-        self._kept_at = self.rows_used
+        self._last_good = self.rows_used
 
-    def _failure(self, found: bool) -> Status:
+    def _failure(self) -> Status:
         """Tell a matrix with NaN from a rate that is too high."""
-        product = self.matrix @ self.problem.value if found or self.iterations == 1 else self.problem.value
+        product = self.problem.multiply(self.problem.value)
         return Status.DIVERGED if bool(torch.isfinite(product).all()) else Status.NOT_FINITE
 
     @staticmethod

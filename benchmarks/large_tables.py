@@ -1,0 +1,135 @@
+"""A default fit on a whole table, and GPyTorch's SVGP given the same seconds.
+
+    python benchmarks/large_tables.py --data ../shared/data --tables kin40k protein
+
+SVGP: m inducing points, Matern-3/2 with one lengthscale an input, minibatches of 1,024, Adam at 0.01, float32, stopped
+when it has had as many wall seconds as the default fit (with its prediction) took. Needs gpytorch (extra ``bench``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tables import read_split  # noqa: E402
+
+from gigagp import GPRegressor  # noqa: E402
+from gigagp.metrics import coverage, gaussian_nll, rmse  # noqa: E402
+
+
+def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Return what the table shows."""
+    result = {"rmse": rmse(y, mean), "nll": gaussian_nll(y, mean, std)}
+    return result | {f"coverage_{int(100 * level)}": coverage(y, mean, std, level) for level in (0.5, 0.8, 0.95)}
+
+
+def run_gigagp(data: tuple[np.ndarray, ...], verbose: int, **settings: object) -> dict[str, object]:
+    """Fit with the defaults and predict the whole test set."""
+    X, y, X_test, y_test = data
+    started, cpu = time.perf_counter(), time.process_time()
+    gp = GPRegressor(verbose=verbose, **settings).fit(X, y)
+    fitted = time.perf_counter() - started
+    mean, std = gp.predict(X_test, return_std=True, include_noise=True)
+    print(gp.describe(), flush=True)
+    return {
+        "library": "gigagp",
+        "seconds": time.perf_counter() - started,
+        "fit_seconds": fitted,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        **scores(y_test, mean, std),
+        "history": gp.history_.to_dict(),
+    }
+
+
+def run_svgp(data: tuple[np.ndarray, ...], seconds: float, n_inducing: int) -> dict[str, object]:
+    """Train an SVGP for a number of seconds and predict."""
+    import gpytorch
+
+    X, y, X_test, y_test = (torch.from_numpy(array).float() for array in data)
+    torch.manual_seed(0)
+    inducing = X[torch.randperm(len(y))[:n_inducing]].clone()
+
+    class Model(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            distribution = gpytorch.variational.CholeskyVariationalDistribution(n_inducing)
+            super().__init__(gpytorch.variational.VariationalStrategy(self, inducing, distribution))
+            self.mean_module = gpytorch.means.ConstantMean()
+            base = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=X.shape[1])
+            self.covar_module = gpytorch.kernels.ScaleKernel(base)
+
+        def forward(self, x: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    model, likelihood = Model(), gpytorch.likelihoods.GaussianLikelihood()
+    elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(y))
+    optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
+    started, steps = time.perf_counter(), 0
+    model.train()
+    while time.perf_counter() - started < seconds:
+        for rows in torch.randperm(len(y)).split(1024):
+            optimizer.zero_grad()
+            loss = -elbo(model(X[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            steps += 1
+            if time.perf_counter() - started >= seconds:
+                break
+    model.eval()
+    likelihood.eval()
+    with torch.no_grad():
+        prediction = [likelihood(model(block)) for block in X_test.split(1024)]
+        mean = torch.cat([p.mean for p in prediction]).double().numpy()
+        std = torch.cat([p.variance for p in prediction]).sqrt().double().numpy()
+    return {
+        "library": f"SVGP m={n_inducing}",
+        "seconds": time.perf_counter() - started,
+        "steps": steps,
+        **scores(y_test.double().numpy(), mean, std),
+    }
+
+
+def main() -> None:
+    """Run both on every table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--tables", nargs="+", default=["kin40k", "protein"])
+    parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--inducing", type=int, default=512)
+    parser.add_argument("--skip-svgp", action="store_true")
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--memory", default=None, help='memory budget of gigagp, such as "8GiB"')
+    parser.add_argument("--verbose", type=int, default=0)
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    results = []
+    for table in arguments.tables:
+        data = read_split(arguments.data, table, rows=arguments.rows)
+        print(f"{table}: {len(data[1]):,} training rows, {torch.get_num_threads()} threads", flush=True)
+        ours = run_gigagp(data, arguments.verbose, dtype=arguments.dtype, memory_budget=arguments.memory)
+        found = [ours]
+        if not arguments.skip_svgp:
+            found.append(run_svgp(data, float(ours["seconds"]), arguments.inducing))  # type: ignore[arg-type]
+        for result in found:
+            result["table"] = table
+            print(
+                f"{table:10s} {result['library']:12s} {result['seconds']:8.0f} s  RMSE {result['rmse']:.4f}  NLL "
+                f"{result['nll']:.4f}  coverage {result['coverage_50']:.3f} {result['coverage_80']:.3f} "
+                f"{result['coverage_95']:.3f}",
+                flush=True,
+            )
+            results.append(result)
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Properties that every preconditioner has to have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
+
+from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.kernels import Matern
+from gigagp.operators import DenseMatrix, KernelMatrix
+from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from gigagp.preconditioners.automatic import auto_sizes, automatic
+
+RECIPES = [
+    PivotedCholesky(20),
+    RandomlyPivotedCholesky(20),
+    RandomlyPivotedCholesky(20, block=7),
+    Nystrom(20),
+    TwoLevel(20, 17),
+    TwoLevel(20, 1000),
+]
+every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=repr)
+NOISES = {"one": 0.05, "each row": torch.linspace(0.01, 2.0, 60, dtype=torch.float64)}
+every_noise = pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES.keys())
+
+
+def dense_of(preconditioner):
+    """Return P from its inverse."""
+    return torch.linalg.inv(preconditioner.apply(torch.eye(preconditioner.n, dtype=torch.float64)))
+
+
+@every_recipe
+@every_noise
+def test_the_inverse_is_that_of_the_formula(recipe, noise):
+    matrix = kernel_matrix(60, noise=noise)
+    preconditioner = recipe.build(matrix, generator())
+    if isinstance(recipe, TwoLevel):
+        L = torch.zeros(60, 0, dtype=torch.float64)
+        if recipe.block_size < 60:
+            columns = matrix.to_dense()[:, preconditioner.pivots]
+            columns -= torch.diag(matrix.noise())[:, preconditioner.pivots]
+            L = columns @ torch.linalg.inv(torch.linalg.cholesky(columns[preconditioner.pivots])).T
+        P = L @ L.T
+        for rows in preconditioner.partition.blocks:
+            P[rows[:, None], rows] = matrix.to_dense()[rows[:, None], rows]  # L L' + (H - L L')
+    else:
+        columns = smooth_part(matrix)[:, preconditioner.pivots]
+        P = columns @ torch.linalg.solve(columns[preconditioner.pivots], columns.T) + torch.diag(matrix.noise())
+    vectors = normal(60, 4)
+    torch.testing.assert_close(preconditioner.apply(vectors), torch.linalg.solve(P, vectors), rtol=1e-8, atol=1e-8)
+    assert preconditioner.log_determinant() == pytest.approx(float(torch.logdet(P)), abs=1e-8)
+    assert preconditioner.jitter == 0
+
+
+@every_recipe
+def test_samples_have_the_covariance_p(recipe):
+    preconditioner = recipe.build(kernel_matrix(60, noise=NOISES["each row"]), generator())
+    # sampling is linear in the normal numbers: its matrix A has A A' = P
+    A = preconditioner.transform_normal(torch.eye(60 + preconditioner.rank, dtype=torch.float64))
+    torch.testing.assert_close(A @ A.T, dense_of(preconditioner), rtol=1e-8, atol=1e-8)
+    assert preconditioner.sample(3, generator()).shape == (60, 3)
+
+
+@every_recipe
+@every_noise
+def test_the_lower_bound_is_below_the_matrix(recipe, noise):
+    matrix = kernel_matrix(60, noise=noise)
+    preconditioner = recipe.build(matrix, generator(), bound=True)
+    vectors = normal(60, 200)
+    bound = (vectors * preconditioner.lower_bound_apply(vectors)).sum(0)
+    exact = (vectors * torch.linalg.solve(matrix.to_dense(), vectors)).sum(0)
+    assert (bound >= exact * (1 - 1e-9)).all()
+
+
+def test_the_two_level_preconditioner_itself_is_no_bound():
+    matrix = kernel_matrix(60)
+    preconditioner = TwoLevel(20, 17).build(matrix, generator())
+    assert not preconditioner.is_lower_bound
+    assert preconditioner.lower_bound_apply(normal(60, 1)) is None
+    eigenvalues = torch.linalg.eigvalsh(matrix.to_dense() - dense_of(preconditioner))
+    assert eigenvalues[0] < -1e-6
+
+
+def test_two_levels_agree_with_the_matrix_on_every_block():
+    matrix = kernel_matrix(60)
+    preconditioner = TwoLevel(20, 17).build(matrix, generator())
+    P, H = dense_of(preconditioner), matrix.to_dense()
+    for rows in preconditioner.partition.blocks:
+        torch.testing.assert_close(P[rows[:, None], rows], H[rows[:, None], rows], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("recipe", [TwoLevel(5, 60), PivotedCholesky(60), RandomlyPivotedCholesky(500), Nystrom(99)])
+def test_at_full_size_the_preconditioner_is_the_matrix(recipe):
+    matrix = kernel_matrix(60)
+    vectors = normal(60, 3)
+    torch.testing.assert_close(recipe.build(matrix, generator()).apply(matrix @ vectors), vectors, rtol=1e-7, atol=1e-7)
+
+
+@every_recipe
+def test_duplicates_and_single_rows_do_no_harm(recipe):
+    for matrix in (with_duplicates(60, 10), kernel_matrix(1), kernel_matrix(2)):
+        preconditioner = recipe.build(matrix, generator())
+        vectors = normal(matrix.n, 2)
+        assert torch.isfinite(preconditioner.apply(vectors)).all()
+        assert torch.linalg.eigvalsh(dense_of(preconditioner))[0] > 0
+
+
+@every_recipe
+def test_without_noise_the_jitter_is_reported(recipe):
+    X = normal(20, 2)[torch.arange(40) % 20]
+    matrix = KernelMatrix(Matern(nu=1.5, lengthscale=1.0, variance=1.0), X, 0.0)
+    preconditioner = recipe.build(matrix, generator())
+    assert preconditioner.jitter > 0
+    assert not preconditioner.is_lower_bound or len(preconditioner.partition) == 1
+    assert "jitter" in preconditioner.describe()
+    assert torch.isfinite(preconditioner.apply(normal(40, 2))).all()
+
+
+@every_recipe
+def test_float32_vectors_come_back_in_float32(recipe):
+    matrix = kernel_matrix(60, noise=0.1, dtype=torch.float32)
+    preconditioner = recipe.build(matrix, generator(), bound=True)
+    exact = recipe.build(kernel_matrix(60, noise=0.1), generator(), bound=True)
+    vectors = normal(60, 3)
+    result = preconditioner.apply(vectors.float())
+    assert result.dtype == torch.float32
+    if not isinstance(recipe, PivotedCholesky):  # its pivots may turn on a rounding
+        torch.testing.assert_close(result.double(), exact.apply(vectors), rtol=1e-3, atol=1e-3)
+    assert preconditioner.sample(2, generator()).dtype == torch.float32
+
+
+@every_recipe
+def test_the_same_seed_gives_the_same_bits_and_building_changes_nothing(recipe):
+    matrix, vectors = kernel_matrix(60), normal(60, 2)
+    before = matrix.to_dense()
+    first = recipe.build(matrix, generator(4)).apply(vectors)
+    assert torch.equal(first, recipe.build(matrix, generator(4)).apply(vectors))
+    assert torch.equal(before, matrix.to_dense())
+
+
+@every_recipe
+def test_reuse_gives_as_good_a_preconditioner_for_a_neighbouring_matrix(recipe):
+    matrix, neighbour = kernel_matrix(100), kernel_matrix(100, lengthscale=1.1)
+
+    def condition(preconditioner):
+        values = torch.linalg.eigvals(preconditioner.apply(neighbour.to_dense())).real
+        return float(values.max() / values.min())
+
+    reuse = recipe.build(matrix, generator()).reuse()
+    kept = condition(recipe.build(neighbour, generator(1), reuse))
+    assert kept < 2 * condition(recipe.build(neighbour, generator(1)))
+
+
+def test_a_matrix_without_coordinates_is_clustered_by_its_own_columns():
+    matrix = kernel_matrix(80, 2, noise=1e-3, lengthscale=0.3)
+    bare = DenseMatrix(smooth_part(matrix), matrix.noise())
+
+    blocks = TwoLevel(20, 20).build(bare, generator()).partition.blocks
+    spread = sum(float(matrix.X[rows].var(0).sum()) for rows in blocks)
+    shuffled = torch.randperm(80, generator=generator()).split(20)
+    assert spread < 0.7 * sum(float(matrix.X[rows].var(0).sum()) for rows in shuffled)
+
+
+def test_epochs_of_two_levels_are_columns_and_blocks():
+    preconditioner = TwoLevel(10, 25).build(kernel_matrix(100), generator())
+    assert 10 / 100 + 25 / 100 <= preconditioner.epochs < 10 / 100 + 25 / 100 + 0.01
+
+
+@pytest.mark.parametrize("recipe", [PivotedCholesky, RandomlyPivotedCholesky, Nystrom, TwoLevel])
+@pytest.mark.parametrize("rank", [0, -1, 2.5, True, None])
+def test_a_rank_must_be_a_positive_int(recipe, rank):
+    with pytest.raises(InvalidInputError, match=f"rank of {recipe.__name__} must be a positive int; got"):
+        recipe(rank)
+
+
+def test_too_large_a_preconditioner_is_refused_with_its_bytes():
+    kernel = Matern(nu=1.5, lengthscale=1.0, variance=1.0)
+    matrix = KernelMatrix(kernel, normal(1000, 2), 0.1, memory_budget=4 * 10**6, storage="tiles")
+    with pytest.raises(MemoryBudgetError, match=r"needs 20,000,000 bytes, the memory budget is 4,000,000"):
+        TwoLevel(1000, 500).build(matrix, generator())
+    recipe = automatic(matrix)  # the automatic sizes fit
+    assert 8 * 1000 * (2 * recipe.rank + recipe.block_size) <= 2 * 10**6
+
+
+def test_automatic_sizes_grow_with_the_rows_and_stay_below_them():
+    sizes = [auto_sizes(n) for n in (1, 5, 100, 1000, 10_000, 10**6)]
+    assert sizes == sorted(sizes)
+    assert all(max(size) <= n for size, n in zip(sizes, (1, 5, 100, 1000, 10_000, 10**6), strict=True))
+    assert auto_sizes(10**6) == (2000, 2000)
+
+
+def test_a_spectral_matrix_is_preconditioned_too():
+    matrix = spectral(60)
+    assert TwoLevel(20, 20).build(matrix, generator()).rank == 20

@@ -1,0 +1,19 @@
+"""scikit-learn's own checks of the estimator contract."""
+
+from __future__ import annotations
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gigagp import GPRegressor, inference, kernels
+
+ESTIMATORS = [
+    GPRegressor(),
+    GPRegressor(inference=inference.Iterative(n_samples=16), mean="linear"),
+    # a kernel with values: checks hash it before and after a fit
+    GPRegressor(kernel=kernels.RBF(1.0) + kernels.White(0.1), optimizer=None, standardize=False),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
