@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from matrices import Spoiled, Weighted, generator, kernel_matrix, spectral, with_duplicates, with_spectrum
 
 from gigagp.errors import InvalidInputError, NonFiniteError
 from gigagp.estimate import Estimate
 from gigagp.lanczos import log_determinant
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from matrices import Spoiled, Weighted, generator, kernel_matrix, spectral, with_duplicates, with_spectrum
 
 CHOICES = [None, "auto", PivotedCholesky(20), RandomlyPivotedCholesky(20), TwoLevel(20, 20)]
 

@@ -60,6 +60,21 @@ def finite_columns(values: np.ndarray, name: str, column_names: np.ndarray | Non
     return values
 
 
+def finite_targets(y: Any) -> None:
+    """Refuse NaN and infinity in the targets, naming the row: scikit-learn's own check says only that there are some.
+
+    What is not numbers at all is left to scikit-learn.
+    """
+    values = np.asarray(y)
+    if values.dtype.kind == "O":
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError):
+            return
+    if values.dtype.kind == "f" and values.ndim in (1, 2):
+        finite_columns(values, "y", None)
+
+
 def known_noise(noise_variance: Any, n_rows: int, default: float) -> torch.Tensor:
     """Return a noise variance of shape () or (n_rows,), float64."""
     if noise_variance is None:

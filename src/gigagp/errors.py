@@ -16,6 +16,11 @@
          └─ FitWarning                               a fit stopped before its end; the best state was kept
 """
 
+from __future__ import annotations
+
+import sys
+import warnings
+
 
 class GigaGPError(Exception):
     """Base of all errors of this package."""
@@ -51,3 +56,11 @@ class SolverWarning(GigaGPWarning):
 
 class FitWarning(GigaGPWarning):
     """A fit stopped before its end; the best state seen was kept."""
+
+
+def warn(message: str, category: type[GigaGPWarning]) -> None:
+    """Warn at the line that called into this package, however deep the cause lies."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "gigagp":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -47,7 +47,7 @@ class PriorSamples:
     def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:
         """Return the functions at the rows of ``X``, shape (n, s), in blocks that keep to ``budget`` bytes."""
         weights = self.weights.to(X)
-        rows = max(1, min(2048, budget // (16 * max(weights.shape[0], 1) * X.element_size())))
+        rows = max(1, min(1024, budget // (64 * max(weights.shape[0], 1) * X.element_size())))
         if X.shape[0] <= rows:
             return kernel.features(X, self.draw) @ weights
         return torch.cat([kernel.features(block, self.draw) @ weights for block in X.split(rows)])

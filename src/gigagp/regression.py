@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gigagp.checks import finite_columns, known_noise, resolve_device, resolve_dtype
+from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.exact import ExactPosterior
@@ -161,6 +161,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise
 
     def _fit(self, X: Any, y: Any) -> Self:
+        finite_targets(y)
         X, y = validate_data(
             self,
             X,
@@ -172,7 +173,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             ensure_min_samples=2,
         )
         X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
-        y = finite_columns(y, "y", None)
+        y = y.astype(np.float64, copy=False)
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         budget = resolve_budget(self.memory_budget, device)
         targets = y if y.ndim == 2 else y[:, None]
@@ -183,7 +184,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         optimizer = self._resolve_optimizer()
         inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget)
 
-        generator = generator_from(self.random_state)
+        generator, meter = generator_from(self.random_state), meter_for(self.verbose)
         table = TrainingTable(
             torch.from_numpy(scaling.inputs(X)).to(dtype=dtype, device=device),
             torch.from_numpy(scaling.targets(targets - offset[:, None])).to(dtype=dtype, device=device),
@@ -192,7 +193,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
         objective = inference.objective(table, spawn(generator))
         history = History()
-        with meter_for(self.verbose) as meter:
+        with meter:
             if optimizer is not None and model.learned_names():
                 model = optimizer.run(objective, model, Trace(history, meter), spawn(generator))
             meter.start(1, "posterior")
@@ -234,9 +235,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return Auto()
         if self.optimizer is None or isinstance(self.optimizer, Auto | Adam | LBFGS):
             return self.optimizer
-        msg = (
-            f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
-        )
+        msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
         raise InvalidInputError(msg)
 
     # --------------------------------------------------------------- prediction
@@ -315,9 +314,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         std = (latent + noise).sqrt().double().cpu().numpy()[:, None] * scale
         return self._in_units(mean, X), std[:, 0] if self._one_target else std
 
-    def sample_functions(
-        self, n_samples: int = 1, random_state: RandomState = 0
-    ) -> Callable[[Any], np.ndarray]:
+    def sample_functions(self, n_samples: int = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
 
         Parameters
@@ -405,9 +402,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             for name, value in self.get_params(deep=False).items()
             if name not in ("mean", NOISE, "random_state", "verbose")
         }
-        # A generator has no seed to save; the start of the noise is the constructor's, in its own units.
-        if self.random_state is None or isinstance(self.random_state, int):
-            settings["random_state"] = self.random_state
+        # A generator has no seed to save, a meter is no data; the noise is as the constructor was given it.
+        for name in ("random_state", "verbose"):
+            if getattr(self, name) is None or isinstance(getattr(self, name), int):
+                settings[name] = getattr(self, name)
         if self.noise_variance is None or np.ndim(self.noise_variance) == 0:
             settings[NOISE] = None if self.noise_variance is None else float(self.noise_variance)
         header = {

@@ -28,7 +28,7 @@ class Scaling:
         """Return the statistics of a training table, or no change."""
         if not standardize:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
-        return cls(X.mean(0), _spread(X), Y.mean(0), _spread(Y))
+        return cls(*_statistics(X), *_statistics(Y))
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Return standardized inputs."""
@@ -44,8 +44,12 @@ class Scaling:
         return mean * self.y_scale.reshape(shape) + self.y_centre.reshape(shape)
 
 
-def _spread(columns: np.ndarray) -> np.ndarray:
-    spread = columns.std(0)
+def _statistics(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and standard deviations; 1 for the deviation of a constant column."""
+    # In units of the largest entry: sums and squares of huge or tiny numbers leave the range of float64.
+    largest = np.abs(columns).max(0)
+    largest = np.where(largest > 0, largest, 1.0)
+    relative = columns / largest
+    centre, spread = relative.mean(0), relative.std(0)
     # A constant column can have a spread of rounding size; dividing by that would make noise of it.
-    magnitude = np.abs(columns).max(0)
-    return np.where(spread > 1e-12 * magnitude, spread, 1.0)
+    return centre * largest, np.where(spread > 1e-12, spread * largest, 1.0)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matrices import normal
 
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
+from matrices import normal
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 5), (5, 5), (6, 5), (100, 7), (97, 10), (64, 16), (50, 1)])

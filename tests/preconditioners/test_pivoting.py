@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from matrices import generator, kernel_matrix, smooth_part, spectral, with_duplicates, with_spectrum
 
 from gigagp.operators import DenseMatrix
 from gigagp.preconditioners import pivoting
+from matrices import generator, kernel_matrix, smooth_part, spectral, with_duplicates, with_spectrum
 
 
 def textbook_greedy(K, rank):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
 from gigagp.preconditioners.automatic import auto_sizes, automatic
+from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 RECIPES = [
     PivotedCholesky(20),

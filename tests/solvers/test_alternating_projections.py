@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from matrices import generator, kernel_matrix, normal, smooth_part
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.solvers import AlternatingProjections, Status
+from matrices import generator, kernel_matrix, normal, smooth_part
 
 PAPER = AlternatingProjections(block_size=25, partition="contiguous", coarse_rank=0)
 
@@ -48,7 +49,7 @@ def test_the_steps_are_those_of_the_algorithm():
         assert float((b - H @ value)[rows].abs().max()) < 1e-12  # solved to rounding
         chosen.append(rows.start)
     assert solution.iterations == len(chosen) == 8
-    assert all(first != second for first, second in zip(chosen, chosen[1:], strict=False))
+    assert all(first != second for first, second in itertools.pairwise(chosen))
     torch.testing.assert_close(solution.value, value * normal(100, 4).norm(dim=0))
     assert solution.epochs == pytest.approx(8 * 25 / 100)
 
@@ -88,7 +89,7 @@ def test_the_energy_norm_of_the_error_never_grows(solver):
     for steps in range(1, 16):
         value = replace(solver, tolerance=1e-14, max_epochs=steps / 4).solve(matrix, b, generator=generator()).value
         errors.append(float(((value - exact) * (H @ (value - exact))).sum()))
-    assert all(after <= before * (1 + 1e-9) for before, after in zip(errors, errors[1:], strict=False))
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(errors))
 
 
 @pytest.mark.parametrize("solver", [PAPER, replace(PAPER, partition="clustered", coarse_rank=20)])

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matrices import Weighted, kernel_matrix, normal, with_spectrum
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.kernels import Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
 from gigagp.solvers import Cholesky
+from matrices import Weighted, kernel_matrix, normal, with_spectrum
 
 
 def test_it_is_exact_and_gives_the_log_determinant():

@@ -4,17 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from matrices import (
-    Counting,
-    Euclidean,
-    Weighted,
-    generator,
-    kernel_matrix,
-    normal,
-    smooth_part,
-    spectral,
-    with_spectrum,
-)
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators import DenseMatrix
@@ -28,6 +17,17 @@ from gigagp.solvers import (
     TwoLevel,
 )
 from gigagp.solvers.krylov import Recurrence
+from matrices import (
+    Counting,
+    Euclidean,
+    Weighted,
+    generator,
+    kernel_matrix,
+    normal,
+    smooth_part,
+    spectral,
+    with_spectrum,
+)
 
 PLAIN = ConjugateGradients(preconditioner=None)
 

@@ -6,7 +6,6 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
-from matrices import Spoiled, generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Matern
@@ -22,6 +21,7 @@ from gigagp.solvers import (
     StochasticGradientDescent,
     TwoLevel,
 )
+from matrices import Spoiled, generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 ITERATIVE = {
     "cg": ConjugateGradients(preconditioner=None),

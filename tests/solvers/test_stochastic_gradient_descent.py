@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
-from matrices import generator, kernel_matrix, normal, smooth_part, spectral
 
 from gigagp.errors import InvalidInputError
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import Start, Status, StochasticGradientDescent
 from gigagp.solvers.learning_rate import automatic_step
+from matrices import generator, kernel_matrix, normal, smooth_part, spectral
 
 # Matrices that ask for very different rates: nearly diagonal, smooth, noisy, with a few rows of large noise.
 KINDS = {
@@ -34,7 +35,7 @@ def test_full_batches_without_momentum_are_gradient_descent():
     solution = replace(solver, max_epochs=10).solve(matrix, b)
     torch.testing.assert_close(solution.value, value * b.norm(dim=0))
     assert solution.iterations == 10
-    assert all(float(after.max()) < float(before.max()) for before, after in zip(lagged, lagged[1:], strict=False))
+    assert all(float(after.max()) < float(before.max()) for before, after in itertools.pairwise(lagged))
 
 
 def test_a_rate_below_the_bound_of_the_mean_dynamics_converges_and_one_above_diverges():

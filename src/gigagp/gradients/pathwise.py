@@ -79,10 +79,12 @@ class Pathwise(GradientEstimator):
     law: Literal["balanced", "joint", "independent"] = "balanced"
 
     def __post_init__(self) -> None:
-        for name in ("n_probes", "n_features"):
-            if getattr(self, name) < 1:
-                msg = f"{name} of Pathwise must be at least 1; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
+        if self.n_probes < 1:
+            msg = f"n_probes of Pathwise must be at least 1; got {self.n_probes!r}."
+            raise InvalidInputError(msg)
+        if self.n_features < 2 or self.n_features % 2:
+            msg = f"n_features of Pathwise must be even, 2 or more (pairs of sine and cosine); got {self.n_features!r}."
+            raise InvalidInputError(msg)
         for name, allowed in (("prior", ("features", "exact")), ("law", ("balanced", "joint", "independent"))):
             if getattr(self, name) not in allowed:
                 msg = f"{name} of Pathwise must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
@@ -98,8 +100,6 @@ class Pathwise(GradientEstimator):
             base = standard_normal(n, self.n_probes, generator=generator)
         return PathwiseProbes(prior, base, standard_normal(n, self.n_probes, generator=generator))
 
-    def trace_pair(
-        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def trace_pair(self, solutions: torch.Tensor, right_hand_sides: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``H^-1 xi`` twice; it is a constant, nothing is differentiated through it."""
         return solutions, solutions

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
 
 from gigagp.dense import cholesky
-from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.errors import InvalidInputError, SolverWarning, warn
 from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
 from gigagp.inference.exact import ExactObjective
@@ -236,7 +235,7 @@ class IterativeObjective:
             f"(worst relative residual of a target {worst.residual_targets:.2g}, after {worst.epochs:.3g} epochs). "
             f"{Status[worst.status].value}"
         )
-        warnings.warn(msg, SolverWarning, stacklevel=2)
+        warn(msg, SolverWarning)
 
 
 def _record(solution: Solution, n_fixed: int) -> SolveRecord:

@@ -9,7 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
-from gigagp.optimization.space import ParameterSpace, TransformName
+from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
 from gigagp.optimization.trace import Trace
 
 
@@ -44,8 +44,11 @@ class Adam:
             msg = f"learning_rate of Adam must be positive; got {self.learning_rate!r}."
             raise InvalidInputError(msg)
         if self.steps < 1:
-            msg = f"steps of Adam must be at least 1; got {self.steps!r}. To keep the hyperparameters use optimizer=None."
+            msg = (
+                f"steps of Adam must be at least 1; got {self.steps!r}. To keep the hyperparameters use optimizer=None."
+            )
             raise InvalidInputError(msg)
+        check_transform(self.transform, "Adam")
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after the last step, or the last finite one."""

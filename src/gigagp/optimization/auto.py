@@ -60,8 +60,8 @@ class Auto:
     max_polish_change: float = 0.7
 
     def __post_init__(self) -> None:
-        if any(size < 2 for size in self.subset_sizes):
-            msg = f"subset_sizes of Auto must be at least 2 each; got {self.subset_sizes!r}."
+        if not self.subset_sizes or any(size < 2 for size in self.subset_sizes):
+            msg = f"subset_sizes of Auto must be one size or more, at least 2 each; got {self.subset_sizes!r}."
             raise InvalidInputError(msg)
         if self.middle_size < 0 or self.middle_size == 1:
             msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."

@@ -10,7 +10,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
-from gigagp.optimization.space import ParameterSpace, TransformName
+from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
 from gigagp.optimization.trace import Trace
 
 
@@ -46,6 +46,7 @@ class LBFGS:
             if not getattr(self, name) > 0:
                 msg = f"{name} of LBFGS must be positive; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)
+        check_transform(self.transform, "LBFGS")
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model at the last accepted step."""

@@ -86,9 +86,9 @@ def minimise(
         small = small + 1 if predicted < settings.tolerance else 0
         if small >= settings.patience or iteration == settings.steps:
             break
-        found = _search(evaluate, vector, step, value, gradient)
-        if found is None:
-            return vector, torch.zeros_like(vector), value is not None  # no decrease left, or not finite
+        found, finite = _search(evaluate, vector, step, value, gradient)
+        if found is None:  # no decrease left, or nothing finite
+            return vector, torch.zeros_like(vector), finite
         new_vector, new_value, new_gradient = found
         if value is None and float(new_gradient.abs().max()) > 2 * float(gradient.abs().max()):
             cap *= 0.5
@@ -102,22 +102,26 @@ def minimise(
 
 def _search(
     evaluate: Evaluate, vector: torch.Tensor, step: torch.Tensor, value: float | None, gradient: torch.Tensor
-) -> tuple[torch.Tensor, float | None, torch.Tensor] | None:
-    """Return the first point on the step that is finite and, where values are known, low enough."""
-    slope, length = float(step @ gradient), 1.0
+) -> tuple[tuple[torch.Tensor, float | None, torch.Tensor] | None, bool]:
+    """Return the first point on the step that is finite and, where values are known, low enough.
+
+    Also returns whether any point was finite.
+    """
+    slope, length, finite = float(step @ gradient), 1.0, False
     for _ in range(_BACKTRACKS if value is not None else 2):
         trial = vector + length * step
         outcome = evaluate(trial)
         if outcome is not None:
+            finite = True
             new_value, new_gradient = outcome
             if value is None or new_value is None or new_value <= value + _ARMIJO * length * slope:
-                return trial, new_value, new_gradient
+                return (trial, new_value, new_gradient), True
             # minimum of the parabola through both values and the slope, kept inside the step
             curvature = 2 * (new_value - value - length * slope)
             length *= min(max(-slope * length / curvature, 0.1), 0.5) if curvature > 0 else 0.5
         else:
             length *= 0.25
-    return None
+    return None, finite
 
 
 def _inverse_product(

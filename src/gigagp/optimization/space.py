@@ -14,6 +14,13 @@ from gigagp.model import Model
 TransformName = Literal["softplus", "log"]
 
 
+def check_transform(transform: str, owner: str) -> None:
+    """Raise `InvalidInputError` for anything that is not a transform."""
+    if transform not in ("softplus", "log"):
+        msg = f'transform of {owner} must be "softplus" or "log"; got {transform!r}.'
+        raise InvalidInputError(msg)
+
+
 class ParameterSpace:
     """A bijection between a model's learned hyperparameters and one unconstrained vector.
 
@@ -30,9 +37,7 @@ class ParameterSpace:
     """
 
     def __init__(self, model: Model, transform: TransformName) -> None:
-        if transform not in ("softplus", "log"):
-            msg = f'transform must be "softplus" or "log"; got {transform!r}.'
-            raise InvalidInputError(msg)
+        check_transform(transform, "ParameterSpace")
         self.transform = transform
         self.template = model
         values = model.parameters()
@@ -42,9 +47,7 @@ class ParameterSpace:
         self.size = sum(self._sizes.values())
         #: one label for each coordinate, such as ``lengthscale[3]``
         self.labels = tuple(
-            name if values[name].ndim == 0 else f"{name}[{i}]"
-            for name in self.names
-            for i in range(self._sizes[name])
+            name if values[name].ndim == 0 else f"{name}[{i}]" for name in self.names for i in range(self._sizes[name])
         )
         self.is_variance = torch.tensor(
             [label.split("[")[0].split(".")[-1] in ("variance", "noise_variance") for label in self.labels],
@@ -54,7 +57,9 @@ class ParameterSpace:
     def encode(self, model: Model) -> torch.Tensor:
         """Return the model's learned hyperparameters as an unconstrained float64 vector."""
         values = model.parameters()
-        natural = torch.cat([values[name].reshape(-1).double().cpu() for name in self.names] or [torch.zeros(0, dtype=torch.float64)])
+        natural = torch.cat(
+            [values[name].reshape(-1).double().cpu() for name in self.names] or [torch.zeros(0, dtype=torch.float64)]
+        )
         scale = torch.where(self.is_variance, natural.sqrt(), natural)
         # the inverse of softplus is scale + log(1 - exp(-scale)), which does not overflow
         return scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))

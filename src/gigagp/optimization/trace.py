@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 
-from gigagp.errors import FitWarning, NonFiniteError
+from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
 from gigagp.model import Model
 from gigagp.optimization.history import History, Step, natural_values
 from gigagp.optimization.objective import Evaluation, Objective
@@ -28,16 +26,21 @@ class Trace:
     def __init__(self, history: History, meter: Meter) -> None:
         self.history = history
         self.meter = meter
+        self._singular: NotPositiveDefiniteError | None = None
 
     def evaluate(
         self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, stage: str
     ) -> tuple[Evaluation, torch.Tensor] | None:
         """Evaluate, record and show; return the evaluation and its unconstrained gradient.
 
-        Returns None when value or gradient are not finite: the caller keeps what it had.
+        Returns None when value or gradient are not finite, or the matrix has no factor: the caller keeps what it had.
         """
         model = space.decode(vector)
-        evaluation = objective.evaluate(model)
+        self._singular = None
+        try:
+            evaluation = objective.evaluate(model) if _in_range(model) else _not_finite(model)
+        except NotPositiveDefiniteError as error:
+            self._singular, evaluation = error, _not_finite(model)
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
         step = Step(stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve)
@@ -55,8 +58,14 @@ class Trace:
     def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
         """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""
         step = len(self.history)
-        bad = next((label for label, x in zip(space.labels, vector, strict=True) if not torch.isfinite(x)), None)
+        values = space.flatten(space.decode(vector).parameters())
+        sound = torch.isfinite(values) & (values > 0)
+        bad = next((label for label, is_sound in zip(space.labels, sound, strict=True) if not is_sound), None)
         cause = f"hyperparameter {bad} is not finite" if bad else "the likelihood or its gradient is not finite"
+        if self._singular is not None:
+            cause = "the kernel matrix is not positive definite"
+        if best is None and self._singular is not None:
+            raise self._singular
         if best is None:
             msg = (
                 f"The first step of the fit ({stage}) failed: {cause}. Give start values nearer to the data's scale, a "
@@ -67,5 +76,15 @@ class Trace:
             f"The fit stopped at step {step} ({stage}): {cause}. The best state before it was kept. A smaller learning "
             "rate, a tighter solver tolerance or a larger noise variance avoids this."
         )
-        warnings.warn(msg, FitWarning, stacklevel=2)
+        warn(msg, FitWarning)
         return best
+
+
+def _in_range(model: Model) -> bool:
+    """Whether every hyperparameter is a positive finite number: a wild step can leave the range of float64."""
+    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in model.parameters().values())
+
+
+def _not_finite(model: Model) -> Evaluation:
+    """Return what stands in the history for an evaluation that could not be made."""
+    return Evaluation(None, {name: torch.full_like(value, torch.nan) for name, value in model.parameters().items()})

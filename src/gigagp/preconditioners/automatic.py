@@ -15,6 +15,8 @@ from gigagp.preconditioners.two_level import TwoLevel
 PreconditionerChoice = PreconditionerRecipe | Preconditioner | Literal["auto"] | None
 
 _SMALLEST, _LARGEST = 20, 2000
+#: Arrays of n rows and ``size`` columns that are alive at the peak of a build (measured).
+_ARRAYS = 6
 
 
 def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
@@ -33,7 +35,7 @@ def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
     """
     size = min(max(round(1.8 * n ** (2 / 3)), _SMALLEST), _LARGEST, n)
     if budget is not None:
-        size = max(min(size, budget // (8 * n * 3)), 1)
+        size = max(min(size, budget // (8 * n * _ARRAYS)), 1)
     return size, size
 
 

@@ -122,20 +122,21 @@ class Problem:
         companion: torch.Tensor | None = None,
     ) -> None:
         self.operator = operator
-        self._norm = norm or _euclidean_norm
+        self.norm = norm or _euclidean_norm
         self._flat = right_hand_sides.ndim == 1
         b = _as_columns(operator, right_hand_sides, "right_hand_sides")
         # Divided by the largest entry first: the squares of tiny or huge entries would leave the range of the dtype.
         largest = b.abs().amax(0) if b.numel() else b.new_zeros(b.shape[1])
         largest = torch.where(largest > 0, largest, torch.ones_like(largest))
-        norms = self._norm(b / largest)
+        norms = self.norm(b / largest)
         self.scale = largest * torch.where(norms > 0, norms, torch.ones_like(norms))
         self.right_hand_sides = b / self.scale
-        self.norms = self._norm(self.right_hand_sides)  # 1, or 0 for a zero column
+        self.norms = self.norm(self.right_hand_sides)  # 1, or 0 for a zero column
         self.setup_epochs = 0.0
         self.drift = torch.zeros_like(self.scale)
         self.companion_product: torch.Tensor | None = None
         self._set_start(initial, companion)
+        self._initial = self.value.clone() if initial is not None else None
         self._size = self._size_of_operator()
 
     def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
@@ -163,7 +164,7 @@ class Problem:
             both = self.multiply(torch.cat([self.value, companion], dim=1))
             self.residual, self.companion_product = b - both[:, : b.shape[1]], both[:, b.shape[1] :].contiguous()
         # A guess worse than zero is dropped, and so is any guess for a zero column.
-        worse = ~(self._norm(self.residual) <= self.norms) | (self.norms == 0)
+        worse = ~(self.norm(self.residual) <= self.norms) | (self.norms == 0)
         self.value[:, worse] = 0.0
         self.residual[:, worse] = b[:, worse]
 
@@ -177,7 +178,7 @@ class Problem:
 
     def residual_norms(self) -> torch.Tensor:
         """Return the norms of the running residual, shape (s,)."""
-        return self._norm(self.residual)
+        return self.norm(self.residual)
 
     def multiply(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the product with the whole matrix, counted as one epoch outside of the loop."""
@@ -188,11 +189,20 @@ class Problem:
         """Return ``b - H v`` (scaled) by a product; one epoch."""
         return self.right_hand_sides - self.multiply(self.value)
 
-    def refresh(self) -> torch.Tensor:
-        """Replace the running residual by the true one and return its norms; one epoch."""
-        self.residual.copy_(self.true_residual())
+    def refresh(self, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Replace the running residual by the true one (None: computed, one epoch) and return its norms."""
+        self.residual.copy_(self.true_residual() if residual is None else residual)
         self.drift.zero_()
         return self.residual_norms()
+
+    def start_again(self) -> None:
+        """Go back to the initial guess (without which: zero)."""
+        if self._initial is None:
+            self.value.zero_()
+            self.refresh(self.right_hand_sides)
+        else:
+            self.value.copy_(self._initial)
+            self.refresh()
 
     def account(self, step_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0) -> None:
         """Bound the rounding error of one update ``v += d``, ``r -= H d``.

@@ -1,0 +1,206 @@
+"""Settings and whole fitted models through a file and back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPRegressor, gradients, inference, kernels, optimization, presets, solvers
+from gigagp.configuration import from_plain, to_plain
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.means import LinearMean
+from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from helpers import draw_targets, points
+
+SETTINGS = [
+    None,
+    True,
+    3,
+    1.5e-300,
+    float("inf"),
+    "auto",
+    (1, "a", (2.0, None)),
+    kernels.RBF([1.0, 2.0]) * kernels.Periodic(columns=[0], fixed=True) + 0.3,
+    inference.Exact(),
+    inference.Iterative(),
+    inference.Iterative(gradient=gradients.Exact(), warm_start="previous", final_tolerance=1e-5),
+    gradients.Exact(),
+    gradients.Hutchinson(3, law="rademacher"),
+    gradients.Pathwise(5, 100, "exact", "joint"),
+    solvers.Cholesky(),
+    solvers.ConjugateGradients(preconditioner=PivotedCholesky(rank=7), nats=(1.0, 5.0)),
+    solvers.ConjugateGradients(preconditioner=None),
+    solvers.AlternatingProjections(block_size=7, partition="contiguous"),
+    solvers.StochasticGradientDescent(learning_rate=3.0),
+    PivotedCholesky(rank=4),
+    Nystrom(rank=4),
+    RandomlyPivotedCholesky(rank=4),
+    TwoLevel(rank=3, block_size=5),
+    optimization.Adam(0.3, 4),
+    optimization.LBFGS(steps=3),
+    optimization.Auto(subset_sizes=(100, 200)),
+    *presets.lin2024("ap", "standard").values(),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=repr)
+def test_settings_survive_json(setting):
+    again = from_plain(json.loads(json.dumps(to_plain(setting))))
+    assert type(again) is type(setting)
+    assert again == setting
+
+
+def test_every_setting_of_the_public_rooms_can_be_saved():
+    """A class that is forgotten here would be found when a user's fit of an hour cannot be written."""
+    built = {type(setting) for setting in SETTINGS}
+    for room in (inference, gradients, solvers, optimization):
+        for name in room.__all__:
+            item = getattr(room, name)
+            results = (optimization.Evaluation, optimization.SolveRecord, optimization.Step, optimization.History)
+            fields = getattr(item, "__dataclass_fields__", None)
+            if fields is None or item in results or item.__name__ in ("Solution", "Start", "PathwiseProbes"):
+                continue
+            assert item in built, f"{name} has no example in SETTINGS"
+
+
+def test_foreign_objects_are_refused():
+    with pytest.raises(InvalidInputError, match="a setting of type Generator cannot be saved"):
+        to_plain(torch.Generator())
+    for data in ({"class": "os.system", "settings": {}}, {"class": None}, {"other": 1}):
+        with pytest.raises(ModelFileError, match="a setting that this version does not know"):
+            from_plain(data)
+
+
+# Whole models ---------------------------------------------------------------------------------------------------------
+
+X, X_NEW = points(90, 3).numpy(), points(20, 3, seed=1).numpy()
+Y = 5 + 3 * draw_targets(kernels.Matern(1.5, 1.0), torch.from_numpy(X), 0.1, columns=2).numpy()
+MODELS = {
+    "exact": GPRegressor(optimizer=optimization.Adam(steps=2), noise_variance=0.2, random_state=5),
+    "sum": GPRegressor(
+        kernels.RBF([1.0, 2.0, 3.0]) * kernels.Periodic(columns=[1])
+        + kernels.Linear(columns=[0, 2])
+        + kernels.RationalQuadratic(ard=False, fixed=["alpha"])
+        + kernels.Constant(0.1)
+        + kernels.White(0.01),
+        optimizer=optimization.LBFGS(steps=2),
+        mean="linear",
+    ),
+    "zero mean": GPRegressor(kernels.Matern(2.5), optimizer=None, mean="zero", standardize=False, dtype="float32"),
+    "known noise": GPRegressor(optimizer=None, noise_variance=np.linspace(0.1, 1, 90), mean=LinearMean()),
+    "iterative": GPRegressor(
+        kernels.Matern(1.5) + kernels.Linear(),
+        inference=inference.Iterative(n_samples=8),
+        optimizer=optimization.Adam(steps=2),
+        memory_budget="200MB",
+    ),
+    "iterative float32": GPRegressor(
+        inference=inference.Iterative(solver=solvers.AlternatingProjections(tolerance=1e-3), n_samples=8),
+        optimizer=None,
+        dtype="float32",
+    ),
+    "hutchinson": GPRegressor(
+        inference=inference.Iterative(gradient=gradients.Hutchinson(3), n_samples=4),
+        optimizer=optimization.Adam(steps=1),
+    ),
+}
+
+
+def answers(gp):
+    single = {"random_state": 3}
+    return [
+        gp.predict(X_NEW),
+        *gp.predict(X_NEW, return_std=True),
+        gp.predict(X_NEW, return_std=True, variance="solve")[1],
+        gp.predict(X_NEW, return_cov=True)[1],
+        gp.sample_y(X_NEW, 3, **single),
+        gp.sample_functions(2, **single)(X_NEW),
+        np.array(gp.log_marginal_likelihood(**single)),
+        np.array(gp.score(X, Y if gp.predict(X_NEW).ndim == 2 else Y[:, 0])),
+    ]
+
+
+#: known noise in the targets' units goes with one target
+CASES = [(name, n_targets) for name in MODELS for n_targets in (1, 2) if name != "known noise" or n_targets == 1]
+
+
+@pytest.mark.parametrize(("name", "n_targets"), CASES)
+def test_a_loaded_model_gives_the_same_bits(name, n_targets, tmp_path):
+    gp = MODELS[name].fit(X, Y if n_targets == 2 else Y[:, 0])
+    gp.save(tmp_path / "model.gp")
+    loaded = gigagp.load(tmp_path / "model.gp")
+    for expected, found in zip(answers(gp), answers(loaded), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert loaded.kernel_ == gp.kernel_
+    np.testing.assert_array_equal(loaded.noise_variance_, gp.noise_variance_)
+    assert loaded.history_.to_dict() == gp.history_.to_dict()
+    assert loaded.inference_ == gp.inference_
+    assert loaded.optimizer_ == gp.optimizer_
+    assert loaded.solver_ == gp.solver_
+    assert loaded.engine_ == gp.engine_
+    assert loaded.describe() == gp.describe()
+    # fitted again, it is the same model: the constructor's arguments came along
+    again = loaded.fit(X, Y if n_targets == 2 else Y[:, 0])
+    np.testing.assert_allclose(again.predict(X_NEW), gp.predict(X_NEW), rtol=1e-12)
+    np.testing.assert_array_equal(np.shape(again.noise_variance_), np.shape(gp.noise_variance_))
+    again.save(tmp_path / "again.gp")
+    np.testing.assert_array_equal(gigagp.load(tmp_path / "again.gp").predict(X_NEW), again.predict(X_NEW))
+
+
+def test_loading_solves_nothing(tmp_path, monkeypatch):
+    """An iterative model keeps its solutions: a model of a hundred thousand rows is loaded in a moment."""
+    gp = MODELS["iterative"].fit(X, Y[:, 0])
+    expected = gp.predict(X_NEW, return_std=True)
+    gp.save(tmp_path / "model.gp")
+
+    def refused(*arguments, **named):
+        raise AssertionError
+
+    monkeypatch.setattr(solvers.ConjugateGradients, "solve", refused)
+    loaded = gigagp.load(tmp_path / "model.gp")
+    np.testing.assert_array_equal(loaded.predict(X_NEW, return_std=True), expected)
+    loaded.sample_y(X_NEW, 8)
+    with pytest.raises(AssertionError):
+        loaded.predict(X_NEW, return_cov=True)
+
+
+def test_names_of_columns_travel_with_the_model(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    GPRegressor(optimizer=None).fit(frame, Y[:, 0]).save(tmp_path / "model.gp")
+    loaded = gigagp.load(tmp_path / "model.gp")
+    assert list(loaded.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame[["c", "b", "a"]])
+
+
+def test_what_cannot_be_saved_says_so_and_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.gp"
+    GPRegressor(optimizer=None).fit(X, Y[:, 0]).save(path)
+    before = path.read_bytes()
+    with pytest.raises(InvalidInputError, match=r"saved models hold no code.*Subtract it from y"):
+        GPRegressor(optimizer=None, mean=lambda X: X[:, 0]).fit(X, Y[:, 0]).save(path)
+    with pytest.raises(ValueError, match="not fitted"):
+        GPRegressor().save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_generators_and_meters_do_not_stop_a_model_from_being_saved(tmp_path):
+    gp = GPRegressor(optimizer=None, random_state=np.random.RandomState(0), verbose=gigagp.progress.NoProgress())
+    gp.fit(X, Y[:, 0]).save(tmp_path / "model.gp")
+    np.testing.assert_array_equal(gigagp.load(tmp_path / "model.gp").predict(X_NEW), gp.predict(X_NEW))
+
+
+def test_a_truncated_model_is_a_clear_error(tmp_path):
+    path = tmp_path / "model.gp"
+    GPRegressor(optimizer=None).fit(X, Y[:, 0]).save(path)
+    content = path.read_bytes()
+    for length in (0, 7, 100, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(ModelFileError):
+            gigagp.load(path)
