@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from tables import read_split
+
 from gigagp import GPRegressor, __version__, inference, presets
 from gigagp.metrics import gaussian_nll, rmse
-from tables import read_split
 
 #: The paper's hand-tuned SGD rates; "auto" finds one.
 PAPER_RATES = {"pol": 30, "elevators": 20, "bike": 30, "keggdirected": 20, "protein": 20}

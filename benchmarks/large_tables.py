@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tables import read_split  # noqa: E402
+from tables import read_split
 
-from gigagp import GPRegressor  # noqa: E402
-from gigagp.metrics import coverage, gaussian_nll, rmse  # noqa: E402
+from gigagp import GPRegressor
+from gigagp.metrics import coverage, gaussian_nll, rmse
 
 
 def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:

@@ -74,7 +74,9 @@ def main() -> None:
     print(f"{n:,} rows, {arguments.inputs} inputs, {arguments.dtype}, budget {budget / gib:.2f} GiB")
     print(f"after a fit of 100    {before / gib:6.2f} GiB resident")
     print(f"fit                   {(fitted - before) / gib:6.2f} GiB more at the peak")
-    print(f"fit and predict       {(peak() - before) / gib:6.2f} GiB more at the peak, {arguments.test_rows:,} new rows")
+    print(
+        f"fit and predict       {(peak() - before) / gib:6.2f} GiB more at the peak, {arguments.test_rows:,} new rows"
+    )
     print(f"largest tensor        {spy.largest / gib:6.2f} GiB; n x n would be {n * n * size / gib:.2f} GiB")
     print("within the budget" if peak() - before <= budget else "OVER THE BUDGET")
 

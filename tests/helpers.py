@@ -14,6 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gigagp import kernels
 from gigagp.kernels import Kernel
+from gigagp.model import Model
+from gigagp.optimization import Evaluation, History
+from gigagp.optimization.trace import Trace
+from gigagp.progress import NoProgress
 from gigagp.solvers import Solution
 from gigagp.solvers.base import Solver
 
@@ -219,3 +223,31 @@ class RecordingSolver(Solver):
         solution = self.inner.solve(operator, right_hand_sides, initial, generator, n_targets=n_targets, reuse=reuse)
         self.calls.append(Call(operator, right_hand_sides, initial, n_targets, solution))
         return solution
+
+
+class FunctionObjective:
+    """An objective that is any function of the hyperparameters (by name, natural units), with autograd's gradient."""
+
+    deterministic = True
+    n_rows, n_inputs, target_variance = 10, 2, 1.0
+
+    def __init__(self, function: Callable[[dict[str, Tensor]], Tensor], *, with_values: bool = True) -> None:
+        self.function, self.with_values = function, with_values
+        self.n_observations = 1
+        self.evaluations = 0
+
+    def evaluate(self, model: Model) -> Evaluation:
+        self.evaluations += 1
+        values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+        value = self.function(values)
+        found = torch.autograd.grad(value, list(values.values()), allow_unused=True)
+        gradient = {
+            name: torch.zeros_like(values[name]) if one is None else one
+            for name, one in zip(values, found, strict=True)
+        }
+        return Evaluation(float(value.detach()) if self.with_values else None, gradient)
+
+
+def new_trace() -> Trace:
+    """Return what an optimizer reports to, silent."""
+    return Trace(History(), NoProgress())

@@ -43,6 +43,7 @@ SETTINGS = [
     optimization.Adam(0.3, 4),
     optimization.LBFGS(steps=3),
     optimization.Auto(subset_sizes=(100, 200)),
+    optimization.SubsetStart(optimization.Adam(), n_centroids=3),
     *presets.lin2024("ap", "standard").values(),
 ]
 

@@ -370,6 +370,30 @@ def test_sample_functions_are_functions(method):
         gp.sample_y(X_new, 0)
 
 
+# Validation rows ------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_validation_rows_are_scored_and_not_learned_from(method):
+    X, X_new = points(80, 2).numpy(), points(30, 2, seed=3).numpy()
+    Y = 100 + 7 * draw_targets(kernels.RBF(1.0), torch.from_numpy(np.vstack([X, X_new])), 0.1).numpy()[:, 0]
+    y, y_new = Y[:80], Y[80:]
+    settings = {"kernel": kernels.RBF(), "inference": method, "mean": lambda X: 50 + X[:, 0]}
+    gp = GPRegressor(optimizer=optimization.Adam(steps=3), **settings).fit(X, y, validation=(X_new, y_new))
+    blind = GPRegressor(optimizer=optimization.Adam(steps=3), **settings).fit(X, y)
+    np.testing.assert_array_equal(gp.predict(X_new), blind.predict(X_new))
+    assert blind.history_[0].validation_rmse is None
+    # the first step is evaluated at the start: a fit without an optimizer predicts the same
+    start = GPRegressor(optimizer=None, **settings).fit(X, y)
+    mean, std = start.predict(X_new, return_std=True, include_noise=True)
+    loose = 1e-9 if method == inference.Exact() else 0.2  # from samples, of other draws
+    assert gp.history_[0].validation_rmse == pytest.approx(np.sqrt(np.mean((mean - y_new) ** 2)), rel=1e-6)
+    density = -0.5 * ((y_new - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    assert gp.history_[0].validation_log_likelihood == pytest.approx(density.mean(), abs=loose)
+    with pytest.raises(InvalidInputError, match=r"validation of GPRegressor.fit must have 2 inputs and 1 target"):
+        gp.fit(X, y, validation=(X_new[:, :1], y_new))
+
+
 # What is on the fitted object -----------------------------------------------------------------------------------------
 
 
@@ -383,7 +407,9 @@ def test_what_ran_is_on_the_fitted_object():
     assert exact.n_features_in_ == 2
     assert not hasattr(exact, "feature_names_in_")
     iterative = GPRegressor(inference=inference.Iterative(), optimizer=None).fit(X, y)
-    assert iterative.solver_ == solvers.ConjugateGradients(tolerance=1e-3)
+    assert isinstance(iterative.solver_, solvers.ConjugateGradients)
+    assert iterative.solver_.tolerance <= 0.01
+    assert iterative.solver_.nats is None  # the last solve is for predictions, not for a gradient
     assert iterative.optimizer_ is None
     assert len(iterative.history_) == 0
     assert iterative.posterior_.final_solve.status == "CONVERGED"
@@ -509,4 +535,4 @@ def test_the_memory_budget_bounds_blocks_and_refuses_what_cannot_fit():
     with pytest.raises(gigagp.errors.MemoryBudgetError, match="covariance of 300 points"):
         small.predict(X, return_cov=True)
     large = GPRegressor(inference=inference.Iterative(), optimizer=None).fit(X, y)
-    np.testing.assert_allclose(small.predict(X), large.predict(X), atol=1e-2)
+    np.testing.assert_allclose(small.predict(X), large.predict(X), atol=0.1)  # either stops at a part of the noise

@@ -19,7 +19,7 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Ten
     if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
         msg = (
             f"{what} is not positive definite in {str(matrix.dtype).removeprefix('torch.')} (pivot {int(info)} of "
-            f"{matrix.shape[0]}). Raise noise_variance (repeated rows need some), or use dtype=\"float64\"."
+            f'{matrix.shape[0]}). Raise noise_variance (repeated rows need some), or use dtype="float64".'
         )
         raise NotPositiveDefiniteError(msg)
     return factor

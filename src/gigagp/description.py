@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,8 @@ def describe(estimator: GPRegressor) -> str:
             f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
             f"{final.residual_targets:.2g} (targets), {final.residual_probes:.2g} (probes)"
         )
-    lines.append(f"kernel        {estimator.kernel_!r}"[:400])
+    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # long lists stand in the table below
+    lines.append(f"kernel        {structure}")
     names = getattr(estimator, "feature_names_in_", None)
     y_scale = scaling.y_scale
     lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")

@@ -71,9 +71,7 @@ def lin2024(
     if solver == "cg":
         chosen = solvers.ConjugateGradients(preconditioner=solvers.PivotedCholesky(rank=100), **common)
     elif solver == "ap":
-        chosen = solvers.AlternatingProjections(
-            block_size=block_size, partition="contiguous", coarse_rank=0, **common
-        )
+        chosen = solvers.AlternatingProjections(block_size=block_size, partition="contiguous", coarse_rank=0, **common)
     else:
         chosen = solvers.StochasticGradientDescent(
             batch_size=batch_size, learning_rate=sgd_learning_rate, momentum=0.9, **common

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
 from gigagp.inference.exact import ExactPosterior
 from gigagp.inference.posterior import Posterior, SampleFunctions
@@ -20,9 +20,9 @@ from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
+from gigagp.metrics import gaussian_nll, rmse
 from gigagp.model import NOISE, Model
-from gigagp.optimization import Adam, Auto, History
-from gigagp.optimization.lbfgs import LBFGS
+from gigagp.optimization import LBFGS, Adam, Auto, History, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
@@ -43,7 +43,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         starts.
     inference : Exact, Iterative or "auto", default "auto"
         ``"auto"``: exact up to 3,000 rows where the memory allows, iterative beyond (`gigagp.planning`).
-    optimizer : Auto, Adam, LBFGS, "auto" or None, default "auto"
+    optimizer : Auto, Adam, LBFGS, SubsetStart, "auto" or None, default "auto"
         What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
@@ -130,7 +130,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> Self:
         """Learn the hyperparameters and solve for the posterior.
 
         Parameters
@@ -138,6 +138,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X : array-like of shape (n, d)
         y : array-like of shape (n,) or (n, n_targets)
             Several targets share kernel, noise and solves.
+        validation : (X, y) or None, default None
+            Rows to score at every outer step on all rows; nothing is learned from them. The scores are in
+            ``history_`` (`gigagp.optimization.Step`).
 
         Returns
         -------
@@ -153,14 +156,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         before = vars(self).copy()
         try:
-            return self._fit(X, y)
+            return self._fit(X, y, validation)
         except BaseException:
             # The checks of X set n_features_in_ and the names: a failed refit leaves the old fit whole.
             vars(self).clear()
             vars(self).update(before)
             raise
 
-    def _fit(self, X: Any, y: Any) -> Self:
+    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None) -> Self:
         finite_targets(y)
         X, y = validate_data(
             self,
@@ -192,17 +195,54 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             budget,
         )
         objective = inference.objective(table, spawn(generator))
+        validate = None if validation is None else self._validation(validation, scaling, mean, table)
         history = History()
+        trace = Trace(history, meter, validate)
         with meter:
             if optimizer is not None and model.learned_names():
-                model = optimizer.run(objective, model, Trace(history, meter), spawn(generator))
+                model = optimizer.run(objective, model, trace, spawn(generator))
             meter.start(1, "posterior")
-            posterior = objective.posterior(model, spawn(generator))
+            seed = spawn(generator)
+            try:
+                posterior = objective.posterior(model, seed)
+            except NotPositiveDefiniteError:
+                # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
+                if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
+                    raise
+                posterior = objective.posterior(trace.last_sound, seed)
             meter.step()
         self._one_target = y.ndim == 1
         self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
         self._adopt(posterior, scaling)
         return self
+
+    def _validation(
+        self, validation: tuple[Any, Any], scaling: Scaling, mean: Mean, table: TrainingTable
+    ) -> Callable[[Any], tuple[float, float] | None]:
+        """Return what scores an objective's current posterior on the validation rows."""
+        X, y = check_X_y(*validation, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False)
+        X, y = finite_columns(X, "validation X", None), y.astype(np.float64)
+        finite_targets(y)
+        if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
+            msg = (
+                f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
+                f"{X.shape[1]} and {y[:1].size}."
+            )
+            raise InvalidInputError(msg)
+        points = torch.from_numpy(scaling.inputs(X)).to(table.X)
+        targets = y.reshape(len(y), -1) - mean.offset(X)[:, None]
+
+        def validate(objective: Any) -> tuple[float, float] | None:
+            if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
+                return None
+            predicted, variance = posterior.mean_and_variance(points)
+            noise = self._noise_for(not posterior.model.noise_is_known, points, posterior.model)
+            std = (variance + noise).sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
+            centre = scaling.original(predicted.double().cpu().numpy())
+            flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
+            return rmse(*flat[:2]), -gaussian_nll(*flat)
+
+        return validate
 
     def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
         model = posterior.model
@@ -233,7 +273,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _resolve_optimizer(self) -> Any:
         if self.optimizer == "auto":
             return Auto()
-        if self.optimizer is None or isinstance(self.optimizer, Auto | Adam | LBFGS):
+        if self.optimizer is None or isinstance(self.optimizer, Auto | Adam | LBFGS | SubsetStart):
             return self.optimizer
         msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
         raise InvalidInputError(msg)
@@ -253,8 +293,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         array = array + offset.reshape((-1,) + (1,) * (array.ndim - 1))
         return array[:, 0] if self._one_target else array
 
-    def _noise_for(self, include_noise: bool, X: torch.Tensor) -> torch.Tensor:
-        model = self.posterior_.model
+    @staticmethod
+    def _noise_for(include_noise: bool, X: torch.Tensor, model: Model) -> torch.Tensor:
         if not include_noise:
             return X.new_zeros(X.shape[0])
         if model.noise_is_known:
@@ -304,7 +344,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, points = self._new_inputs(X)
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
-        noise = self._noise_for(include_noise, points)
+        noise = self._noise_for(include_noise, points, self.posterior_.model)
         scale = self.scaling_.y_scale
         if return_cov:
             covariance = self.posterior_.covariance(points) + torch.diag(noise)
@@ -320,7 +360,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         n_samples : int
-            Up to `Iterative.n_samples` cost nothing; more cost a solve.
+            With iterative inference, up to `Iterative.n_samples` (shared by the targets) cost nothing; more cost a solve.
         random_state : int or generator
 
         Returns
@@ -414,6 +454,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             "kernel": posterior.model.kernel.to_dict(),
             "inference": to_plain(self.inference_),
             "optimizer": to_plain(self.optimizer_),
+            "solver": to_plain(self.solver_),
             "history": self.history_.to_dict(),
             "posterior": {"kind": posterior.kind, **posterior_header},
             "one_target": self._one_target,
@@ -445,7 +486,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         estimator._one_target = header["one_target"]
         budget = resolve_budget(estimator.memory_budget, device)
         moved = {name: value.to(device) for name, value in tensors.items()}
-        posterior = restore_posterior(header["posterior"], moved, model, budget, estimator.inference_)
+        posterior = restore_posterior(header["posterior"], moved, model, budget, from_plain(header["solver"]))
         estimator._adopt(posterior, scaling)
         estimator.n_features_in_ = scaling.x_centre.shape[0]
         if header["feature_names"]:

@@ -33,9 +33,7 @@ class GradientEstimator(ABC):
         """Draw new probes for the rows of ``X``."""
 
     @abstractmethod
-    def trace_pair(
-        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def trace_pair(self, solutions: torch.Tensor, right_hand_sides: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return A and C, each (n, s), such that ``sum_j A_j' D C_j / s`` estimates ``tr(H^-1 D)``."""
 
     def gradient(

@@ -53,8 +53,6 @@ class Hutchinson(GradientEstimator):
         vectors = standard_normal(X.shape[0], self.n_probes, generator=generator)
         return _FixedProbes(vectors.sign() if self.law == "rademacher" else vectors)
 
-    def trace_pair(
-        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def trace_pair(self, solutions: torch.Tensor, right_hand_sides: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``H^-1 z`` and ``z``."""
         return solutions, right_hand_sides

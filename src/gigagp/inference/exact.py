@@ -11,6 +11,7 @@ import torch
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
 from gigagp.gradients.exact import Exact as ExactGradient
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import estimate_trend
@@ -55,7 +56,7 @@ class _Factorised:
     value: float
 
 
-class ExactObjective:
+class ExactObjective(TableObjective):
     """The log marginal likelihood with its exact gradient and, on request, the Fisher information.
 
     Parameters
@@ -63,9 +64,8 @@ class ExactObjective:
     table : TrainingTable
     """
 
-    deterministic = True
-
     def __init__(self, table: TrainingTable) -> None:
+        super().__init__(table)
         n = table.n_rows
         size = table.X.element_size()
         require(
@@ -74,20 +74,17 @@ class ExactObjective:
             f"Exact inference on {n:,} rows",
             "Use inference=gigagp.inference.Iterative(), or raise memory_budget.",
         )
-        self.table = table
         self._last: _Factorised | None = None
 
-    n_rows = property(lambda self: self.table.n_rows)
-    n_inputs = property(lambda self: self.table.n_inputs)
-    n_observations = property(lambda self: self.table.n_observations)
-    target_variance = property(lambda self: self.table.target_variance)
+    @property
+    def deterministic(self) -> bool:
+        """Exact numbers are."""
+        return True
 
     def _factorise(self, model: Model) -> _Factorised:
         self._last = None  # free the factor of the last model before the next one is made
         table = self.table
-        matrix = KernelMatrix(
-            model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense"
-        )
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense")
         factor = cholesky(matrix.to_dense())
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
@@ -117,17 +114,24 @@ class ExactObjective:
         )
         return self.table.n_targets * information
 
-    def subset(self, rows: torch.Tensor) -> ExactObjective:
+    def thin(self, rows: torch.Tensor) -> ExactObjective:
         """Return the objective on a subset of the rows."""
-        return ExactObjective(self.table.take_rows(rows))
+        return self.subset(rows)
 
-    thin = subset
+    def current_posterior(self) -> ExactPosterior | None:
+        """Return the posterior where `evaluate` was last called."""
+        state = self._last
+        if state is None:
+            return None
+        return ExactPosterior(state.model, self.table, state.factor, state.solutions, state.coefficients, state.value)
 
-    def posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
+    def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
         """Return the posterior at a model."""
-        state = self._factorise(model)
+        self._factorise(model)
+        posterior = self.current_posterior()
+        assert posterior is not None
         self._last = None
-        return ExactPosterior(model, self.table, state.factor, state.solutions, state.coefficients, state.value)
+        return posterior
 
 
 class ExactPosterior(Posterior):
@@ -171,9 +175,7 @@ class ExactPosterior(Posterior):
         """Return the solver that ran."""
         return "cholesky"
 
-    def mean_and_variance(
-        self, X: torch.Tensor, method: VarianceMethod = "auto"
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance, whatever the method; the variance is right to rounding, about 1e-12 of the prior's."""
         variances = []
         for block in self._blocks(X):
@@ -194,8 +196,9 @@ class ExactPosterior(Posterior):
 
         For samples without the features' error at a few thousand points use `sample_at`.
         """
-        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], n_samples, 4000, generator)
-        noise = standard_normal(self.X.shape[0], n_samples, generator=generator).to(self.X)
+        needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
+        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, 4000, generator)
+        noise = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X)
         matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
         values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
         return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
@@ -220,6 +223,4 @@ class ExactPosterior(Posterior):
     def from_state(cls, tensors: dict[str, torch.Tensor], model: Model, budget: int) -> ExactPosterior:
         """Return the posterior that `state` described."""
         table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
-        return ExactObjective(table).posterior(model, torch.Generator())
-
-
+        return ExactObjective(table).posterior(model)

@@ -75,9 +75,7 @@ class PathwisePosterior(Posterior):
         """Return ``H`` at the posterior's hyperparameters."""
         return KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, memory_budget=self.budget)
 
-    def mean_and_variance(
-        self, X: torch.Tensor, method: VarianceMethod = "auto"
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance.
 
         From the samples the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2`` (relative standard error
@@ -115,12 +113,17 @@ class PathwisePosterior(Posterior):
         return 0.5 * (covariance + covariance.T)
 
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return stored samples, chosen by the generator; a fresh solve where more are asked than stored."""
-        if n_samples <= self.n_samples:
-            chosen = torch.randperm(self.n_samples, generator=generator)[:n_samples]
-            prior = PriorSamples(self.update.prior.draw, self.update.prior.weights[:, chosen])
+        """Return stored samples, chosen by the generator; a fresh solve where more are asked than stored.
+
+        Targets are independent given the hyperparameters, so each takes samples of its own.
+        """
+        needed = n_samples * self.n_targets
+        draw = self.update.prior.draw
+        if needed <= self.n_samples:
+            chosen = torch.randperm(self.n_samples, generator=generator)[:needed]
+            prior = PriorSamples(draw, self.update.prior.weights[:, chosen])
             return PathwiseUpdate(self, prior, self.update.probe_solutions[:, chosen])
-        estimator = Pathwise(n_probes=n_samples)
+        estimator = Pathwise(n_probes=needed, n_features=draw.n_features, law=draw.law)  # type: ignore[arg-type]
         probes = estimator.draw(self.model, self.X, generator)
         assert probes.prior is not None
         matrix = self.matrix()
@@ -155,7 +158,10 @@ class PathwisePosterior(Posterior):
         }
         draw_tensors, draw_header = self.update.prior.draw.state()
         tensors.update({f"prior.draw.{name}": value for name, value in draw_tensors.items()})
-        return tensors, {"draw": draw_header, "final_solve": None if self.final_solve is None else asdict(self.final_solve)}
+        return tensors, {
+            "draw": draw_header,
+            "final_solve": None if self.final_solve is None else asdict(self.final_solve),
+        }
 
     @classmethod
     def from_state(

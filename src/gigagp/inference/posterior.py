@@ -84,9 +84,7 @@ class Posterior(ABC):
         return self.trend(X) + self.cross_product(X, self.target_solutions)
 
     @abstractmethod
-    def mean_and_variance(
-        self, X: torch.Tensor, method: VarianceMethod = "auto"
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function, never negative."""
 
     @abstractmethod
@@ -118,9 +116,9 @@ class PathwiseUpdate:
         self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the samples at the rows of ``X``, shape (m, t, s)."""
+        """Return the samples at the rows of ``X``, each target with samples of its own: (m, t, number of probes / t)."""
         deviations, mean = self.deviations_and_mean(X)
-        return mean[:, :, None] + deviations[:, None, :]
+        return mean[:, :, None] + deviations.reshape(X.shape[0], self.posterior.n_targets, -1)
 
     def deviations_and_mean(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``f_j(x) - K(x, X) u_j`` (m, s), samples of posterior minus mean, and the mean (m, t)."""

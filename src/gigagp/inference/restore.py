@@ -7,20 +7,20 @@ from typing import Any
 import torch
 
 from gigagp.errors import ModelFileError
-from gigagp.inference.exact import Exact, ExactPosterior
-from gigagp.inference.iterative import Iterative
+from gigagp.inference.exact import ExactPosterior
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
 from gigagp.model import Model
+from gigagp.solvers import Solver
 
 
 def restore_posterior(
-    header: dict[str, Any], tensors: dict[str, torch.Tensor], model: Model, budget: int, inference: Exact | Iterative
+    header: dict[str, Any], tensors: dict[str, torch.Tensor], model: Model, budget: int, solver: Solver | str
 ) -> Posterior:
     """Return the posterior that was saved."""
     if header["kind"] == ExactPosterior.kind:
         return ExactPosterior.from_state(tensors, model, budget)
-    if header["kind"] == PathwisePosterior.kind and isinstance(inference, Iterative):
-        return PathwisePosterior.from_state(tensors, header, model, budget, inference.final_solver())
+    if header["kind"] == PathwisePosterior.kind and isinstance(solver, Solver):
+        return PathwisePosterior.from_state(tensors, header, model, budget, solver)
     msg = f"the model file holds a posterior of an unknown kind: {header['kind']!r}."
     raise ModelFileError(msg)

@@ -63,3 +63,8 @@ class TrainingTable:
     def take_rows(self, rows: torch.Tensor) -> TrainingTable:
         """Return the table of some rows."""
         return replace(self, X=self.X[rows], Y=self.Y[rows])
+
+    def nearest(self, row: int, count: int) -> torch.Tensor:
+        """Return the indices of the rows nearest to one, itself included, sorted."""
+        distances = torch.linalg.vector_norm(self.X - self.X[row], dim=1)
+        return torch.topk(distances, count, largest=False).indices.sort().values

@@ -28,7 +28,5 @@ def estimate_trend(
         return targets.new_zeros(0, targets.shape[1])
     gram = basis.double().T @ basis_solutions.double()
     gram = 0.5 * (gram + gram.T)  # approximate solves leave it slightly unsymmetric
-    coefficients = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (
-        basis_solutions.double().T @ targets.double()
-    )
+    coefficients = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (basis_solutions.double().T @ targets.double())
     return coefficients.to(targets)

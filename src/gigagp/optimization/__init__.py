@@ -6,5 +6,17 @@ from gigagp.optimization.history import History, SolveRecord, Step
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.subset_start import SubsetStart
 
-__all__ = ["LBFGS", "Adam", "Auto", "Evaluation", "History", "Objective", "ParameterSpace", "SolveRecord", "Step"]
+__all__ = [
+    "LBFGS",
+    "Adam",
+    "Auto",
+    "Evaluation",
+    "History",
+    "Objective",
+    "ParameterSpace",
+    "SolveRecord",
+    "Step",
+    "SubsetStart",
+]

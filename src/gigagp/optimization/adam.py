@@ -10,7 +10,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
-from gigagp.optimization.trace import Trace
+from gigagp.optimization.trace import Trace, in_range
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,5 @@ class Adam:
             second = self.beta2 * second + (1 - self.beta2) * gradient.square()
             corrected = (second / (1 - self.beta2**step)).sqrt() + self.epsilon
             vector = vector - self.learning_rate * (first / (1 - self.beta1**step)) / corrected
-        return space.decode(vector) if bool(torch.isfinite(vector).all()) else trace.stop(space, vector, best, "adam")
+        last = space.decode(vector)
+        return last if in_range(last) else trace.stop(space, vector, best, "adam")

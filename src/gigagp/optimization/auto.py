@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.objective import FisherObjective, Objective
@@ -84,8 +84,9 @@ class Auto:
             rows = torch.randperm(n, generator=generator)[:size].sort().values
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
-            vector, information = self._score(subset, space, prior, vector, trace, generator)
-        if not self.polish_steps or information is None:
+            vector, information = self._score(subset, space, prior, vector, information, trace, generator)
+        # A table no larger than the subsets has been fitted as a whole, and exactly.
+        if not self.polish_steps or information is None or min(self.subset_sizes) >= n:
             return ParameterSpace(model, "log").decode(vector)
         if self.middle_size and n >= 2 * self.middle_size:
             rows = torch.randperm(n, generator=generator)[: self.middle_size].sort().values
@@ -103,18 +104,19 @@ class Auto:
         space: ParameterSpace,
         prior: WeakPrior,
         vector: torch.Tensor,
+        known: torch.Tensor | None,
         trace: Trace,
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fisher scoring with Levenberg damping; returns the best point and its information per observation."""
+        """Fisher scoring with Levenberg damping; returns the best point and its information per observation.
+
+        ``known`` is the information of the subset before, None for the first.
+        """
         n, stage = objective.n_observations, f"subset {objective.n_rows}"
         probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
         def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:
-            try:
-                outcome = trace.evaluate(objective, space, x, stage)
-            except NotPositiveDefiniteError:
-                return None
+            outcome = trace.evaluate(objective, space, x, stage)
             if outcome is None or outcome[0].value is None:
                 return None
             value = (prior.penalty(x) - outcome[0].value) / n
@@ -123,7 +125,9 @@ class Auto:
 
         best = evaluate(vector)
         if best is None:
-            return trace.stop(space, vector, None, stage)  # type: ignore[return-value]  # raises
+            trace.stop(space, vector, None if known is None else space.decode(vector), stage)  # raises at the first
+            assert known is not None
+            return vector, known
         damping = _DAMPING
         for _ in range(self.subset_steps - 1):
             value, gradient, information = best

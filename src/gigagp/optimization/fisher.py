@@ -36,7 +36,7 @@ def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
         }
     if isinstance(kernel, StationaryKernel):
         return _stationary(kernel, X, vectors)
-    return _by_forward_differentiation(kernel, X, vectors)
+    return _by_differentiation(kernel, X, vectors)
 
 
 def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -70,7 +70,7 @@ def _times(scaled: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     return (scaled[:, :, None] * vectors[:, None, :]).reshape(vectors.shape[0], -1)
 
 
-def _by_forward_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
+def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
     products = {}
     for name, value in kernel.parameters().items():
 
@@ -79,12 +79,20 @@ def _by_forward_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.
             return moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
 
         directions = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
-        products[name] = torch.stack([torch.func.jvp(product, (value,), (unit,))[1] for unit in directions])
+        # Two backward passes. Forward mode (torch.func.jvp) needs one, but loads TorchScript for it: a second, and a
+        # warning that it is deprecated.
+        jvp = torch.autograd.functional.jvp
+        products[name] = torch.stack([jvp(product, value, unit)[1] for unit in directions])
     return products
 
 
 def fisher_information(
-    model: Model, X: torch.Tensor, factor: torch.Tensor, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor
+    model: Model,
+    X: torch.Tensor,
+    factor: torch.Tensor,
+    space: ParameterSpace,
+    vector: torch.Tensor,
+    probes: torch.Tensor,
 ) -> torch.Tensor:
     """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``.
 

@@ -55,6 +55,9 @@ class Step:
         Where the evaluation was made, in natural units.
     solve : SolveRecord or None
         The linear solve behind it; None for a Cholesky factor.
+    validation_rmse, validation_log_likelihood : float or None
+        On the validation rows given to ``fit``, in the target's units; None without them, and in steps that see only
+        a subset of the rows or whose solutions are no posterior (Hutchinson's probes).
     """
 
     stage: str
@@ -63,6 +66,19 @@ class Step:
     gradient_norm: float
     hyperparameters: dict[str, float | list[float]]
     solve: SolveRecord | None = None
+    validation_rmse: float | None = None
+    validation_log_likelihood: float | None = None
+
+
+_PLAIN = (
+    "stage",
+    "seconds",
+    "objective",
+    "gradient_norm",
+    "hyperparameters",
+    "validation_rmse",
+    "validation_log_likelihood",
+)
 
 
 @dataclass
@@ -97,12 +113,9 @@ class History:
     def to_dict(self) -> dict[str, list[object]]:
         """Return plain lists, one for each field; what a step does not have is None."""
         rows = [asdict(step) for step in self.steps]
-        columns: dict[str, list[object]] = {
-            name: [row[name] for row in rows] for name in ("stage", "seconds", "objective", "gradient_norm")
-        }
+        columns: dict[str, list[object]] = {name: [row[name] for row in rows] for name in _PLAIN}
         for name in SolveRecord.__dataclass_fields__:
             columns[name] = [None if row["solve"] is None else row["solve"][name] for row in rows]
-        columns["hyperparameters"] = [row["hyperparameters"] for row in rows]
         return columns
 
     @classmethod
@@ -113,8 +126,7 @@ class History:
             solve = None
             if columns["iterations"][i] is not None:
                 solve = SolveRecord(**{name: columns[name][i] for name in SolveRecord.__dataclass_fields__})
-            named = {k: columns[k][i] for k in ("stage", "seconds", "objective", "gradient_norm", "hyperparameters")}
-            history.append(Step(**named, solve=solve))
+            history.append(Step(**{name: columns[name][i] for name in _PLAIN}, solve=solve))
         return history
 
 

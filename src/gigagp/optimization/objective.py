@@ -34,8 +34,10 @@ class Evaluation:
 class Objective(Protocol):
     """The log marginal likelihood of a model on one table."""
 
-    #: the same model gives the same numbers (exact, or with frozen probes)
-    deterministic: bool
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same model gives the same numbers (exact, or with frozen probes)."""
+        ...
 
     @property
     def n_rows(self) -> int:
@@ -63,6 +65,10 @@ class Objective(Protocol):
 
     def subset(self, rows: torch.Tensor) -> FisherObjective:
         """Return the exact objective on a subset of the rows."""
+        ...
+
+    def nearest(self, row: int, count: int) -> torch.Tensor:
+        """Return the indices of the ``count`` rows nearest to a row, itself included, sorted."""
         ...
 
     def thin(self, rows: torch.Tensor) -> Objective:

@@ -2,8 +2,7 @@
 
 Two things differ from a textbook L-BFGS. No step changes an unconstrained hyperparameter by more than a cap: without
 it the second step of L-BFGS-B can run to every bound at once and stay there (measured on pol). And where only the
-gradient is known (iterative inference has no value) a full step is taken and the cap is halved when the gradient
-has doubled.
+gradient is known (iterative inference has no value) a step is shortened when the slope along it has turned up again.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
 Metric = Callable[[torch.Tensor], torch.Tensor]
 
 _ARMIJO = 1e-4
+#: Without values: a step is too long when the slope at its end is up again, by this share of the slope at its start.
+_OVERSHOT = 0.5
 _BACKTRACKS = 6
 
 
@@ -69,20 +70,22 @@ def minimise(
     finite : bool
         False when the loop had to end at a point that is not finite; ``vector`` is then the last finite one.
     """
+    if not start.numel():
+        return start, start, True
     outcome = evaluate(start)
     vector = start
     if outcome is None:
         return vector, torch.zeros_like(vector), False
     value, gradient = outcome
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-    cap, small = settings.max_change, 0
+    small = 0
     for iteration in range(settings.steps + 1):
         step = -_inverse_product(gradient, pairs, metric)
         if not float(step @ gradient) < 0:  # curvature pairs of a noisy gradient can spoil the metric
             pairs.clear()
             step = -_inverse_product(gradient, pairs, metric)
         predicted = -0.5 * float(step @ gradient)
-        step = step * min(1.0, cap / max(float(step.abs().max()), 1e-300)) if step.numel() else step
+        step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         small = small + 1 if predicted < settings.tolerance else 0
         if small >= settings.patience or iteration == settings.steps:
             break
@@ -90,8 +93,6 @@ def minimise(
         if found is None:  # no decrease left, or nothing finite
             return vector, torch.zeros_like(vector), finite
         new_vector, new_value, new_gradient = found
-        if value is None and float(new_gradient.abs().max()) > 2 * float(gradient.abs().max()):
-            cap *= 0.5
         moved, change = new_vector - vector, new_gradient - gradient
         if float(moved @ change) > 1e-10 * float(moved.norm() * change.norm()):
             pairs.append((moved, change))
@@ -108,19 +109,25 @@ def _search(
     Also returns whether any point was finite.
     """
     slope, length, finite = float(step @ gradient), 1.0, False
-    for _ in range(_BACKTRACKS if value is not None else 2):
+    for _ in range(_BACKTRACKS if value is not None else 3):
         trial = vector + length * step
         outcome = evaluate(trial)
-        if outcome is not None:
-            finite = True
-            new_value, new_gradient = outcome
-            if value is None or new_value is None or new_value <= value + _ARMIJO * length * slope:
+        if outcome is None:
+            length *= 0.25
+            continue
+        finite = True
+        new_value, new_gradient = outcome
+        if value is not None and new_value is not None:
+            if new_value <= value + _ARMIJO * length * slope:
                 return (trial, new_value, new_gradient), True
             # minimum of the parabola through both values and the slope, kept inside the step
             curvature = 2 * (new_value - value - length * slope)
             length *= min(max(-slope * length / curvature, 0.1), 0.5) if curvature > 0 else 0.5
         else:
-            length *= 0.25
+            new_slope = float(step @ new_gradient)
+            if new_slope <= _OVERSHOT * -slope:
+                return (trial, None, new_gradient), True
+            length *= max(slope / (slope - new_slope), 0.1)  # where the line through both slopes is zero
     return None, finite
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
@@ -10,6 +13,9 @@ from gigagp.optimization.history import History, Step, natural_values
 from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.progress import Meter
+
+#: From an objective to its scores on validation rows, or None where it has no posterior at hand.
+Validate = Callable[[Objective], "tuple[float, float] | None"]
 
 
 class Trace:
@@ -21,11 +27,16 @@ class Trace:
         Where steps are recorded.
     meter : Meter
         Where they are shown.
+    validate : callable or None
+        Scores an objective where it was last evaluated.
     """
 
-    def __init__(self, history: History, meter: Meter) -> None:
+    def __init__(self, history: History, meter: Meter, validate: Validate | None = None) -> None:
         self.history = history
         self.meter = meter
+        self.validate = validate
+        #: the model of the last evaluation that was finite
+        self.last_sound: Model | None = None
         self._singular: NotPositiveDefiniteError | None = None
 
     def evaluate(
@@ -38,12 +49,15 @@ class Trace:
         model = space.decode(vector)
         self._singular = None
         try:
-            evaluation = objective.evaluate(model) if _in_range(model) else _not_finite(model)
+            evaluation = objective.evaluate(model) if in_range(model) else _not_finite(model)
         except NotPositiveDefiniteError as error:
             self._singular, evaluation = error, _not_finite(model)
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
-        step = Step(stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve)
+        scores = (self.validate(objective) if self.validate is not None else None) or (None, None)
+        step = Step(
+            stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve, *scores
+        )
         self.history.append(step)
         fields: dict[str, object] = {"stage": stage, "gradient": norm}
         if evaluation.value is not None:
@@ -51,9 +65,14 @@ class Trace:
         if evaluation.solve is not None:
             fields["residual"] = evaluation.solve.residual_targets
             fields["epochs"] = evaluation.solve.epochs
+        if scores[0] is not None:
+            fields["validation RMSE"] = scores[0]
         self.meter.step(**fields)
-        finite_value = evaluation.value is None or torch.isfinite(torch.tensor(evaluation.value)).item()
-        return (evaluation, gradient) if finite_value and bool(torch.isfinite(gradient).all()) else None
+        finite_value = evaluation.value is None or math.isfinite(evaluation.value)
+        if not finite_value or not bool(torch.isfinite(gradient).all()):
+            return None
+        self.last_sound = model
+        return evaluation, gradient
 
     def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
         """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""
@@ -61,7 +80,9 @@ class Trace:
         values = space.flatten(space.decode(vector).parameters())
         sound = torch.isfinite(values) & (values > 0)
         bad = next((label for label, is_sound in zip(space.labels, sound, strict=True) if not is_sound), None)
-        cause = f"hyperparameter {bad} is not finite" if bad else "the likelihood or its gradient is not finite"
+        cause = (
+            f"hyperparameter {bad} left the range of float64" if bad else "the likelihood or its gradient is not finite"
+        )
         if self._singular is not None:
             cause = "the kernel matrix is not positive definite"
         if best is None and self._singular is not None:
@@ -80,7 +101,7 @@ class Trace:
         return best
 
 
-def _in_range(model: Model) -> bool:
+def in_range(model: Model) -> bool:
     """Whether every hyperparameter is a positive finite number: a wild step can leave the range of float64."""
     return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in model.parameters().values())
 

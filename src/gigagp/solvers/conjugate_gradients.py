@@ -174,7 +174,7 @@ class _Run:
             claimed = self._met(norms * margin)
             stuck = self._stuck(norms)
             if claimed or stuck or (self._refresh_due() and bool((problem.drift > 0.01 * norms).any())):
-                ended = self._compare_with_truth(norms, margin, must_restart=claimed or stuck)
+                ended = self._compare_with_truth(norms, margin, claimed=claimed, stuck=stuck)
                 if ended is not None:
                     return ended
             if self.iterations >= budget:
@@ -184,7 +184,7 @@ class _Run:
             if bool(coefficients.alpha.any()):
                 problem.account(step_norms, norms, recurrence.operator_size)
 
-    def _compare_with_truth(self, norms: torch.Tensor, margin: float, *, must_restart: bool) -> Status | None:
+    def _compare_with_truth(self, norms: torch.Tensor, margin: float, *, claimed: bool, stuck: bool) -> Status | None:
         """Compute the true residual, and replace the running one where the two have parted.
 
         Where they agree the recurrence goes on with its own residual: a replaced one is not conjugate to the
@@ -194,14 +194,15 @@ class _Run:
         believed = self.rule.excess(norms)
         residual = problem.true_residual()
         difference = problem.norm(residual - problem.residual)
-        if not must_restart and bool((difference <= 0.1 * norms).all()):
+        if not (claimed or stuck) and bool((difference <= 0.1 * norms).all()):
             problem.drift.copy_(difference)
             return None
         norms = problem.refresh(residual)
         if self._met(norms * margin):
             return Status.CONVERGED
         truth = self.rule.excess(norms)
-        self._idle = self._idle + 1 if truth > max(1.5 * believed, 0.7 * self._best_true) else 0
+        parted = stuck or truth > 1.5 * believed
+        self._idle = self._idle + 1 if parted and truth > 0.7 * self._best_true else 0
         self._best_true = min(self._best_true, truth)
         if self._idle >= _PATIENCE:
             return Status.STAGNATED

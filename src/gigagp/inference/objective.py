@@ -1,0 +1,79 @@
+"""What every objective on a table shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.table import TrainingTable
+from gigagp.model import Model
+from gigagp.optimization.objective import Evaluation
+
+if TYPE_CHECKING:
+    from gigagp.inference.exact import ExactObjective
+
+
+class TableObjective(ABC):
+    """The log marginal likelihood of a model on a table; see `gigagp.optimization.Objective`.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    """
+
+    def __init__(self, table: TrainingTable) -> None:
+        self.table = table
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return self.table.n_rows
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of the inputs."""
+        return self.table.n_inputs
+
+    @property
+    def n_observations(self) -> int:
+        """Rows times targets."""
+        return self.table.n_observations
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets."""
+        return self.table.target_variance
+
+    @property
+    @abstractmethod
+    def deterministic(self) -> bool:
+        """Whether the same model gives the same numbers."""
+
+    @abstractmethod
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return value (None where it is not known) and gradient."""
+
+    def subset(self, rows: torch.Tensor) -> ExactObjective:
+        """Return the exact objective on a subset of the rows."""
+        from gigagp.inference.exact import ExactObjective
+
+        return ExactObjective(self.table.take_rows(rows))
+
+    @abstractmethod
+    def thin(self, rows: torch.Tensor) -> TableObjective:
+        """Return the objective of the same inference on a subset of the rows."""
+
+    def nearest(self, row: int, count: int) -> torch.Tensor:
+        """Return the indices of the rows nearest to one, itself included, sorted."""
+        return self.table.nearest(row, count)
+
+    @abstractmethod
+    def current_posterior(self) -> Posterior | None:
+        """Return the posterior where `evaluate` was last called, if it costs no further solve."""
+
+    @abstractmethod
+    def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the posterior at a model."""

@@ -1,0 +1,154 @@
+"""The iterative objective: which probes, which starts, which solver, and one solve for everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from gigagp import kernels, solvers
+from gigagp.gradients import Exact, Hutchinson, Pathwise
+from gigagp.inference import Iterative
+from gigagp.inference.table import TrainingTable
+from gigagp.means import LinearMean
+from gigagp.model import NOISE, Model
+from helpers import RecordingSolver, draw_targets, generator, points
+
+X = points(80, 2)
+Y = draw_targets(kernels.Matern(1.5, 1.0), X, 0.1, columns=2)
+MODEL = Model(kernels.Matern(1.5, 1.0, 1.0).bind(2), LinearMean(), torch.tensor(0.1, dtype=torch.float64))
+FINISHED = solvers.ConjugateGradients(tolerance=1e-9)
+
+
+def objective_of(settings, *, seed=0):
+    return settings.objective(TrainingTable(X, Y, LinearMean(), 2**30), generator(seed))
+
+
+def recorded(**settings):
+    solver = RecordingSolver(FINISHED)
+    return solver, objective_of(Iterative(solver=solver, **settings))
+
+
+def moved(step):
+    return MODEL.replace({NOISE: MODEL.noise_variance * (1 + 0.1 * step)})
+
+
+def test_what_auto_means():
+    resolved = Iterative().resolve()
+    assert resolved.solver == solvers.ConjugateGradients(tolerance=0.01, nats=(1.0, 10.0))
+    assert resolved.gradient == Pathwise(n_probes=16)
+    assert resolved.warm_start == "subspace"
+    assert objective_of(Iterative())._warm.kind == "subspace"
+    assert objective_of(Iterative(warm_start="previous"))._warm.kind == "previous"
+    assert objective_of(Iterative(warm_start=False))._warm.kind == "none"
+    assert "ConjugateGradients" in Iterative().describe()
+    assert "warm start: none" in Iterative(warm_start=False).describe()
+
+
+def test_targets_basis_and_probes_are_one_solve():
+    solver, objective = recorded(gradient=Pathwise(5))
+    objective.evaluate(MODEL)
+    (call,) = solver.calls
+    assert call.right_hand_sides.shape == (80, 2 + 3 + 5)
+    assert torch.equal(call.right_hand_sides[:, :2], Y)
+    assert torch.equal(call.right_hand_sides[:, 2:5], torch.cat([torch.ones(80, 1).double(), X], 1))
+    assert call.n_targets == 5
+    assert call.initial is None
+    assert objective.last_solution is call.solution
+
+
+@pytest.mark.parametrize("warm_start", ["previous", "subspace"])
+def test_warm_starts_freeze_probes_and_start_from_the_past(warm_start):
+    solver, objective = recorded(gradient=Hutchinson(4), warm_start=warm_start)
+    for step in range(3):
+        objective.evaluate(moved(step))
+    first, *others = (call.right_hand_sides for call in solver.calls)
+    assert all(torch.equal(first, other) for other in others)
+    assert [call.initial is None for call in solver.calls] == [True, False, False]
+    assert objective.deterministic
+
+
+def test_cold_starts_redraw_probes_and_start_from_zero():
+    solver, objective = recorded(gradient=Hutchinson(4), warm_start=False)
+    for step in range(3):
+        objective.evaluate(moved(step))
+    probes = [call.right_hand_sides[:, 5:] for call in solver.calls]
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(probes))
+    assert all(call.initial is None for call in solver.calls)
+    assert not objective.deterministic
+    assert objective_of(Iterative(gradient=Exact(), warm_start=False)).deterministic
+
+
+def test_warm_starts_save_iterations():
+    def iterations(warm_start):
+        solver, objective = recorded(gradient=Pathwise(4), warm_start=warm_start)
+        for step in range(6):
+            objective.evaluate(moved(0.05 * step))
+        return sum(call.solution.iterations for call in solver.calls[1:])
+
+    assert iterations("subspace") < iterations("previous") < iterations(False)
+
+
+def test_the_same_model_again_takes_no_iteration():
+    solver, objective = recorded(gradient=Pathwise(4), warm_start="previous")
+    first = objective.evaluate(MODEL).gradient
+    again = objective.evaluate(MODEL).gradient
+    assert solver.calls[1].solution.iterations == 0
+    for name, value in first.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-7, atol=1e-7)
+
+
+def test_seeds_choose_the_probes():
+    def gradient(seed):
+        return objective_of(Iterative(), seed=seed).evaluate(MODEL).gradient["lengthscale"]
+
+    assert torch.equal(gradient(1), gradient(1))
+    assert not torch.equal(gradient(1), gradient(2))
+
+
+def test_records_say_what_the_solves_did():
+    objective = objective_of(Iterative(gradient=Pathwise(4)))
+    record = objective.evaluate(MODEL).solve
+    solution = objective.last_solution
+    assert record.residual_targets == float(solution.relative_residual[:5].max())
+    assert record.residual_probes == float(solution.relative_residual[5:].mean())
+    assert (record.iterations, record.epochs) == (solution.iterations, solution.epochs)
+    assert record.status == "CONVERGED"
+    no_probes = objective_of(Iterative(gradient=Exact())).evaluate(MODEL).solve
+    assert no_probes.residual_probes is None
+    assert no_probes.nats_probes is None
+
+
+def test_the_last_solve_is_as_tight_as_it_was_asked_to_be():
+    for settings, tolerance in (
+        (Iterative(solver=solvers.AlternatingProjections(tolerance=0.05)), 0.05),
+        (Iterative(solver=solvers.AlternatingProjections(tolerance=0.05), final_tolerance=1e-6), 1e-6),
+        (Iterative(final_tolerance=1e-7), 1e-7),
+    ):
+        posterior = objective_of(settings).posterior(MODEL, generator())
+        assert posterior.solver.tolerance == tolerance
+        assert posterior.final_solve.residual_targets <= tolerance
+
+
+def test_the_automatic_last_solve_keeps_errors_below_the_noise():
+    """Little noise asks for a smaller residual: in the units of the targets it stays far below the noise."""
+    for noise in (1e-6, 1e-3, 0.1):
+        model = MODEL.replace({NOISE: torch.tensor(noise, dtype=torch.float64)})
+        targets = draw_targets(kernels.Matern(1.5, 1.0), X, noise)
+        table = TrainingTable(X, targets, LinearMean(), 2**30)
+        posterior = Iterative().objective(table, generator()).posterior(model, generator())
+        residual = posterior.final_solve.residual_targets * float(targets.norm()) / 80**0.5
+        assert residual <= 0.06 * noise**0.5
+
+
+def test_an_objective_of_fewer_rows():
+    objective = objective_of(Iterative(gradient=Pathwise(4)))
+    rows = torch.arange(0, 80, 2)
+    thin = objective.thin(rows)
+    assert thin.n_rows == 40
+    assert thin.settings == objective.settings
+    assert thin.evaluate(MODEL).value is None
+    exact = objective.subset(rows)
+    assert exact.n_rows == 40
+    assert exact.evaluate(MODEL).value is not None

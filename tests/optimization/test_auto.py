@@ -1,0 +1,138 @@
+"""The default outer loop: it recovers what drew the data, and never lets the noise collapse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp import GPRegressor, inference, kernels, optimization
+from gigagp.inference.exact import ExactObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.means import ZeroMean
+from gigagp.model import Model
+from gigagp.optimization import Auto, ParameterSpace
+from helpers import draw_targets, generator, new_trace, points
+
+PLAIN = {"standardize": False, "mean": "zero"}
+
+
+@pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()], ids=["exact", "iterative"])
+@pytest.mark.parametrize(
+    "kernel", [kernels.Matern(1.5, [0.6, 2.5], 1.5), kernels.RBF([1.5, 0.7], 0.5)], ids=["matern", "rbf"]
+)
+def test_hyperparameters_that_drew_the_data_are_recovered(kernel, method):
+    """Within four of the standard errors that the Fisher information promises."""
+    X, noise = points(700, 2) * 1.5, 0.04
+    truth = Model(kernel.bind(2), ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+    y = draw_targets(kernel, X, noise, seed=1)
+    space = ParameterSpace(truth, "log")
+    objective = ExactObjective(TrainingTable(X, y, ZeroMean(), 2**30))
+    objective.evaluate(truth)
+    information = objective.fisher(space, space.encode(truth), points(700, 100, seed=5))
+    standard_errors = torch.linalg.inv(information).diagonal().sqrt()
+    blank = type(kernel)(1.5) if isinstance(kernel, kernels.Matern) else kernels.RBF()
+    gp = GPRegressor(blank, method, **PLAIN).fit(X.numpy(), y[:, 0].numpy())
+    found = space.encode(gp.posterior_.model)
+    # sixteen probes add their own error to the gradient of iterative inference
+    widening = 1.0 if method == inference.Exact() else (1 + 1 / 16) ** 0.5
+    assert bool(((found - space.encode(truth)).abs() <= 4 * widening * standard_errors).all())
+    start = space.encode(Model(blank.bind(2), ZeroMean(), torch.tensor(0.09, dtype=torch.float64)))
+    assert bool(((start - space.encode(truth)).abs() > 4 * widening * standard_errors).any())  # something was learned
+
+
+def test_it_needs_few_gradients_and_reaches_what_lbfgs_reaches():
+    X = points(400, 3)
+    y = draw_targets(kernels.Matern(1.5, [0.7, 1.5, 4.0]), X, 0.05)[:, 0]
+    auto = GPRegressor(inference=inference.Exact()).fit(X.numpy(), y.numpy())
+    lbfgs = GPRegressor(inference=inference.Exact(), optimizer=optimization.LBFGS(tolerance=1e-7)).fit(
+        X.numpy(), y.numpy()
+    )
+    gap = lbfgs.log_marginal_likelihood().value - auto.log_marginal_likelihood().value
+    assert gap < 0.005 * 400
+    assert len(auto.history_) <= 25
+    assert {step.stage for step in auto.history_} == {"subset 400", "all rows"}
+
+
+def discrete_table(n, d=8, seed=0):
+    """A table like pol: eleven levels, most rows at the lowest, exactly repeated targets, irrelevant inputs."""
+    X = points(n, d, seed=seed)
+    score = X[:, 0] * 1.5 + torch.sin(2 * X[:, 1]) + 0.5 * X[:, 2]
+    return X.numpy(), (10 * torch.clamp(torch.round(2 * score), 0, 10)).numpy()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [40, 300])
+def test_the_noise_never_collapses_on_discrete_targets(n, seed):
+    X, y = discrete_table(n, seed=seed)
+    gp = GPRegressor(random_state=seed).fit(X, y)
+    assert gp.noise_variance_ > 1e-3
+    assert np.all(gp.kernel_.lengthscale.numpy() < 1e3)
+    X_test, y_test = discrete_table(500, seed=100 + seed)
+    mean, std = gp.predict(X_test, return_std=True, include_noise=True)
+    nll = 0.5 * np.mean(((y_test - mean) / std) ** 2 + 2 * np.log(std / y.std()) + np.log(2 * np.pi))
+    assert nll < 1.5  # predicting the training mean with its deviation is 1.42
+
+
+def test_the_likelihood_alone_does_collapse():
+    """The control: on few rows without the prior the noise (or its standing in) runs away."""
+    collapsed = []
+    for seed in range(4):
+        X, y = discrete_table(40, seed=seed)
+        found = GPRegressor(optimizer=optimization.LBFGS(steps=200, tolerance=1e-9)).fit(X, y)
+        collapsed.append(found.noise_variance_ < 1e-3 or bool((found.kernel_.lengthscale > 1e3).any()))
+    assert any(collapsed)
+
+
+def test_subsets_are_used_on_larger_tables():
+    X = points(260, 2)
+    y = draw_targets(kernels.RBF(1.0), X, 0.1)[:, 0]
+    auto = Auto(subset_sizes=(50, 100, 200), middle_size=120, polish_steps=3)
+    gp = GPRegressor(inference=inference.Iterative(), optimizer=auto).fit(X.numpy(), y.numpy())
+    stages = list(dict.fromkeys(step.stage for step in gp.history_))
+    # 200 rows are more than half of the table: such a subset would cost what all rows cost
+    assert stages == ["subset 50", "subset 100", "subset 120", "all rows"]
+    assert all((step.objective is None) == (step.stage in ("subset 120", "all rows")) for step in gp.history_)
+    assert all((step.solve is None) == (step.objective is not None) for step in gp.history_)
+    subset_only = GPRegressor(inference=inference.Iterative(), optimizer=Auto((50,), polish_steps=0)).fit(
+        X.numpy(), y.numpy()
+    )
+    assert {step.stage for step in subset_only.history_} == {"subset 50"}
+
+
+def test_known_noise_goes_with_its_rows():
+    """Each subset has the noise of its own rows: rows known to be bad do not spoil the fit."""
+    X = points(240, 1)
+    noise = torch.full((240,), 1e-2).double()
+    noise[::2] = 25.0
+    y = torch.sin(2 * X[:, 0]) + noise.sqrt() * torch.randn(240, generator=generator(3), dtype=torch.float64)
+    optimizer = Auto(subset_sizes=(60, 100))
+    gp = GPRegressor(kernels.RBF(), noise_variance=noise.numpy(), optimizer=optimizer).fit(X.numpy(), y.numpy())
+    grid = np.linspace(-1.5, 1.5, 50)[:, None]
+    assert np.abs(gp.predict(grid) - np.sin(2 * grid[:, 0])).max() < 0.2
+    blind = GPRegressor(kernels.RBF(), optimizer=optimizer).fit(X.numpy(), y.numpy())  # the control
+    assert np.abs(blind.predict(grid) - np.sin(2 * grid[:, 0])).max() > 0.4
+
+
+def test_several_targets_weigh_as_observations():
+    """The same column five times is five times the data; the maximum is nearly the same."""
+    X = points(150, 2)
+    y = draw_targets(kernels.RBF(1.0), X, 0.1)
+    alone = GPRegressor(kernels.RBF(), **PLAIN).fit(X.numpy(), y[:, 0].numpy())
+    repeated = GPRegressor(kernels.RBF(), **PLAIN).fit(X.numpy(), y.expand(-1, 5).numpy())
+    for name, value in alone.posterior_.model.parameters().items():
+        torch.testing.assert_close(repeated.posterior_.model.parameters()[name], value, rtol=0.15, atol=0)
+
+
+def test_the_same_generator_gives_the_same_path():
+    X = points(120, 2)
+    y = draw_targets(kernels.RBF(1.0), X, 0.1)
+    objective = ExactObjective(TrainingTable(X, y, ZeroMean(), 2**30))
+    start = Model(kernels.RBF(1.0).bind(2), ZeroMean(), torch.tensor(0.3).double())
+    space = ParameterSpace(start, "log")
+
+    def path(seed):
+        return space.encode(Auto((40,)).run(objective, start, new_trace(), generator(seed)))
+
+    assert torch.equal(path(1), path(1))
+    assert not torch.equal(path(1), path(2))

@@ -1,0 +1,161 @@
+"""The Fisher information against the dense formula, the derivative products behind it, and the prior on top."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gigagp.inference.exact import ExactObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, White
+from gigagp.means import ZeroMean
+from gigagp.model import NOISE, Model
+from gigagp.optimization import ParameterSpace
+from gigagp.optimization.fisher import damped_inverse, derivative_products
+from gigagp.optimization.prior import WeakPrior
+from helpers import all_kernels, generator, points, reference_matrix, relative_error
+
+ALL = all_kernels()
+
+
+def dense_derivatives(kernel, X):
+    """Return dK/dtheta of every value of every hyperparameter, white parts included, by autograd on the formulas."""
+    names = list(kernel.parameters())
+
+    def matrix(*values):
+        return reference_matrix(kernel.replace(dict(zip(names, values, strict=True))), X)
+
+    found = torch.autograd.functional.jacobian(matrix, tuple(kernel.parameters().values()))
+    return {name: one.reshape(len(X), len(X), -1).movedim(2, 0) for name, one in zip(names, found, strict=True)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_derivative_products_agree_with_autograd(name):
+    kernel, X, V = ALL[name], points(25, 4), points(25, 3, seed=1)
+    X[3] = X[7]  # coincident points
+    products = derivative_products(kernel, X, V)
+    expected = dense_derivatives(kernel, X)
+    assert products.keys() == expected.keys()
+    for parameter, derivative in expected.items():
+        assert products[parameter].shape == (kernel.parameters()[parameter].numel(), 25, 3)
+        # distances are a difference of squares; at two equal rows Matern-1/2 takes the root of its rounding
+        limit = 1e-6 if name == "matern12" else 1e-9
+        assert relative_error(products[parameter], derivative @ V) < limit or not products[parameter].any()
+
+
+def objective_of(kernel, n=70, noise=0.1, n_targets=1):
+    X = points(n, 4)
+    table = TrainingTable(X, points(n, n_targets, seed=9), ZeroMean(), 2**30)
+    model = Model(kernel, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
+    return ExactObjective(table), model, X
+
+
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        ("matern32", "softplus"),
+        ("matern columns", "log"),
+        ("rational quadratic", "log"),
+        ("sum", "softplus"),
+        ("nested", "log"),
+        ("growing noise", "log"),
+    ],
+)
+def test_the_information_is_unbiased(name, transform):
+    """Batches of probes agree with tr(H^-1 D_k H^-1 D_l) / 2; without the probes' weight they would not."""
+    objective, model, X = objective_of(ALL[name], n=40, n_targets=2)
+    space = ParameterSpace(model, transform)
+    vector = space.encode(model)
+    objective.evaluate(model)
+    batches = torch.stack(
+        [objective.fisher(space, vector, points(len(X), 16, seed=100 + batch)) for batch in range(50)]
+    )
+    derivatives = {**dense_derivatives(model.kernel, X), NOISE: torch.eye(len(X)).double()[None]}
+    inverse = torch.linalg.inv(reference_matrix(model.kernel, X, 0.1))
+    scaled = torch.cat([inverse @ derivatives[parameter] for parameter in space.names])
+    slope = space.jacobian(vector)
+    expected = torch.einsum("kij,lji->kl", scaled, scaled) * slope[:, None] * slope[None, :]  # two targets: 2 / 2
+    error = batches.std(0) / math.sqrt(len(batches))
+    # fifty batches, up to a hundred entries: 4.5 standard errors of a Student t are rarer than one in a thousand
+    assert bool(((batches.mean(0) - expected).abs() <= 4.5 * error + 1e-10).all())
+    assert not bool(((batches.mean(0) - 1.5 * expected).abs() <= 4.5 * error + 1e-10).all())
+    one = batches[0]
+    torch.testing.assert_close(one, one.T)
+    assert float(torch.linalg.eigvalsh(one).min()) > -1e-9 * float(one.diagonal().max())
+
+
+def test_the_information_is_the_curvature_of_the_expected_likelihood():
+    """At the true model the mean over targets of minus the Hessian is the information (finite differences)."""
+    objective, model, X = objective_of(RBF(1.5, 1.2, ard=False).bind(4), n=40)
+    H = reference_matrix(model.kernel, X, 0.1)
+    space = ParameterSpace(model, "log")
+    vector = space.encode(model)
+    # targets whose outer products sum to n times H have the expected likelihood, exactly
+    objective = ExactObjective(TrainingTable(X, torch.linalg.cholesky(H) * math.sqrt(len(X)), ZeroMean(), 2**30))
+
+    def gradient(vector):
+        moved = space.decode(vector)
+        return space.pull_back(objective.evaluate(moved).gradient, vector) / len(X)
+
+    hessian = torch.stack(
+        [(gradient(vector + 1e-5 * unit) - gradient(vector - 1e-5 * unit)) / 2e-5 for unit in torch.eye(space.size)]
+    )
+    objective.evaluate(model)
+    information = objective.fisher(space, vector, points(40, 4000, seed=3)) / len(X)
+    torch.testing.assert_close(information, -hessian, rtol=0.1, atol=0.02 * float(hessian.abs().max()))
+
+
+def test_known_noise_has_no_place_in_the_information():
+    objective, model, _ = objective_of(ALL["matern32"], noise=torch.linspace(0.1, 1, 70))
+    space = ParameterSpace(model, "log")
+    objective.evaluate(model)
+    found = objective.fisher(space, space.encode(model), points(70, 2))
+    assert found.shape == (5, 5)
+
+
+def test_damped_inverse():
+    information = torch.diag(torch.tensor([4.0, 1.0, 0.0])).double()
+    expected = torch.diag(torch.tensor([1 / 4.5, 1 / 1.5, 2.0])).double()
+    torch.testing.assert_close(damped_inverse(information, 0.5), expected)
+
+
+# The prior ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_prior_is_normal_on_the_log_scales():
+    kernel = (Matern(1.5, 1.0) + Linear(0.3) * Periodic() + Constant() + White()).bind(3)
+    model = Model(kernel, ZeroMean(), torch.tensor(0.1).double())
+    space = ParameterSpace(model, "log")
+    prior = WeakPrior(space, 3, target_variance=4.0)
+    centre = dict(zip(space.labels, prior.centre.exp().tolist(), strict=True))
+    assert centre["0.lengthscale[1]"] == pytest.approx(math.sqrt(3))
+    assert centre["0.variance"] == pytest.approx(2.0)  # a standard deviation: that of the targets
+    assert centre["1.1.period[0]"] == pytest.approx(1.0)
+    assert centre[NOISE] == pytest.approx(0.6)
+    vector = space.encode(model)
+    differences = [
+        (prior.penalty(vector + 1e-6 * unit) - prior.penalty(vector - 1e-6 * unit)) / 2e-6
+        for unit in torch.eye(space.size)
+    ]
+    torch.testing.assert_close(prior.gradient(vector), torch.tensor(differences).double(), rtol=1e-6, atol=1e-7)
+    assert prior.penalty(prior.centre) == 0
+    # one width away from the centre costs half a nat
+    away = prior.centre.clone()
+    away[0] += prior.precision[0] ** -0.5
+    assert prior.penalty(away) == pytest.approx(0.5)
+
+
+def test_the_prior_moves_with_the_units_of_the_targets():
+    """Targets a thousand times larger: the same penalty at standard deviations a thousand times larger."""
+    model = Model(Matern(1.5, 0.7, 2.0).bind(2), ZeroMean(), torch.tensor(0.3).double())
+    larger = Model(Matern(1.5, 0.7, 2e6).bind(2), ZeroMean(), torch.tensor(0.3e6).double())
+    space = ParameterSpace(model, "log")
+    plain, scaled = WeakPrior(space, 2, 1.0), WeakPrior(space, 2, 1e6)
+    assert scaled.penalty(space.encode(larger)) == pytest.approx(plain.penalty(space.encode(model)))
+
+
+def test_the_draws_come_from_a_generator():
+    assert torch.equal(points(3, 2), points(3, 2))
+    assert not torch.equal(torch.randn(3, generator=generator(0)), torch.randn(3, generator=generator(1)))
