@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py --rows 45000 --budget 2GiB
 
-Peak resident memory of this process, less what it had after the imports and the table; and the largest tensor that was
-ever allocated, beside the bytes of an n x n one. The fit is cut short (few steps, few epochs): memory does not depend on
-how many there are.
+Peak resident memory of this process, less what it had after a fit of 100 rows; and the largest tensor that was ever
+allocated, beside the bytes of an n x n one. The fit is cut short (few steps, few epochs): memory does not depend on how
+many there are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LargestTensor(TorchDispatchMode):
 
     largest = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = func(*args, **(kwargs or {}))
         for item in result if isinstance(result, tuple | list) else (result,):
             if isinstance(item, torch.Tensor):

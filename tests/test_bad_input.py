@@ -239,13 +239,13 @@ def test_more_probes_than_rows(method):
 @BOTH
 def test_a_kernel_with_no_parameters_to_fit(method):
     kernel = kernels.RBF(1.0, 1.0, fixed=True)
-    learned = GPRegressor(kernel, method).fit(X, y)  # the noise is left to learn
+    learned = GPRegressor(kernel, method, noise_variance=4.0).fit(X, y)  # the noise is left to learn
     assert learned.kernel_ == kernel.bind(3)
-    assert learned.noise_variance_ != 0.09
+    assert learned.noise_variance_ < 1
     known = GPRegressor(kernel, method, noise_variance=np.full(60, 0.1), standardize=False, mean="zero").fit(X, y)
     assert len(known.history_) == 0
     expected = dense_posterior(kernel, *(torch.from_numpy(part) for part in (X, y, X_NEW)), noise_variance=0.1)
-    np.testing.assert_allclose(known.predict(X_NEW), expected.mean[:, 0], atol=1e-3)
+    np.testing.assert_allclose(known.predict(X_NEW), expected.mean[:, 0], atol=0.03)  # a tenth of the noise
 
 
 @BOTH

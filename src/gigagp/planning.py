@@ -5,7 +5,8 @@ from __future__ import annotations
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Exact, Iterative
 
-#: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and elevators).
+#: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
+#: elevators).
 EXACT_ROWS = 3000
 
 RULE = (

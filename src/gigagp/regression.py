@@ -154,13 +154,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         MemoryBudgetError
             If the job cannot fit the memory budget.
         """
-        before = vars(self).copy()
+        before = self.__dict__.copy()
         try:
             return self._fit(X, y, validation)
         except BaseException:
             # The checks of X set n_features_in_ and the names: a failed refit leaves the old fit whole.
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None) -> Self:
@@ -360,7 +360,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         n_samples : int
-            With iterative inference, up to `Iterative.n_samples` (shared by the targets) cost nothing; more cost a solve.
+            With iterative inference `Iterative.n_samples`, shared by the targets, cost nothing; more cost a solve.
         random_state : int or generator
 
         Returns

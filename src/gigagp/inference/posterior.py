@@ -116,7 +116,7 @@ class PathwiseUpdate:
         self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the samples at the rows of ``X``, each target with samples of its own: (m, t, number of probes / t)."""
+        """Return the samples at the rows of ``X``, shape (m, t, number of probes / t): each target has its own."""
         deviations, mean = self.deviations_and_mean(X)
         return mean[:, :, None] + deviations.reshape(X.shape[0], self.posterior.n_targets, -1)
 

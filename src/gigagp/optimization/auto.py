@@ -85,9 +85,10 @@ class Auto:
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
             vector, information = self._score(subset, space, prior, vector, information, trace, generator)
-        # A table no larger than the subsets has been fitted as a whole, and exactly.
-        if not self.polish_steps or information is None or min(self.subset_sizes) >= n:
+        if not self.polish_steps or information is None:
             return ParameterSpace(model, "log").decode(vector)
+        if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
+            objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
             rows = torch.randperm(n, generator=generator)[: self.middle_size].sort().values
             space = ParameterSpace(model.take_rows(rows), "log")
@@ -128,7 +129,7 @@ class Auto:
             trace.stop(space, vector, None if known is None else space.decode(vector), stage)  # raises at the first
             assert known is not None
             return vector, known
-        damping = _DAMPING
+        damping, trials, failures = _DAMPING, 0, 0
         for _ in range(self.subset_steps - 1):
             value, gradient, information = best
             step = -damped_inverse(information + torch.diag(prior.precision / n), damping) @ gradient
@@ -138,8 +139,12 @@ class Auto:
             outcome = evaluate(trial)
             if outcome is not None and outcome[0] < value:
                 vector, best, damping = trial, outcome, max(damping * 0.3, _DAMPING)
+                trials = failures = 0
             else:
                 damping *= 10
+                trials, failures = trials + 1, failures + (outcome is None)
+        if failures and failures == trials:  # no step was too long by its value: there is none that is finite
+            trace.stop(space, vector, space.decode(vector), stage)
         return vector, best[2]
 
     def _polish(

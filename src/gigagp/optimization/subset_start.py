@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -41,7 +41,7 @@ class SubsetStart:
     then: Adam | LBFGS
     n_centroids: int = 10
     n_neighbours: int = 10_000
-    optimizer: Adam | LBFGS = Adam()
+    optimizer: Adam | LBFGS = field(default_factory=Adam)
 
     def __post_init__(self) -> None:
         if self.n_centroids < 1 or self.n_neighbours < 2:
