@@ -10,6 +10,7 @@ import gigagp
 PUBLIC = {
     "GPRegressor",
     "__version__",
+    "diagnostics",
     "errors",
     "gradients",
     "inference",
@@ -17,7 +18,10 @@ PUBLIC = {
     "load",
     "means",
     "metrics",
+    "operators",
     "optimization",
+    "planning",
+    "presets",
     "solvers",
 }
 

@@ -12,13 +12,27 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gigagp import errors, gradients, inference, kernels, means, metrics, optimization, solvers
+    from gigagp import (
+        diagnostics,
+        errors,
+        gradients,
+        inference,
+        kernels,
+        means,
+        metrics,
+        operators,
+        optimization,
+        planning,
+        presets,
+        solvers,
+    )
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
 
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
     "GPRegressor": "gigagp.regression",
+    "diagnostics": None,
     "errors": None,
     "gradients": None,
     "inference": None,
@@ -26,13 +40,17 @@ _HOMES = {
     "load": "gigagp.persistence",
     "means": None,
     "metrics": None,
+    "operators": None,
     "optimization": None,
+    "planning": None,
+    "presets": None,
     "solvers": None,
 }
 
 __all__ = [
     "GPRegressor",
     "__version__",
+    "diagnostics",
     "errors",
     "gradients",
     "inference",
@@ -40,7 +58,10 @@ __all__ = [
     "load",
     "means",
     "metrics",
+    "operators",
     "optimization",
+    "planning",
+    "presets",
     "solvers",
 ]
 

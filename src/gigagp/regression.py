@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.errors import GigaGPWarning, InvalidInputError, NotPositiveDefiniteError, warn
 from gigagp.estimate import Estimate
+from gigagp.inference import Iterative
 from gigagp.inference.exact import ExactPosterior
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
@@ -186,6 +187,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         model = self._start_model(mean, X.shape, targets.shape[1], scaling)
         optimizer = self._resolve_optimizer()
         inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget)
+        if isinstance(inference, Iterative) and not model.kernel.has_features():
+            msg = (
+                "kernel of GPRegressor must have random features for iterative inference, whose posterior is made of "
+                f"prior samples; got {model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
+            )
+            raise InvalidInputError(msg)
 
         generator, meter = generator_from(self.random_state), meter_for(self.verbose)
         table = TrainingTable(
@@ -470,7 +477,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from gigagp.means import from_dict as mean_from_dict
 
         estimator = cls(**{name: from_plain(value) for name, value in header["settings"].items()})
-        device = resolve_device("auto" if estimator.device == "auto" else estimator.device)
+        if estimator.device.startswith("cuda") and not torch.cuda.is_available():
+            warn(
+                f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning
+            )
+            estimator.device = "cpu"
+        device = resolve_device(estimator.device)
         mean = mean_from_dict(header["mean"])
         estimator.mean = mean.name
         noise = tensors.pop(NOISE)

@@ -252,24 +252,21 @@ def test_the_last_solve_starts_from_training(reuse):
         assert float(last.initial.residual[:, 0].norm()) < 1e-8 * float(Y.norm())
 
 
-def test_the_likelihood_from_unfinished_solves_is_of_second_order():
-    """The data fit is 2 r'v - v'Hv: what a solve leaves undone counts by its square, and always upwards."""
+def test_the_likelihood_finishes_what_the_solve_left_undone():
+    """``2 r'v - v'Hv`` of an unfinished solve is too small by ``e'He``, which no standard error would show."""
     rows = X[:150]
     Y = draw_targets(ROUGH, rows, 0.05) * 5
     exact = dense_posterior(ROUGH, rows, Y, X_NEW, 0.05).log_likelihood
     H = ROUGH.block(rows, rows) + 0.05 * torch.eye(150)
     posterior = posterior_of(iterative(), ROUGH, rows, Y, 0.05)
     value, standard_error = posterior.log_marginal_likelihood(generator(2))
-    assert abs(value - exact) <= 4 * standard_error + 1e-6
+    assert abs(value - exact) <= 4 * standard_error + 0.01
     solved = posterior.target_solutions
-    moves = []
-    for size in (1e-2, 1e-3):
-        error = size * solved.norm() / 150**0.5 * points(150, 1, seed=6)
-        posterior.target_solutions = solved - error
-        moved = posterior.log_marginal_likelihood(generator(2)).value
-        assert moved - value == pytest.approx(0.5 * float((error * (H @ error)).sum()), rel=1e-3, abs=1e-7)
-        moves.append(moved - value)
-    assert moves[0] / moves[1] == pytest.approx(100, rel=1e-3)  # r'v alone would be off by ten times as much, not 100
+    error = 1e-2 * solved.norm() / 150**0.5 * points(150, 1, seed=6)
+    posterior.target_solutions = solved - error
+    moved = posterior.log_marginal_likelihood(generator(2)).value
+    assert abs(moved - value) <= 0.01
+    assert 0.5 * float((error * (H @ error)).sum()) > 0.5  # the control: what it would have been off by
 
 
 def test_nothing_of_the_size_of_all_pairs_is_allocated_for_predictions():

@@ -114,8 +114,9 @@ def test_frozen_draws_move_smoothly_with_the_hyperparameters(name):
         other = kernel.replace({key: value * (1 + step) for key, value in kernel.parameters().items()})
         return float((other.features(X, draw) - features).norm())
 
-    assert moved(1e-7) > 0
-    assert moved(1e-6) == pytest.approx(10 * moved(1e-7), rel=0.02)
+    # the steepest waves of Matern-1/2 have frequencies of a hundred million: only small steps are small for them
+    assert moved(1e-10) > 0
+    assert moved(1e-9) == pytest.approx(10 * moved(1e-10), rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -20,7 +20,7 @@ INTEGRALS = {
     "root": (lambda p: p**-0.5, 2.0),
     "thousandth": (lambda p: 1e3 * (p < 1e-3).double(), 1.0),
     # what lies beyond the smallest tail is not looked for: it is in the mean, but no few hundred draws see it
-    "hundred thousandth": (lambda p: 1e5 * ((p < 1e-5) & (p >= SMALLEST_TAIL)).double(), 0.9),
+    "hundred thousandth": (lambda p: 1e5 * ((p < 1e-5) & (p >= SMALLEST_TAIL)).double(), 1 - 1e5 * SMALLEST_TAIL),
 }
 
 

@@ -254,10 +254,11 @@ class IterativeObjective(TableObjective):
         unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
         if not unfinished:
             return
-        worst = max(unfinished, key=lambda record: record.residual_targets)
+        worst = max(unfinished, key=lambda record: max(record.residual_targets, record.residual_probes or 0.0))
+        probes = "" if worst.residual_probes is None else f", {worst.residual_probes:.2g} of the probes"
         msg = (
-            f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance "
-            f"(worst relative residual of a target {worst.residual_targets:.2g}, after {worst.epochs:.3g} epochs). "
+            f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance (worst "
+            f"relative residual {worst.residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} epochs). "
             f"{Status[worst.status].value}"
         )
         warn(msg, SolverWarning)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 
-#: The smallest tail probability that is drawn on purpose: a millionth of the variance.
-SMALLEST_TAIL = 1e-6
+#: The smallest tail probability that is drawn on purpose: what a noise of a ten-thousandth of the signal's scale sees.
+SMALLEST_TAIL = 1e-8
 
 
 def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) -> tuple[Tensor, Tensor]:

@@ -85,7 +85,9 @@ class Auto:
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
             vector, information = self._score(subset, space, prior, vector, information, trace, generator)
-        if not self.polish_steps or information is None:
+            if trace.stopped:
+                break
+        if not self.polish_steps or information is None or trace.stopped:
             return ParameterSpace(model, "log").decode(vector)
         if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
             objective = objective.subset(torch.arange(n))
@@ -96,6 +98,8 @@ class Auto:
                 objective.thin(rows), space, prior, vector, information, trace, f"subset {self.middle_size}"
             )
             vector = space.encode(middle)
+            if trace.stopped:
+                return ParameterSpace(model, "log").decode(vector)
         space = ParameterSpace(model, "log")
         return self._polish(objective, space, prior, vector, information, trace, "all rows")
 

@@ -37,6 +37,8 @@ class Trace:
         self.validate = validate
         #: the model of the last evaluation that was finite
         self.last_sound: Model | None = None
+        #: whether a step that is not finite has ended the fit
+        self.stopped = False
         self._singular: NotPositiveDefiniteError | None = None
 
     def evaluate(
@@ -54,7 +56,8 @@ class Trace:
             self._singular, evaluation = error, _not_finite(model)
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
-        scores = (self.validate(objective) if self.validate is not None else None) or (None, None)
+        sound = bool(torch.isfinite(gradient).all())  # otherwise the objective still stands at an earlier model
+        scores = (self.validate(objective) if self.validate is not None and sound else None) or (None, None)
         step = Step(
             stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve, *scores
         )
@@ -97,6 +100,7 @@ class Trace:
             f"The fit stopped at step {step} ({stage}): {cause}. The best state before it was kept. A smaller learning "
             "rate, a tighter solver tolerance or a larger noise variance avoids this."
         )
+        self.stopped = True
         warn(msg, FitWarning)
         return best
 

@@ -20,7 +20,10 @@ class Status(Enum):
         "The residual stopped falling: the working precision does not allow this tolerance for this matrix. "
         'Use dtype="float64", a larger noise variance, or a looser tolerance.'
     )
-    DIVERGED = "The residual grew without bound; the best iterate was kept. Lower the learning rate."
+    DIVERGED = (
+        "The residual grew without bound; the best iterate was kept. Lower the learning rate of a gradient method; "
+        "with conjugate gradients the matrix is too ill-conditioned: raise the noise variance."
+    )
     NOT_FINITE = "NaN or infinity appeared in the solve; the last finite iterate was kept. Check the hyperparameters."
 
 
