@@ -57,6 +57,11 @@ def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
     }
 
 
+def largest_log_difference(left: dict, right: dict) -> float:
+    """Return the largest absolute difference of the logs of two sets of hyperparameters."""
+    return max(float(np.abs(np.log(left[name]) - np.log(right[name])).max()) for name in left)
+
+
 def main() -> None:
     """Run the rows that were asked for, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,6 +133,16 @@ def main() -> None:
             f"{result['seconds']:8.1f} {ratios} {result['unfinished_solves']:10d}",
             flush=True,
         )
+        if solver == "default":
+            paper = [r for r in results if (r["solver"], r["estimator"], r["start"]) == ("cg", estimator, "warm")]
+            for other in paper:
+                drift = largest_log_difference(result["hyperparameters"], other["hyperparameters"])
+                print(
+                    f"  beside the paper's warm {estimator} cg: {other['all_epochs'] / result['all_epochs']:.2f} times fewer "
+                    f"epochs in all ({other['epochs'] / result['epochs']:.2f} in the loop), largest difference of a log "
+                    f"hyperparameter {drift:.4f}",
+                    flush=True,
+                )
         results.append(result)
         if arguments.json is not None:
             payload = {"settings": {**common, "table": arguments.table, "rows": n}, "rows": results}

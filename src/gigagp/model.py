@@ -68,3 +68,19 @@ class Model:
     def take_rows(self, rows: torch.Tensor) -> Model:
         """Return the model for a subset of the rows (known noise variances are subset with them)."""
         return replace(self, noise_variance=self.noise_variance[rows]) if self.noise_is_known else self
+
+    def noise_at(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the noise variance of new rows, the kernel's white part included, shape (m,).
+
+        Raises
+        ------
+        InvalidInputError
+            If the noise was given for each training row: that of other rows is not known.
+        """
+        if self.noise_is_known:
+            msg = (
+                "include_noise of GPRegressor.predict must be False where noise_variance was given for each row: the "
+                "noise of new rows is not known. Add their variances to std ** 2."
+            )
+            raise InvalidInputError(msg)
+        return self.kernel.white(X) + self.noise_variance.to(X)

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
-from gigagp.errors import GigaGPWarning, InvalidInputError, NotPositiveDefiniteError, warn
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
 from gigagp.inference import Iterative
 from gigagp.inference.exact import ExactPosterior
@@ -21,14 +21,14 @@ from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
-from gigagp.metrics import gaussian_nll, rmse
-from gigagp.model import NOISE, Model
+from gigagp.model import Model
 from gigagp.optimization import LBFGS, Adam, Auto, History, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
 from gigagp.random import RandomState, generator_from, spawn
 from gigagp.scaling import Scaling
+from gigagp.validation import validation_scorer
 
 #: Start of the noise where none is given: a standard deviation of 0.3 of the target's.
 _START_NOISE_VARIANCE = 0.09
@@ -202,7 +202,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             budget,
         )
         objective = inference.objective(table, spawn(generator))
-        validate = None if validation is None else self._validation(validation, scaling, mean, table)
+        validate = None if validation is None else validation_scorer(validation, scaling, table)
         history = History()
         trace = Trace(history, meter, validate)
         with meter:
@@ -222,34 +222,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
         self._adopt(posterior, scaling)
         return self
-
-    def _validation(
-        self, validation: tuple[Any, Any], scaling: Scaling, mean: Mean, table: TrainingTable
-    ) -> Callable[[Any], tuple[float, float] | None]:
-        """Return what scores an objective's current posterior on the validation rows."""
-        X, y = check_X_y(*validation, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False)
-        X, y = finite_columns(X, "validation X", None), y.astype(np.float64)
-        finite_targets(y)
-        if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
-            msg = (
-                f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
-                f"{X.shape[1]} and {y[:1].size}."
-            )
-            raise InvalidInputError(msg)
-        points = torch.from_numpy(scaling.inputs(X)).to(table.X)
-        targets = y.reshape(len(y), -1) - mean.offset(X)[:, None]
-
-        def validate(objective: Any) -> tuple[float, float] | None:
-            if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
-                return None
-            predicted, variance = posterior.mean_and_variance(points)
-            noise = self._noise_for(not posterior.model.noise_is_known, points, posterior.model)
-            std = (variance + noise).sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
-            centre = scaling.original(predicted.double().cpu().numpy())
-            flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
-            return rmse(*flat[:2]), -gaussian_nll(*flat)
-
-        return validate
 
     def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
         model = posterior.model
@@ -300,18 +272,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         array = array + offset.reshape((-1,) + (1,) * (array.ndim - 1))
         return array[:, 0] if self._one_target else array
 
-    @staticmethod
-    def _noise_for(include_noise: bool, X: torch.Tensor, model: Model) -> torch.Tensor:
-        if not include_noise:
-            return X.new_zeros(X.shape[0])
-        if model.noise_is_known:
-            msg = (
-                "include_noise of GPRegressor.predict must be False where noise_variance was given for each row: the "
-                "noise of new rows is not known. Add their variances to std ** 2."
-            )
-            raise InvalidInputError(msg)
-        return model.kernel.white(X) + model.noise_variance.to(X)
-
     def predict(
         self,
         X: Any,
@@ -351,7 +311,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, points = self._new_inputs(X)
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
-        noise = self._noise_for(include_noise, points, self.posterior_.model)
+        noise = self.posterior_.model.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         scale = self.scaling_.y_scale
         if return_cov:
             covariance = self.posterior_.covariance(points) + torch.diag(noise)
@@ -436,71 +396,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         save_state(path, "GPRegressor", tensors, header)
 
     def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        from gigagp.configuration import to_plain
+        from gigagp.fitted_state import fitted_to_state
 
         check_is_fitted(self)
-        posterior = self.posterior_
-        tensors, posterior_header = posterior.state()
-        for name in ("x_centre", "x_scale", "y_centre", "y_scale"):
-            tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(self.scaling_, name)))
-        tensors[NOISE] = posterior.model.noise_variance.double().cpu()
-        settings = {
-            name: to_plain(value)
-            for name, value in self.get_params(deep=False).items()
-            if name not in ("mean", NOISE, "random_state", "verbose")
-        }
-        # A generator has no seed to save, a meter is no data; the noise is as the constructor was given it.
-        for name in ("random_state", "verbose"):
-            if getattr(self, name) is None or isinstance(getattr(self, name), int):
-                settings[name] = getattr(self, name)
-        if self.noise_variance is None or np.ndim(self.noise_variance) == 0:
-            settings[NOISE] = None if self.noise_variance is None else float(self.noise_variance)
-        header = {
-            "settings": settings,
-            "mean": posterior.model.mean.to_dict(),
-            "kernel": posterior.model.kernel.to_dict(),
-            "inference": to_plain(self.inference_),
-            "optimizer": to_plain(self.optimizer_),
-            "solver": to_plain(self.solver_),
-            "history": self.history_.to_dict(),
-            "posterior": {"kind": posterior.kind, **posterior_header},
-            "one_target": self._one_target,
-            "feature_names": [str(name) for name in getattr(self, "feature_names_in_", [])],
-        }
-        return {name: value.contiguous().cpu() for name, value in tensors.items()}, header
+        return fitted_to_state(self)
 
     @classmethod
     def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> GPRegressor:
-        from gigagp.configuration import from_plain
-        from gigagp.inference.restore import restore_posterior
-        from gigagp.kernels import from_dict
-        from gigagp.means import from_dict as mean_from_dict
+        from gigagp.fitted_state import state_to_fitted
 
-        estimator = cls(**{name: from_plain(value) for name, value in header["settings"].items()})
-        if estimator.device.startswith("cuda") and not torch.cuda.is_available():
-            warn(
-                f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning
-            )
-            estimator.device = "cpu"
-        device = resolve_device(estimator.device)
-        mean = mean_from_dict(header["mean"])
-        estimator.mean = mean.name
-        noise = tensors.pop(NOISE)
-        scaling = Scaling(
-            *(tensors.pop(f"scaling.{name}").numpy() for name in ("x_centre", "x_scale", "y_centre", "y_scale"))
-        )
-        if noise.ndim == 1:
-            estimator.noise_variance = noise.numpy() * scaling.y_scale[0] ** 2
-        model = Model(from_dict(header["kernel"]), mean, noise)
-        estimator.inference_ = from_plain(header["inference"])
-        estimator.optimizer_ = from_plain(header["optimizer"])
-        estimator.history_ = History.from_dict(header["history"])
-        estimator._one_target = header["one_target"]
-        budget = resolve_budget(estimator.memory_budget, device)
-        moved = {name: value.to(device) for name, value in tensors.items()}
-        posterior = restore_posterior(header["posterior"], moved, model, budget, from_plain(header["solver"]))
-        estimator._adopt(posterior, scaling)
-        estimator.n_features_in_ = scaling.x_centre.shape[0]
-        if header["feature_names"]:
-            estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-        return estimator
+        return state_to_fitted(cls, tensors, header)

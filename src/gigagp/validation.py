@@ -1,0 +1,67 @@
+"""Scores of rows that nothing is learned from, at every step of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_X_y
+
+from gigagp.checks import finite_columns, finite_targets
+from gigagp.errors import InvalidInputError
+from gigagp.inference.table import TrainingTable
+from gigagp.metrics import gaussian_nll, rmse
+from gigagp.scaling import Scaling
+
+
+def validation_scorer(
+    validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable
+) -> Callable[[Any], tuple[float, float] | None]:
+    """Return what scores an objective's current posterior on validation rows.
+
+    Parameters
+    ----------
+    validation : (X, y)
+        In the data's own units.
+    scaling : Scaling
+        Of the training rows.
+    table : TrainingTable
+        What is fitted; objectives on other rows are not scored.
+
+    Returns
+    -------
+    callable
+        From an objective to RMSE and mean log-likelihood in the target's units, over all targets; None where the
+        objective has no posterior at hand. The noise is part of the prediction where it is learned.
+
+    Raises
+    ------
+    InvalidInputError
+        If the rows cannot be used.
+    """
+    X, y = check_X_y(*validation, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False)
+    X, y = finite_columns(X, "validation X", None), y.astype(np.float64)
+    finite_targets(y)
+    if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
+        msg = (
+            f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "
+            f"{X.shape[1]} and {y[:1].size}."
+        )
+        raise InvalidInputError(msg)
+    points = torch.from_numpy(scaling.inputs(X)).to(table.X)
+    targets = y.reshape(len(y), -1) - table.mean.offset(X)[:, None]
+
+    def score(objective: Any) -> tuple[float, float] | None:
+        if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
+            return None
+        predicted, variance = posterior.mean_and_variance(points)
+        if not posterior.model.noise_is_known:
+            variance = variance + posterior.model.noise_at(points)
+        std = variance.sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
+        centre = scaling.original(predicted.double().cpu().numpy())
+        flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
+        return rmse(*flat[:2]), -gaussian_nll(*flat)
+
+    return score
