@@ -63,3 +63,12 @@ def test_a_link_stays_a_link(tmp_path):
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder"), replacing(tmp_path):
         pass
+
+
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path):
+    plain, ours = tmp_path / "plain", tmp_path / "ours"
+    plain.write_text("x")
+    with replacing(ours) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # as safetensors does
+        os.close(descriptor)
+    assert ours.stat().st_mode == plain.stat().st_mode

@@ -17,12 +17,13 @@ def describe(estimator: GPRegressor) -> str:
     """Return what ran, how far it got, and the hyperparameters in both systems of units."""
     posterior, scaling = estimator.posterior_, estimator.scaling_
     table = posterior.table
+    optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     lines = [
         f"rows          {table.n_rows:,}, inputs {table.n_inputs}, targets {table.n_targets}",
         f"inference     {estimator.inference_.describe()}",
         f"solver        {estimator.solver_}",
         f"engine        {estimator.engine_}",
-        f"optimizer     {estimator.optimizer_!r}, {len(estimator.history_)} evaluations, "
+        f"optimizer     {optimizer}, {len(estimator.history_)} evaluations, "
         f"{estimator.history_.epochs:.4g} epochs of kernel products",
     ]
     final = posterior.final_solve

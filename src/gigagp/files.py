@@ -37,6 +37,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise IsADirectoryError(msg)
     temporary = target.with_name(f".{target.stem}.{os.getpid()}-{secrets.token_hex(4)}{target.suffix}")
     try:
+        temporary.touch()  # with the permissions that a new file has here; some writers would make it private
         yield temporary
         _flush(temporary)
         os.replace(temporary, target)
