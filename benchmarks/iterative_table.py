@@ -48,12 +48,12 @@ def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
         "seconds": seconds,
         "cpu_seconds": cpu,
         "epochs_a_step": float(sum(history["epochs"])) / steps,
-        "residual_targets_last": history["residual_targets"][-1],
-        "residual_probes_last": history["residual_probes"][-1],
+        "residual_targets_last": history["relative_residual_targets"][-1],
+        "residual_probes_last": history["relative_residual_probes"][-1],
         "unfinished_solves": sum(status != "CONVERGED" for status in history["status"]),
         "hyperparameters": {name: value.tolist() for name, value in gp.posterior_.model.parameters().items()},
         "epochs_by_step": history["epochs"],
-        "residual_probes_by_step": history["residual_probes"],
+        "residual_probes_by_step": history["relative_residual_probes"],
     }
 
 

@@ -30,7 +30,7 @@ def describe(estimator: GPRegressor) -> str:
     if final is not None:
         lines.append(
             f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
-            f"{final.residual_targets:.2g} (targets), {final.residual_probes:.2g} (probes)"
+            f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)"
         )
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # long lists stand in the table below
     lines.append(f"kernel        {structure}")

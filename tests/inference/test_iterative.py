@@ -112,12 +112,12 @@ def test_records_say_what_the_solves_did():
     objective = objective_of(Iterative(gradient=Pathwise(4)))
     record = objective.evaluate(MODEL).solve
     solution = objective.last_solution
-    assert record.residual_targets == float(solution.relative_residual[:5].max())
-    assert record.residual_probes == float(solution.relative_residual[5:].mean())
+    assert record.relative_residual_targets == float(solution.relative_residual[:5].max())
+    assert record.relative_residual_probes == float(solution.relative_residual[5:].mean())
     assert (record.iterations, record.epochs) == (solution.iterations, solution.epochs)
     assert record.status == "CONVERGED"
     no_probes = objective_of(Iterative(gradient=Exact())).evaluate(MODEL).solve
-    assert no_probes.residual_probes is None
+    assert no_probes.relative_residual_probes is None
     assert no_probes.nats_probes is None
 
 
@@ -129,7 +129,7 @@ def test_the_last_solve_is_as_tight_as_it_was_asked_to_be():
     ):
         posterior = objective_of(settings).posterior(MODEL, generator())
         assert posterior.solver.tolerance == tolerance
-        assert posterior.final_solve.residual_targets <= tolerance
+        assert posterior.final_solve.relative_residual_targets <= tolerance
 
 
 def test_the_automatic_last_solve_keeps_errors_below_the_noise():
@@ -139,7 +139,7 @@ def test_the_automatic_last_solve_keeps_errors_below_the_noise():
         targets = draw_targets(kernels.Matern(1.5, 1.0), X, noise)
         table = TrainingTable(X, targets, LinearMean(), 2**30)
         posterior = Iterative().objective(table, generator()).posterior(model, generator())
-        residual = posterior.final_solve.residual_targets * float(targets.norm()) / 80**0.5
+        residual = posterior.final_solve.relative_residual_targets * float(targets.norm()) / 80**0.5
         assert residual <= 0.06 * noise**0.5
 
 

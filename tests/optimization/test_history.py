@@ -30,8 +30,8 @@ def test_one_record_an_outer_step():
         assert set(step.hyperparameters) == {"lengthscale", "variance", "noise_variance"}
         assert len(step.hyperparameters["lengthscale"]) == 2
         assert step.solve.status == "CONVERGED"
-        assert step.solve.residual_targets >= 0
-        assert step.solve.residual_probes > 0
+        assert step.solve.relative_residual_targets >= 0
+        assert step.solve.relative_residual_probes > 0
         assert step.solve.nats_targets <= 1
         assert 0 <= step.solve.nats_probes <= 10
     assert history[0].hyperparameters["noise_variance"] == pytest.approx(0.09)  # where it was evaluated: the start
@@ -62,7 +62,7 @@ def test_mixed_steps():
     history = History([Step("a", 0.1, -2.0, 1.0, {"variance": 1.0}), Step("b", 0.2, None, 0.5, {}, record)])
     columns = history.to_dict()
     assert columns["iterations"] == [None, 3]
-    assert columns["residual_probes"] == [None, None]
+    assert columns["relative_residual_probes"] == [None, None]
     assert History.from_dict(columns).steps == history.steps
     assert history.epochs == 4.5
     assert torch.isfinite(torch.tensor(history.elapsed()))

@@ -254,14 +254,22 @@ class IterativeObjective(TableObjective):
         unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
         if not unfinished:
             return
-        worst = max(unfinished, key=lambda record: max(record.residual_targets, record.residual_probes or 0.0))
-        probes = "" if worst.residual_probes is None else f", {worst.residual_probes:.2g} of the probes"
+        worst = max(
+            unfinished, key=lambda record: max(record.relative_residual_targets, record.relative_residual_probes or 0.0)
+        )
+        probes = (
+            "" if worst.relative_residual_probes is None else f", {worst.relative_residual_probes:.2g} of the probes"
+        )
         msg = (
             f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance (worst "
-            f"relative residual {worst.residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} epochs). "
-            f"{Status[worst.status].value}"
+            f"relative residual {worst.relative_residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} "
+            f"epochs). {Status[worst.status].value}"
         )
         warn(msg, SolverWarning)
+
+
+def _largest_residual(record: SolveRecord) -> float:
+    return max(record.relative_residual_targets, record.relative_residual_probes or 0.0)
 
 
 def _record(solution: Solution, n_fixed: int) -> SolveRecord:
@@ -272,8 +280,8 @@ def _record(solution: Solution, n_fixed: int) -> SolveRecord:
         iterations=solution.iterations,
         epochs=solution.epochs,
         setup_epochs=solution.setup_epochs,
-        residual_targets=float(residual[:n_fixed].max()),
-        residual_probes=float(probes.mean()) if has_probes else None,
+        relative_residual_targets=float(residual[:n_fixed].max()),
+        relative_residual_probes=float(probes.mean()) if has_probes else None,
         status=solution.status.name,
         nats_targets=None if nats is None else float(nats[:n_fixed].max()),
         nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),

@@ -17,9 +17,9 @@ class SolveRecord:
     ----------
     iterations, epochs, setup_epochs
         As in `gigagp.solvers.Solution`.
-    residual_targets : float
+    relative_residual_targets : float
         Largest over the targets.
-    residual_probes : float or None
+    relative_residual_probes : float or None
         Mean over the probes; None when there were none.
     nats_targets, nats_probes : float or None
         Bounds of the error in nats, where the solver has them.
@@ -30,8 +30,8 @@ class SolveRecord:
     iterations: int
     epochs: float
     setup_epochs: float
-    residual_targets: float
-    residual_probes: float | None
+    relative_residual_targets: float
+    relative_residual_probes: float | None
     status: str
     nats_targets: float | None = None
     nats_probes: float | None = None

@@ -66,7 +66,7 @@ class Trace:
         if evaluation.value is not None:
             fields["log likelihood"] = evaluation.value
         if evaluation.solve is not None:
-            fields["residual"] = evaluation.solve.residual_targets
+            fields["residual"] = evaluation.solve.relative_residual_targets
             fields["epochs"] = evaluation.solve.epochs
         if scores[0] is not None:
             fields["validation RMSE"] = scores[0]
