@@ -11,17 +11,19 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from gigagp.checkpoint import Checkpoint, fingerprint
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
 from gigagp.inference import Iterative
 from gigagp.inference.exact import ExactPosterior
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
-from gigagp.model import Model
+from gigagp.model import NOISE, Model
 from gigagp.optimization import LBFGS, Adam, Auto, History, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
@@ -131,7 +133,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        validation: tuple[Any, Any] | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Learn the hyperparameters and solve for the posterior.
 
         Parameters
@@ -142,6 +150,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         validation : (X, y) or None, default None
             Rows to score at every outer step on all rows; nothing is learned from them. The scores are in
             ``history_`` (`gigagp.optimization.Step`).
+        checkpoint : str, path or None, default None
+            A file that keeps the state of the fit while it runs (`gigagp.checkpoint`). The same call after a kill
+            goes on from there, to the same bits; the file is removed at the end.
 
         Returns
         -------
@@ -157,14 +168,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         before = self.__dict__.copy()
         try:
-            return self._fit(X, y, validation)
+            return self._fit(X, y, validation, checkpoint)
         except BaseException:
             # The checks of X set n_features_in_ and the names: a failed refit leaves the old fit whole.
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None) -> Self:
+    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> Self:
         finite_targets(y)
         X, y = validate_data(
             self,
@@ -204,7 +215,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         objective = inference.objective(table, spawn(generator))
         validate = None if validation is None else validation_scorer(validation, scaling, table)
         history = History()
-        trace = Trace(history, meter, validate)
+        log = None if checkpoint is None else self._open_checkpoint(checkpoint, objective, model)
+        trace = Trace(history, meter, validate, log)
         with meter:
             if optimizer is not None and model.learned_names():
                 model = optimizer.run(objective, model, trace, spawn(generator))
@@ -218,10 +230,24 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                     raise
                 posterior = objective.posterior(trace.last_sound, seed)
             meter.step()
+        if log is not None:
+            log.remove()
         self._one_target = y.ndim == 1
         self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
         self._adopt(posterior, scaling)
         return self
+
+    def _open_checkpoint(self, path: str | PathLike[str], objective: TableObjective, model: Model) -> Checkpoint:
+        if not isinstance(self.random_state, int | np.integer):
+            msg = (
+                "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
+                f"got {self.random_state!r}."
+            )
+            raise InvalidInputError(msg)
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
+        settings |= {"kernel": model.kernel.to_dict(), NOISE: None, "optimizer": self._resolve_optimizer()}
+        tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
+        return Checkpoint(path, fingerprint(tensors, settings), objective)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
         model = posterior.model

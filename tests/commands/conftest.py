@@ -24,7 +24,7 @@ class GPRegressor:
     def __init__(self, **arguments):
         type(self).arguments = arguments
 
-    def fit(self, X, y):
+    def fit(self, X, y, checkpoint=None):
         if isinstance(X, pa.Table):
             self.feature_names_in_ = np.asarray(X.column_names, dtype=object)
         X = np.asarray(X)

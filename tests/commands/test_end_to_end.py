@@ -83,3 +83,17 @@ def test_a_constant_target_is_an_answer_or_one_line(run, tmp_path):
     assert code == 0
     assert run("predict", tmp_path / "m.gp", tmp_path / "t.csv", "-o", tmp_path / "p.csv")[0] == 0
     np.testing.assert_allclose(read_table(tmp_path / "p.csv").column("mean"), 3.0, atol=1e-6)
+
+
+def test_a_checkpoint_is_used_and_removed(run, tmp_path):
+    table, file = tmp_path / "table.csv", tmp_path / "fit.checkpoint"
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    np.savetxt(table, np.c_[rows, rows.sum(1)], delimiter=",", header="a,b,y", comments="")
+    file.write_text("not a checkpoint")
+    arguments = ("fit", table, "--target", "y", "-o", tmp_path / "m.gp", "--checkpoint", file, "-q")
+    code, _, error = run(*arguments)
+    assert code == 2
+    assert "fit.checkpoint" in error
+    file.unlink()
+    assert run(*arguments)[0] == 0
+    assert not file.exists()

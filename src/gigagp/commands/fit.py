@@ -42,6 +42,10 @@ def fit(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="A file that keeps the fit's state; the same command after a kill goes on from it."),
+    ] = None,
     header: options.Header = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -90,7 +94,7 @@ def fit(
         random_state=seed,
     )
     began = time.perf_counter()
-    regressor.fit(data.select(inputs).to_arrow(), data.column(target))
+    regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": len(data)})
     typer.echo(regressor.describe())

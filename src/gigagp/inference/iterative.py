@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 import torch
 
@@ -20,6 +20,7 @@ from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
+from gigagp.preconditioners import Reuse
 from gigagp.random import spawn
 from gigagp.solvers import ConjugateGradients, Solution, Status
 from gigagp.solvers.base import Solver
@@ -195,6 +196,26 @@ class IterativeObjective(TableObjective):
         thinned = IterativeObjective(self.settings, self.table.take_rows(rows), self._probe_generator)
         thinned.solves = self.solves
         return thinned
+
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return warm starts, pivots, the generators' states and the solves so far."""
+        tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
+        tensors["generator.probes"] = self._probe_generator.get_state()
+        tensors["generator.solver"] = self._solver_generator.get_state()
+        if isinstance(self._reuse, Reuse) and self._reuse.pivots is not None:
+            tensors["pivots"] = self._reuse.pivots
+        return tensors, {"solves": [asdict(record) for record in self.solves]}
+
+    def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+        """Take over a snapshot; frozen probes are drawn again, from the same generator."""
+        estimator = self.settings.gradient
+        if self.deterministic and isinstance(estimator, GradientEstimator):
+            self._probes = estimator.draw(model, self.table.X, self._probe_generator)
+        self._warm.blocks = [tensors[f"warm.{i}"].to(self.table.X) for i in range(2) if f"warm.{i}" in tensors]
+        self._probe_generator.set_state(tensors["generator.probes"])
+        self._solver_generator.set_state(tensors["generator.solver"])
+        self._reuse = Reuse(tensors["pivots"].to(self.table.X.device)) if "pivots" in tensors else None
+        self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior that the last step's solutions are; None without pathwise probes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -77,3 +77,11 @@ class TableObjective(ABC):
     @abstractmethod
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model."""
+
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what later evaluations depend on beside the model, for a checkpoint: tensors and plain data."""
+        return {}, {}
+
+    def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+        """Take over a `snapshot` that was made after an evaluation, in an objective made by the same calls."""
+        assert not tensors, "an objective without a state was given one"

@@ -30,25 +30,26 @@ class WarmStart:
 
     def __init__(self, kind: WarmStartKind) -> None:
         self.kind = kind
-        self._blocks: list[torch.Tensor] = []
+        #: the last solutions, newest last
+        self.blocks: list[torch.Tensor] = []
 
     def remember(self, solutions: torch.Tensor) -> None:
         """Keep a block of solutions, shape (n, s)."""
         if self.kind == "none":
             return
-        self._blocks.append(solutions)
-        del self._blocks[: -(_BLOCKS if self.kind == "subspace" else 1)]
+        self.blocks.append(solutions)
+        del self.blocks[: -(_BLOCKS if self.kind == "subspace" else 1)]
 
     def start(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Start | None:
         """Return the initial guess for these right-hand sides; None is zero."""
-        if not self._blocks:
+        if not self.blocks:
             return None
-        last = self._blocks[-1]
+        last = self.blocks[-1]
         if self.kind == "previous":
             return Start(last) if last.shape == right_hand_sides.shape else None
         # In an orthonormal basis the projected matrix is no worse conditioned than H. Directions in which the two
         # blocks agree come out as noise, which is as good a direction as any.
-        basis = torch.linalg.qr(torch.cat(self._blocks, 1).double()).Q
+        basis = torch.linalg.qr(torch.cat(self.blocks, 1).double()).Q
         image = (matrix @ basis.to(matrix.dtype)).double()
         projected = basis.T @ image
         projected = 0.5 * (projected + projected.T)

@@ -105,6 +105,10 @@ class History:
         """Return the seconds since this history was made."""
         return time.perf_counter() - self.started
 
+    def resume_after(self, step: Step) -> None:
+        """Let the clock go on from a step of an earlier run."""
+        self.started = min(self.started, time.perf_counter() - step.seconds)
+
     @property
     def epochs(self) -> float:
         """Epochs of all solves with their set-up."""

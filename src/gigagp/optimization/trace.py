@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
@@ -18,6 +19,20 @@ from gigagp.progress import Meter
 Validate = Callable[[Objective], "tuple[float, float] | None"]
 
 
+class EvaluationLog(Protocol):
+    """What remembers the evaluations of one objective; see `gigagp.checkpoint`."""
+
+    objective: Any
+
+    def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
+        """Return the next logged step and gradient, None where the log has ended."""
+        ...
+
+    def record(self, vector: torch.Tensor, gradient: torch.Tensor, step: Step) -> None:
+        """Log an evaluation."""
+        ...
+
+
 class Trace:
     """The history and the progress meter of one fit.
 
@@ -29,12 +44,17 @@ class Trace:
         Where they are shown.
     validate : callable or None
         Scores an objective where it was last evaluated.
+    log : EvaluationLog or None
+        Answers evaluations that an earlier, killed run of the same fit has made.
     """
 
-    def __init__(self, history: History, meter: Meter, validate: Validate | None = None) -> None:
+    def __init__(
+        self, history: History, meter: Meter, validate: Validate | None = None, log: EvaluationLog | None = None
+    ) -> None:
         self.history = history
         self.meter = meter
         self.validate = validate
+        self.log = log
         #: the model of the last evaluation that was finite
         self.last_sound: Model | None = None
         #: whether a step that is not finite has ended the fit
@@ -50,6 +70,27 @@ class Trace:
         """
         model = space.decode(vector)
         self._singular = None
+        log = self.log if self.log is not None and self.log.objective is objective else None
+        found = None if log is None else log.replay(vector, model)
+        if found is not None:
+            step, gradient = found
+            evaluation = Evaluation(step.objective, {}, step.solve)
+            self.history.resume_after(step)
+        else:
+            evaluation, gradient, step = self._compute(objective, space, vector, model, stage)
+            if log is not None:
+                log.record(vector, gradient, step)
+        self.history.append(step)
+        self._show(step)
+        finite_value = evaluation.value is None or math.isfinite(evaluation.value)
+        if not finite_value or not bool(torch.isfinite(gradient).all()):
+            return None
+        self.last_sound = model
+        return evaluation, gradient
+
+    def _compute(
+        self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, model: Model, stage: str
+    ) -> tuple[Evaluation, torch.Tensor, Step]:
         try:
             evaluation = objective.evaluate(model) if in_range(model) else _not_finite(model)
         except NotPositiveDefiniteError as error:
@@ -58,24 +99,20 @@ class Trace:
         norm = float(gradient.norm()) / objective.n_observations
         sound = bool(torch.isfinite(gradient).all())  # otherwise the objective still stands at an earlier model
         scores = (self.validate(objective) if self.validate is not None and sound else None) or (None, None)
-        step = Step(
-            stage, self.history.elapsed(), evaluation.value, norm, natural_values(model), evaluation.solve, *scores
-        )
-        self.history.append(step)
-        fields: dict[str, object] = {"stage": stage, "gradient": norm}
-        if evaluation.value is not None:
-            fields["log likelihood"] = evaluation.value
-        if evaluation.solve is not None:
-            fields["residual"] = evaluation.solve.relative_residual_targets
-            fields["epochs"] = evaluation.solve.epochs
-        if scores[0] is not None:
-            fields["validation RMSE"] = scores[0]
+        values = natural_values(model)
+        step = Step(stage, self.history.elapsed(), evaluation.value, norm, values, evaluation.solve, *scores)
+        return evaluation, gradient, step
+
+    def _show(self, step: Step) -> None:
+        fields: dict[str, object] = {"stage": step.stage, "gradient": step.gradient_norm}
+        if step.objective is not None:
+            fields["log likelihood"] = step.objective
+        if step.solve is not None:
+            fields["residual"] = step.solve.relative_residual_targets
+            fields["epochs"] = step.solve.epochs
+        if step.validation_rmse is not None:
+            fields["validation RMSE"] = step.validation_rmse
         self.meter.step(**fields)
-        finite_value = evaluation.value is None or math.isfinite(evaluation.value)
-        if not finite_value or not bool(torch.isfinite(gradient).all()):
-            return None
-        self.last_sound = model
-        return evaluation, gradient
 
     def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
         """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""

@@ -1,0 +1,139 @@
+"""Checkpoints: a killed fit goes on where it was, to the same bits.
+
+An optimizer is a deterministic function of what its evaluations return. So a checkpoint does not know optimizers: it is
+the log of all evaluations on all rows (a few numbers each), and the state of the objective after the last one (the
+solution blocks that warm starts come from). A resumed fit runs the optimizer from the beginning, answers its questions
+from the log, and computes again only what is not in it. Stages on subsets take seconds and are run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import gigagp
+from gigagp.errors import InvalidInputError
+from gigagp.model import Model
+from gigagp.optimization.history import SolveRecord, Step
+from gigagp.persistence import load_state, save_state
+
+if TYPE_CHECKING:
+    from gigagp.inference.objective import TableObjective
+
+_KIND = "checkpoint"
+#: Least seconds between two writes: a write costs about as much as reading the table.
+INTERVAL = 60.0
+
+
+def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, object]) -> str:
+    """Return a digest of everything that decides a fit: the table, the settings, the versions."""
+    digest = hashlib.sha256(f"{gigagp.__version__} {torch.__version__}".encode())
+    for name in sorted(settings):
+        digest.update(f"{name}={settings[name]!r};".encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Checkpoint:
+    """The log of a fit's evaluations on one objective.
+
+    Parameters
+    ----------
+    path : str or path
+        Read if it exists; written, atomically, while the fit goes on; removed at its end.
+    identity : str
+        `fingerprint` of the fit.
+    objective : TableObjective
+        Whose evaluations are logged.
+    interval : float, default 60
+        Least seconds between two writes.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file belongs to another fit.
+    ModelFileError
+        If the file is damaged.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], identity: str, objective: TableObjective, interval: float = INTERVAL
+    ) -> None:
+        self.path, self.identity, self.objective, self.interval = Path(path), identity, objective, interval
+        self._vectors: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []
+        self._steps: list[Step] = []
+        self._position = 0
+        self._written = time.monotonic()
+        self._state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
+        if self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        kind, tensors, header = load_state(self.path)
+        if kind != _KIND or header.get("identity") != self.identity:
+            msg = (
+                f"checkpoint {self.path} belongs to another fit (other data, settings or version). Delete it, or give "
+                "another file name."
+            )
+            raise InvalidInputError(msg)
+        self._vectors = list(tensors.pop("vectors"))
+        self._gradients = list(tensors.pop("gradients"))
+        for plain in header["steps"]:
+            solve = None if plain["solve"] is None else SolveRecord(**plain["solve"])
+            self._steps.append(Step(**{**plain, "solve": solve}))
+        self._state = tensors, header["objective"]
+
+    @property
+    def resumed(self) -> int:
+        """Evaluations that were found in the file."""
+        return len(self._steps) if self._state is not None else 0
+
+    def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
+        """Return the logged step and flat gradient at this place of the fit; None where the log has ended.
+
+        Raises
+        ------
+        InvalidInputError
+            If the fit took another way than the one in the log.
+        """
+        if self._position >= len(self._steps):
+            return None
+        if not torch.equal(self._vectors[self._position], vector):
+            msg = (
+                f"checkpoint {self.path} does not lead where it led before: this machine, or this number of threads, "
+                "computes other last digits. Delete it to start anew."
+            )
+            raise InvalidInputError(msg)
+        found = self._steps[self._position], self._gradients[self._position]
+        self._position += 1
+        if self._position == len(self._steps) and self._state is not None:
+            self.objective.restore(model, *self._state)
+        return found
+
+    def record(self, vector: torch.Tensor, gradient: torch.Tensor, step: Step) -> None:
+        """Log an evaluation, and write the file if the last write is old enough."""
+        self._vectors.append(vector.clone())
+        self._gradients.append(gradient.clone())
+        self._steps.append(step)
+        self._position = len(self._steps)
+        if time.monotonic() - self._written < self.interval:
+            return
+        tensors, state = self.objective.snapshot()
+        log = {"vectors": torch.stack(self._vectors), "gradients": torch.stack(self._gradients)}
+        header = {"identity": self.identity, "steps": [asdict(one) for one in self._steps], "objective": state}
+        save_state(self.path, _KIND, {**tensors, **log}, header)
+        self._written = time.monotonic()
+
+    def remove(self) -> None:
+        """Delete the file: the fit is complete."""
+        self.path.unlink(missing_ok=True)
