@@ -84,7 +84,7 @@ def test_random_pivots_have_the_law_of_rpcholesky(block, same_law):
 
 
 def test_random_beats_greedy_on_isolated_rows():
-    # research/solvers.md, section 1: greedy takes the isolated rows first, one by one
+    # greedy takes the isolated rows first, one by one
     cluster = torch.full((60, 60), 0.9).double() + 0.1 * torch.eye(60, dtype=torch.float64)
     K = torch.block_diag(cluster, 1.01 * torch.eye(20, dtype=torch.float64))
     matrix = DenseMatrix(K, 0.1)

@@ -71,7 +71,7 @@ def test_the_rate_is_found_and_is_near_the_best_one(matrix, batch_size, momentum
 
 
 def test_no_single_multiple_of_the_largest_eigenvalue_is_right():
-    # what the automatic rate knows and a rule c / mu_max does not (research/solvers.md, section 3)
+    # what the automatic rate knows and a rule c / mu_max does not
     multiples = {}
     for name in ("nearly diagonal", "smooth"):
         matrix = KINDS[name]

@@ -21,7 +21,7 @@ class Reuse:
     ----------
     pivots : Tensor of shape (k,) or None
         Rows whose columns span the low-rank part. Kept pivots cost nothing sequential, and along an outer
-        optimisation they may be kept for the whole run (research/solvers.md, section 4).
+        optimisation they may be kept for the whole run.
     """
 
     pivots: torch.Tensor | None = None

@@ -122,7 +122,7 @@ class PivotedCholesky(LowRankRecipe):
     """Greedy pivoted Cholesky plus noise: the preconditioner of the papers.
 
     Kept for comparison: it picks isolated rows first, and a random choice of the same rank saves 1.4 to 2.7 times
-    as many iterations (research/solvers.md, section 1). Prefer `TwoLevel` or `RandomlyPivotedCholesky`.
+    as many iterations. Prefer `TwoLevel` or `RandomlyPivotedCholesky`.
 
     Parameters
     ----------

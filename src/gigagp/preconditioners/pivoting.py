@@ -150,7 +150,7 @@ def _eliminate(
 
 
 def greedy(matrix: SymmetricMatrix, rank: int) -> PartialCholesky:
-    """Take the largest remaining diagonal each time, on the *updated* diagonal (DESIGN.md, trap 4)."""
+    """Take the largest remaining diagonal each time, on the *updated* diagonal."""
     factor = _GrowingFactor(matrix, rank)
     while not factor.exhausted:
         factor.take(factor.residual.argmax().unsqueeze(0))

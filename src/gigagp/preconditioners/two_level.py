@@ -140,7 +140,7 @@ class TwoLevel(PreconditionerRecipe):
     Columns of randomly pivoted Cholesky take the smooth part, Cholesky factors of clusters of nearby rows (a balanced
     tree on the inputs in units of their lengthscales) take what is left and local. On pol (n = 4,000, learned
     hyperparameters) conjugate gradients need 13 iterations to 0.01 with it, 50 with the columns alone, 67 with the
-    blocks alone and 147 with the papers' greedy pivoted Cholesky (research/solvers.md, section 1).
+    blocks alone and 147 with the papers' greedy pivoted Cholesky.
 
     Parameters
     ----------

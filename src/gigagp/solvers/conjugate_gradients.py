@@ -52,7 +52,7 @@ class ConjugateGradients(Solver):
     nats : (float, float), optional
         Also stop when the bound of the error in nats is at most the first number for each target and at most the
         second in the mean over the probes. (1, 10) took 1.7 times fewer epochs than a residual of 0.01, at a drift of
-        the hyperparameters five times below that of the choice of probes (research/solvers.md, section 5).
+        the hyperparameters five times below that of the choice of probes.
     refresh_every : int or None, default 50
         Compare the residual of the recurrence with the true one this often, where rounding may have parted them, and
         start again from the true one where it has. None: only when convergence is claimed.

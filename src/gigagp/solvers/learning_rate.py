@@ -16,8 +16,8 @@ and ``f < 1`` is needed for convergence. A row whose diagonal entry stands out (
 its own: the same formula with that entry in place of the mean.
 
 The second bound is what limits a matrix that is nearly diagonal, the first one a matrix with a few large eigenvalues,
-which is why no single multiple of the largest eigenvalue is right (research/solvers.md, section 3: pol with unit
-hyperparameters diverges at ``step mu_max = 1.15``, elevators is at its best at 2.9).
+which is why no single multiple of the largest eigenvalue is right (the pol
+table with unit hyperparameters diverges at ``step mu_max = 1.15``, elevators is at its best at 2.9).
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class StochasticGradientDescent(Solver):
     Notes
     -----
     The residual that the loop sees is put together from the batches, each row as old as its last visit; in practice
-    it lags behind the true one by an epoch. It starts at the true residual of the initial guess (DESIGN.md, trap 5;
-    the paper's starts at ``b``, which costs a warm start up to nine epochs: pass ``Start(value, residual=b)`` to have
+    it lags behind the true one by an epoch. It starts at the true residual of the initial guess (the
+    paper's starts at ``b``, which costs a warm start up to nine epochs: pass ``Start(value, residual=b)`` to have
     that). When it reaches the tolerance a product decides, and another gives the residual at return; these passes are
     in ``setup_epochs``.
 
