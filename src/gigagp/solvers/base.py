@@ -95,8 +95,8 @@ def slack(dtype: torch.dtype) -> float:
 class Problem:
     """Right-hand sides scaled to unit norm, with the solution and the residual that a loop updates in place.
 
-     Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side
-    . A zero column stays zero. Norms are those of the operator's own inner product.
+     Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
+    A zero column stays zero. Norms are those of the operator's own inner product.
 
     Attributes
     ----------
