@@ -95,21 +95,21 @@ def slack(dtype: torch.dtype) -> float:
 class Problem:
     """Right-hand sides scaled to unit norm, with the solution and the residual that a loop updates in place.
 
-     Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
+    Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
     A zero column stays zero. Norms are those of the operator's own inner product.
 
     Attributes
     ----------
-     operator : LinearOperator
-     scale : Tensor of shape (s,)
-     right_hand_sides, value, residual : Tensor of shape (n, s)
-         Scaled.
-     setup_epochs : float
-         Work outside the loop's own steps.
-     drift : Tensor of shape (s,)
-         Bound of the distance between ``residual`` and the true residual that rounding may have opened.
-     companion_product : Tensor or None
-         ``H @ companion``, where a first residual had to be computed and the companion could ride on its pass.
+    operator : LinearOperator
+    scale : Tensor of shape (s,)
+    right_hand_sides, value, residual : Tensor of shape (n, s)
+        Scaled.
+    setup_epochs : float
+        Work outside the loop's own steps.
+    drift : Tensor of shape (s,)
+        Bound of the distance between ``residual`` and the true residual that rounding may have opened.
+    companion_product : Tensor or None
+        ``H @ companion``, where a first residual had to be computed and the companion could ride on its pass.
     """
 
     def __init__(
