@@ -103,6 +103,7 @@ def main() -> None:
     print(f"gigagp {__version__}, {arguments.table}, split {arguments.split}, {n:,} rows; {common}", flush=True)
     header = f"{'solver':8s} {'gradient':9s} {'start':6s} {'RMSE':>7s} {'LLH':>8s} {'iterations':>10s} {'epochs':>9s}"
     header += f" {'all epochs':>10s} {'seconds':>8s} {'epochs ratio':>12s} {'time ratio':>10s} {'unfinished':>10s}"
+    header += f" {'last res. y':>11s} {'probes':>8s}"
     print(header, flush=True)
     results = []
     plan = [(s, e, w) for s in arguments.solvers for e in arguments.estimators for w in arguments.starts]
@@ -130,7 +131,8 @@ def main() -> None:
         print(
             f"{solver:8s} {estimator:9s} {start:6s} {result['rmse']:7.4f} {result['log_likelihood']:8.4f} "
             f"{result['iterations']:10d} {result['epochs']:9.1f} {result['all_epochs']:10.1f} "
-            f"{result['seconds']:8.1f} {ratios} {result['unfinished_solves']:10d}",
+            f"{result['seconds']:8.1f} {ratios} {result['unfinished_solves']:10d} "
+            f"{result['residual_targets_last']:11.2g} {result['residual_probes_last']:8.2g}",
             flush=True,
         )
         if solver == "default":
