@@ -221,12 +221,23 @@ class Leaf(Kernel):
     # Random features: amplitude(x) amplitude(z) cos(phase(x) - phase(z)) has the expectation k(x, z) ----------------
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return the base randomness of ``n_frequencies`` frequencies, free of hyperparameter values."""
-        raise NotImplementedError
+        """Return the base randomness of ``n_frequencies`` frequencies, free of hyperparameter values.
+
+        Raises
+        ------
+        InvalidInputError
+            Here: a kernel with a spectrum (``has_spectrum = True``) has to write this and `amplitude_and_phase`.
+        """
+        raise self._without_spectrum()
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return amplitude and phase of every row and frequency; broadcastable to (n, m), phase None for zero."""
-        raise NotImplementedError
+        raise self._without_spectrum()
+
+    def _without_spectrum(self) -> InvalidInputError:
+        return InvalidInputError(
+            f"{type(self).__name__} has no random features. Use exact inference, or another kernel."
+        )
 
     # Writing --------------------------------------------------------------------------------------------------------
 
