@@ -72,9 +72,9 @@ class Auto:
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both stages."""
-        space = ParameterSpace(model, "log")
-        prior = WeakPrior(space, objective.n_inputs, objective.target_variance)
-        vector = space.encode(model)
+        whole = ParameterSpace(model, "log")
+        prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
+        vector = whole.encode(model)
         trace.meter.start(None, "fit")
         n = objective.n_rows
         information: torch.Tensor | None = None
@@ -88,7 +88,7 @@ class Auto:
             if trace.stopped:
                 break
         if not self.polish_steps or information is None or trace.stopped:
-            return ParameterSpace(model, "log").decode(vector)
+            return whole.decode(vector)
         if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
             objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
@@ -99,9 +99,8 @@ class Auto:
             )
             vector = space.encode(middle)
             if trace.stopped:
-                return ParameterSpace(model, "log").decode(vector)
-        space = ParameterSpace(model, "log")
-        return self._polish(objective, space, prior, vector, information, trace, "all rows")
+                return whole.decode(vector)
+        return self._polish(objective, whole, prior, vector, information, trace, "all rows")
 
     def _score(
         self,
