@@ -93,11 +93,6 @@ class Checkpoint:
             self._steps.append(Step(**{**plain, "solve": solve}))
         self._state = tensors, header["objective"]
 
-    @property
-    def resumed(self) -> int:
-        """Evaluations that were found in the file."""
-        return len(self._steps) if self._state is not None else 0
-
     def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
         """Return the logged step and flat gradient at this place of the fit; None where the log has ended.
 

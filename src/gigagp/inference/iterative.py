@@ -211,7 +211,8 @@ class IterativeObjective(TableObjective):
         estimator = self.settings.gradient
         if self.deterministic and isinstance(estimator, GradientEstimator):
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
-        self._warm.blocks = [tensors[f"warm.{i}"].to(self.table.X) for i in range(2) if f"warm.{i}" in tensors]
+        names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were kept
+        self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
         self._solver_generator.set_state(tensors["generator.solver"])
         self._reuse = Reuse(tensors["pivots"].to(self.table.X.device)) if "pivots" in tensors else None
@@ -275,9 +276,7 @@ class IterativeObjective(TableObjective):
         unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
         if not unfinished:
             return
-        worst = max(
-            unfinished, key=lambda record: max(record.relative_residual_targets, record.relative_residual_probes or 0.0)
-        )
+        worst = max(unfinished, key=_largest_residual)
         probes = (
             "" if worst.relative_residual_probes is None else f", {worst.relative_residual_probes:.2g} of the probes"
         )
