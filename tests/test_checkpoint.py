@@ -126,3 +126,17 @@ def test_bad_checkpoints_and_seeds_are_refused(tmp_path):
         estimator("warm").fit(X, y, checkpoint=path)
     with pytest.raises(InvalidInputError, match="random_state of GPRegressor must be an int"):
         estimator("warm", random_state=None).fit(X, y, checkpoint=tmp_path / "other")
+
+
+def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
+    """The function of a new process is another object, and its values are what counts."""
+    path = tmp_path / "fit.checkpoint"
+    with monkeypatch.context() as patch:
+        kill_after(patch, 2)
+        with pytest.raises(Killed):
+            estimator("warm", mean=lambda rows: rows[:, 0]).fit(X, y, checkpoint=path)
+    with pytest.raises(InvalidInputError, match="belongs to another fit"):
+        estimator("warm", mean=lambda rows: rows[:, 1]).fit(X, y, checkpoint=path)
+    resumed = estimator("warm", mean=lambda rows: rows[:, 0]).fit(X, y, checkpoint=path)
+    whole = estimator("warm", mean=lambda rows: rows[:, 0]).fit(X, y)
+    assert np.array_equal(resumed.predict(X), whole.predict(X))

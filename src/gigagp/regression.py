@@ -245,7 +245,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
             raise InvalidInputError(msg)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
-        settings |= {"kernel": model.kernel.to_dict(), NOISE: None, "optimizer": self._resolve_optimizer()}
+        # A mean function has no lasting name, but what it gave has been subtracted from Y.
+        settings |= {"kernel": model.kernel.to_dict(), "mean": model.mean.name, NOISE: None}
+        settings["optimizer"] = self._resolve_optimizer()
         tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
         return Checkpoint(path, fingerprint(tensors, settings), objective)
 
