@@ -62,6 +62,16 @@ def largest_log_difference(left: dict, right: dict) -> float:
     return max(float(np.abs(np.log(left[name]) - np.log(right[name])).max()) for name in left)
 
 
+def known_rows(path: Path, settings: dict) -> dict[tuple[str, str, str], dict]:
+    """Return the rows of an earlier run with the same settings, which may have been killed."""
+    if path is None or not path.exists():
+        return {}
+    payload = json.loads(path.read_text())
+    if payload["settings"] != settings:
+        raise SystemExit(f"{path} was made with other settings: {payload['settings']}")
+    return {(row["solver"], row["estimator"], row["start"]): row for row in payload["rows"]}
+
+
 def main() -> None:
     """Run the rows that were asked for, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,6 +91,7 @@ def main() -> None:
     parser.add_argument("--preconditioner", choices=["paper", "default"], default="paper", help="of the cg rows")
     parser.add_argument("--defaults", action="store_true", help="add this package's defaults on the same path")
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--resume", action="store_true", help="take the rows that the JSON file has already from there")
     parser.add_argument("--verbose", type=int, default=0)
     arguments = parser.parse_args()
 
@@ -105,6 +116,8 @@ def main() -> None:
     header += f" {'all epochs':>10s} {'seconds':>8s} {'epochs ratio':>12s} {'time ratio':>10s} {'unfinished':>10s}"
     header += f" {'last res. y':>11s} {'probes':>8s}"
     print(header, flush=True)
+    described = {**common, "table": arguments.table, "rows": n}
+    known = known_rows(arguments.json, described) if arguments.resume else {}
     results = []
     plan = [(s, e, w) for s in arguments.solvers for e in arguments.estimators for w in arguments.starts]
     if arguments.defaults:
@@ -120,7 +133,7 @@ def main() -> None:
             better = replace(settings["inference"].solver, preconditioner="auto")
             settings["inference"] = replace(settings["inference"], solver=better)
         assert isinstance(settings["inference"], inference.Iterative)
-        result = run(settings, data, arguments.verbose)
+        result = known.get((solver, estimator, start)) or run(settings, data, arguments.verbose)
         result.update(solver=solver, estimator=estimator, start=start)
         if (estimator, start) == ("standard", "cold"):
             reference[solver] = result
@@ -147,7 +160,7 @@ def main() -> None:
                 )
         results.append(result)
         if arguments.json is not None:
-            payload = {"settings": {**common, "table": arguments.table, "rows": n}, "rows": results}
+            payload = {"settings": described, "rows": results}
             arguments.json.write_text(json.dumps(payload, indent=1))
 
 

@@ -33,3 +33,43 @@ def read_split(
         chosen = np.random.default_rng(0).permutation(len(y))[:rows]
         X, y = X[chosen], y[chosen]
     return X, y, X_test, y_test
+
+
+def read_shuffled(
+    folder: Path, table: str, seed: int = 0, rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return X, y, X_test, y_test of a random split into 64 % for training, 16 % for validation (left out) and 20 %.
+
+    That of Potapczynski et al. 2021, with the scaling of its code, but by statistics of the training rows alone: inputs
+    to [-1, 1], targets z-scored, constant columns dropped.
+
+    Parameters
+    ----------
+    folder, table
+        As for `read_split`.
+    seed : int
+        Of the split.
+    rows : int or None
+        Training rows, the first of the shuffled ones; None: all.
+    """
+    X, y, X_test, y_test = read_split_as_it_is(folder, table)
+    X, y = np.concatenate([X, X_test]), np.concatenate([y, y_test])
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = order[: round(0.64 * len(y))], order[round(0.8 * len(y)) :]
+    train = train[:rows]
+    kept = X[train].var(0) > 1e-10
+    low, high = X[train][:, kept].min(0), X[train][:, kept].max(0)
+    centre, spread = y[train].mean(), y[train].std()
+    scaled, targets = 2 * (X[:, kept] - low) / (high - low) - 1, (y - centre) / spread
+    return scaled[train], targets[train], scaled[test], targets[test]
+
+
+def read_split_as_it_is(folder: Path, table: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first standard split in the table's own units."""
+    if not (folder / "load.py").exists():
+        msg = f"{folder} has no load.py; give the data folder with --data."
+        raise SystemExit(msg)
+    sys.path.insert(0, str(folder))
+    from load import uci
+
+    return uci(table, 0, scale=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -226,19 +226,33 @@ class RecordingSolver(Solver):
 
 
 class FunctionObjective:
-    """An objective that is any function of the hyperparameters (by name, natural units), with autograd's gradient."""
+    """An objective that is any function of the hyperparameters (by name, natural units), with autograd's gradient.
 
-    deterministic = True
+    ``free`` is where further arrays start.
+    """
+
+    deterministic = is_likelihood = True
+    follows_likelihood = False
     n_rows, n_inputs, target_variance = 10, 2, 1.0
 
-    def __init__(self, function: Callable[[dict[str, Tensor]], Tensor], *, with_values: bool = True) -> None:
-        self.function, self.with_values = function, with_values
+    def __init__(
+        self,
+        function: Callable[[dict[str, Tensor]], Tensor],
+        *,
+        with_values: bool = True,
+        free: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.function, self.with_values, self.free = function, with_values, dict(free or {})
         self.n_observations = 1
         self.evaluations = 0
 
+    def start(self, model: Model) -> Model:
+        return replace(model, free=model.free or self.free)
+
     def evaluate(self, model: Model) -> Evaluation:
         self.evaluations += 1
-        values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+        given = {**model.parameters(), **model.free}
+        values = {name: value.detach().clone().requires_grad_() for name, value in given.items()}
         value = self.function(values)
         found = torch.autograd.grad(value, list(values.values()), allow_unused=True)
         gradient = {

@@ -285,7 +285,10 @@ REFUSED = [
     (lambda: GPRegressor(mean="quadratic"), "mean must be one of"),
     (lambda: GPRegressor(mean=lambda X: X), r"A mean function must return 60 finite numbers .* got shape \(60, 3\)"),
     (lambda: GPRegressor(mean=lambda X: X[:, 0] / 0), "A mean function must return 60 finite numbers"),
-    (lambda: GPRegressor(dtype="float16"), 'dtype of GPRegressor must be "float64" or "float32"; got \'float16\''),
+    (
+        lambda: GPRegressor(dtype="float16"),
+        'dtype of GPRegressor must be "float64", "float32" or "mixed"; got \'float16\'',
+    ),
     (lambda: GPRegressor(device="abacus"), 'device of GPRegressor must be "auto", "cpu" or "cuda"; got \'abacus\''),
     (lambda: GPRegressor(memory_budget="lots"), "memory_budget must be bytes or a text"),
     (lambda: GPRegressor(memory_budget=0), "memory_budget must be positive"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, checkpoint, gradients, inference, optimization, solvers
+from gigagp import GPRegressor, checkpoint, gradients, inference, optimization, solvers, truncation
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.iterative import IterativeObjective
@@ -22,6 +22,14 @@ METHODS = {
     "hutchinson": (
         inference.Iterative(gradient=gradients.Hutchinson(4), warm_start="previous", n_samples=4),
         optimization.LBFGS(steps=6),
+    ),
+    "truncated": (
+        inference.Iterative(
+            solver=solvers.ConjugateGradients(truncation=truncation.ExponentialDecay(0.2, 8)),
+            gradient=PATHWISE,
+            n_samples=4,
+        ),
+        optimization.Adam(steps=7),
     ),
     "sgd": (
         inference.Iterative(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, gradients, inference, kernels, optimization, presets, solvers
+from gigagp import GPRegressor, actions, gradients, inference, kernels, optimization, presets, solvers, truncation
 from gigagp.configuration import from_plain, to_plain
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.means import LinearMean
@@ -26,23 +26,44 @@ SETTINGS = [
     (1, "a", (2.0, None)),
     kernels.RBF([1.0, 2.0]) * kernels.Periodic(columns=[0], fixed=True) + 0.3,
     inference.Exact(),
+    inference.ComputationAware(n_actions=7, loss="projected"),
+    inference.ComputationAware(policy=actions.Learned("shuffled", initial="random")),
+    inference.ComputationAware(3, actions.ConjugateGradients(1e-3, absolute_tolerance=0.1)),
+    inference.ComputationAware(4, actions.Lanczos(ritz=True)),
+    inference.ComputationAware(policy=actions.UnitVectors("pivoted")),
+    inference.ComputationAware(policy=actions.Random("rademacher", structure="blocks")),
+    inference.ComputationAware(policy=actions.TopEigenvectors()),
+    inference.ComputationAware(policy=actions.PseudoInputs()),
     inference.Iterative(),
     inference.Iterative(gradient=gradients.Exact(), warm_start="previous", final_tolerance=1e-5),
+    inference.RandomFeatures(200, truncation.SingleSample(truncation.OneOverJ(50, step=10)), redraw=True),
     gradients.Exact(),
     gradients.Hutchinson(3, law="rademacher"),
     gradients.Pathwise(5, 100, "exact", "joint"),
     solvers.Cholesky(),
     solvers.ConjugateGradients(preconditioner=PivotedCholesky(rank=7), nats=(1.0, 5.0)),
     solvers.ConjugateGradients(preconditioner=None),
+    solvers.ConjugateGradients(truncation=truncation.ExponentialDecay(0.05, 80)),
+    solvers.ConjugateGradients(truncation=truncation.RussianRoulette(truncation.Geometric(0.9, 5), True)),
+    truncation.SingleSample(truncation.OneOverJ(350, 750, step=50)),
+    truncation.ExponentialDecay(0.1, 3, step=2),
+    truncation.RussianRoulette(truncation.Uniform(2)),
+    truncation.Geometric(0.9, 4, 30),
+    truncation.OneOverJ(5, 90),
+    truncation.Uniform(3, 9),
+    truncation.Fixed(4),
     solvers.AlternatingProjections(block_size=7, partition="contiguous"),
     solvers.StochasticGradientDescent(learning_rate=3.0),
     PivotedCholesky(rank=4),
     Nystrom(rank=4),
     RandomlyPivotedCholesky(rank=4),
     TwoLevel(rank=3, block_size=5),
+    inference.SparseVariational(40, batch_size=30, start="greedy", learn_inducing_points=False),
+    inference.SparseVariational(jitter=1e-6),
     optimization.Adam(0.3, 4),
     optimization.LBFGS(steps=3),
     optimization.Auto(subset_sizes=(100, 200)),
+    optimization.Auto(bound_polish=optimization.LBFGS(7), stochastic_polish=optimization.Adam(0.02, 5)),
     optimization.SubsetStart(optimization.Adam(), n_centroids=3),
     *presets.lin2024("ap", "standard").values(),
 ]
@@ -58,12 +79,16 @@ def test_settings_survive_json(setting):
 def test_every_setting_of_the_public_rooms_can_be_saved():
     """A class that is forgotten here would be found when a user's fit of an hour cannot be written."""
     built = {type(setting) for setting in SETTINGS}
-    for room in (inference, gradients, solvers, optimization):
+    for room in (inference, gradients, solvers, optimization, truncation):
         for name in room.__all__:
             item = getattr(room, name)
             results = (optimization.Evaluation, optimization.SolveRecord, optimization.Step, optimization.History)
             fields = getattr(item, "__dataclass_fields__", None)
-            if fields is None or item in results or item.__name__ in ("Solution", "Start", "PathwiseProbes"):
+            if (
+                fields is None
+                or item in results
+                or item.__name__ in ("Solution", "Start", "Truncated", "PathwiseProbes")
+            ):
                 continue
             assert item in built, f"{name} has no example in SETTINGS"
 
@@ -103,6 +128,14 @@ MODELS = {
         inference=inference.Iterative(solver=solvers.AlternatingProjections(tolerance=1e-3), n_samples=8),
         optimizer=None,
         dtype="float32",
+    ),
+    "truncated": GPRegressor(
+        inference=inference.Iterative(
+            solver=solvers.ConjugateGradients(truncation=truncation.ExponentialDecay(0.2, 10)),
+            warm_start=False,
+            n_samples=4,
+        ),
+        optimizer=optimization.Adam(steps=2),
     ),
     "hutchinson": GPRegressor(
         inference=inference.Iterative(gradient=gradients.Hutchinson(3), n_samples=4),

@@ -10,6 +10,7 @@ import gigagp
 PUBLIC = {
     "GPRegressor",
     "__version__",
+    "actions",
     "diagnostics",
     "errors",
     "gradients",
@@ -23,6 +24,7 @@ PUBLIC = {
     "planning",
     "presets",
     "solvers",
+    "truncation",
 }
 
 
@@ -56,7 +58,9 @@ def test_an_unknown_name_is_an_attribute_error():
             "RandomlyPivotedCholesky TwoLevel",
         ),
         ("gradients", "Exact Hutchinson Pathwise"),
-        ("inference", "Exact Iterative"),
+        ("truncation", "ExponentialDecay OneOverJ Geometric Uniform Fixed RussianRoulette SingleSample"),
+        ("inference", "Exact Iterative RandomFeatures"),
+        ("diagnostics", "measure_bias plot_bias BiasReport"),
         ("optimization", "Adam LBFGS"),
         ("errors", "GigaGPError InvalidInputError ModelFileError SolverWarning FitWarning"),
         ("metrics", "rmse gaussian_nll gaussian_crps coverage"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError
 from gigagp.estimate import Estimate
-from gigagp.lanczos import log_determinant
+from gigagp.lanczos import Quadrature, log_determinant
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
-from matrices import Spoiled, Weighted, generator, kernel_matrix, spectral, with_duplicates, with_spectrum
+from gigagp.truncation import ExponentialDecay, Fixed, RussianRoulette, SingleSample
+from matrices import Spoiled, Weighted, generator, kernel_matrix, normal, spectral, with_duplicates, with_spectrum
 
 CHOICES = [None, "auto", PivotedCholesky(20), RandomlyPivotedCholesky(20), TwoLevel(20, 20)]
 
@@ -109,3 +111,50 @@ def test_an_operator_without_entries_needs_no_preconditioner():
     operator = Weighted(K, torch.eye(30).double(), 0.1)
     estimate = log_determinant(operator, n_probes=64)
     assert abs(estimate.value - float(torch.logdet(operator.full))) < 4 * estimate.standard_error
+
+
+# Random truncation (its numbers: tests/verification/test_truncated_solves.py) -----------------------------------------
+
+
+@pytest.mark.parametrize("preconditioner", CHOICES, ids=repr)
+def test_a_truncated_quadrature_is_unbiased_whatever_the_preconditioner(preconditioner):
+    matrix = kernel_matrix(80, noise=0.05)
+    law = ExponentialDecay(0.4, 2)
+    estimate = log_determinant(matrix, preconditioner, 200, generator=generator(), truncation=law)
+    assert abs(estimate.value - exact(matrix)) < 4 * estimate.standard_error
+    again = log_determinant(matrix, preconditioner, 200, generator=generator(), truncation=RussianRoulette(law))
+    assert again == estimate
+    if preconditioner is None:  # the control: stopped at the mean length, without weights
+        stopped = log_determinant(matrix, None, 200, generator=generator(), truncation=Fixed(3))
+        assert stopped.value > exact(matrix) + 4 * stopped.standard_error
+
+
+def test_a_single_sample_of_the_quadrature_is_unbiased_too():
+    matrix = kernel_matrix(80, noise=0.5)
+    series = SingleSample(ExponentialDecay(0.4, 4))
+    estimate = log_determinant(matrix, None, 300, generator=generator(), truncation=series)
+    assert abs(estimate.value - exact(matrix)) < 4 * estimate.standard_error
+
+
+def test_quadratures_fall_towards_their_limit_and_are_kept():
+    matrix, z = kernel_matrix(60, noise=0.1), normal(60, 4)
+    quadrature, values = Quadrature(matrix, z), []
+    while not quadrature.exhausted:
+        quadrature.step()
+        values.append(quadrature.values())
+    eigenvalues, vectors = torch.linalg.eigh(matrix.to_dense())
+    limit = (eigenvalues.log()[:, None] * (vectors.T @ z).square()).sum(0) / z.square().sum(0)
+    torch.testing.assert_close(values[-1], limit)
+    assert all(bool((after <= before + 1e-9).all()) for before, after in itertools.pairwise(values))
+    assert quadrature.steps == len(values)
+    torch.testing.assert_close(quadrature.values(5), values[4])
+    torch.testing.assert_close(quadrature.values(5, torch.tensor([2, 0])), values[4][[2, 0]])
+    torch.testing.assert_close(quadrature.values(10**6), values[-1])
+
+
+def test_lengths_that_do_not_fit_are_refused():
+    matrix = kernel_matrix(40, noise=0.3)
+    with pytest.raises(InvalidInputError, match="minimum of ExponentialDecay must be at most the number of rows, 40"):
+        log_determinant(matrix, None, truncation=ExponentialDecay(0.1, 41))
+    with pytest.raises(InvalidInputError, match="at most max_steps of log_determinant, 10; got 12"):
+        log_determinant(matrix, None, max_steps=10, truncation=ExponentialDecay(0.1, 12))

@@ -50,6 +50,14 @@ def test_coverage_of_a_calibrated_prediction_is_the_level(level):
     assert metrics.coverage(y, np.ones(n), np.full(n, 1.5), level) < level - error  # overconfident: seen
 
 
+def test_coverage_error_is_a_distance():
+    y = np.arange(10.0)
+    for std, share in ((1e9, 1.0), (1e-9, 0.1)):
+        mean = np.zeros(10)
+        assert metrics.coverage(y, mean, np.full(10, std), 0.6) == pytest.approx(share)
+        assert metrics.coverage_error(y, mean, np.full(10, std), 0.6) == pytest.approx(abs(share - 0.6))
+
+
 def test_several_targets_are_averaged():
     y, mean, std = (np.stack([part, part], axis=1) for part in (Y, MEAN, STD))
     assert metrics.gaussian_nll(y, mean, std) == pytest.approx(metrics.gaussian_nll(Y, MEAN, STD))

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from gigagp import (
+        actions,
         diagnostics,
         errors,
         gradients,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         planning,
         presets,
         solvers,
+        truncation,
     )
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
     "GPRegressor": "gigagp.regression",
+    "actions": None,
     "diagnostics": None,
     "errors": None,
     "gradients": None,
@@ -45,11 +48,13 @@ _HOMES = {
     "planning": None,
     "presets": None,
     "solvers": None,
+    "truncation": None,
 }
 
 __all__ = [
     "GPRegressor",
     "__version__",
+    "actions",
     "diagnostics",
     "errors",
     "gradients",
@@ -63,6 +68,7 @@ __all__ = [
     "planning",
     "presets",
     "solvers",
+    "truncation",
 ]
 
 

@@ -3,7 +3,8 @@
 An optimizer is a deterministic function of what its evaluations return. So a checkpoint does not know optimizers: it is
 the log of all evaluations on all rows (a few numbers each), and the state of the objective after the last one (the
 solution blocks that warm starts come from). A resumed fit runs the optimizer from the beginning, answers its questions
-from the log, and computes again only what is not in it. Stages on subsets take seconds and are run again.
+from the log, and computes again only what is not in it. Stages on subsets take seconds and are run again. An optimizer
+of many steps in many directions (Adam) hands in its own state instead, so that the log stays short.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gigagp.inference.objective import TableObjective
 
 _KIND = "checkpoint"
+_KEPT = "kept."
 #: Least seconds between two writes: a write costs about as much as reading the table.
 INTERVAL = 60.0
 
@@ -73,6 +75,9 @@ class Checkpoint:
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []
         self._position = 0
+        # Steps from `_kept_from` to `_kept_to` have no vector and gradient: a state of the optimizer stands for them.
+        self._kept: dict[str, torch.Tensor] = {}
+        self._kept_from = self._kept_to = self._stage = 0
         self._written = time.monotonic()
         self._state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
         if self.path.exists():
@@ -86,6 +91,8 @@ class Checkpoint:
                 "another file name."
             )
             raise InvalidInputError(msg)
+        self._kept = {name.removeprefix(_KEPT): tensors.pop(name) for name in list(tensors) if name.startswith(_KEPT)}
+        self._kept_from, self._kept_to = header["kept"]
         self._vectors = list(tensors.pop("vectors"))
         self._gradients = list(tensors.pop("gradients"))
         for plain in header["steps"]:
@@ -103,13 +110,14 @@ class Checkpoint:
         """
         if self._position >= len(self._steps):
             return None
-        if not torch.equal(self._vectors[self._position], vector):
+        index = self._position if self._position < self._kept_to else self._position - (self._kept_to - self._kept_from)
+        if not torch.equal(self._vectors[index], vector):
             msg = (
                 f"checkpoint {self.path} does not lead where it led before: this machine, or this number of threads, "
                 "computes other last digits. Delete it to start anew."
             )
             raise InvalidInputError(msg)
-        found = self._steps[self._position], self._gradients[self._position]
+        found = self._steps[self._position], self._gradients[index]
         self._position += 1
         if self._position == len(self._steps) and self._state is not None:
             self.objective.restore(model, *self._state)
@@ -125,9 +133,33 @@ class Checkpoint:
             return
         tensors, state = self.objective.snapshot()
         log = {"vectors": torch.stack(self._vectors), "gradients": torch.stack(self._gradients)}
-        header = {"identity": self.identity, "steps": [asdict(one) for one in self._steps], "objective": state}
+        log |= {_KEPT + name: value for name, value in self._kept.items()}
+        header = {
+            "identity": self.identity,
+            "steps": [asdict(one) for one in self._steps],
+            "kept": [self._kept_from, self._kept_to],
+            "objective": state,
+        }
         save_state(self.path, _KIND, {**tensors, **log}, header)
         self._written = time.monotonic()
+
+    def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
+        """Begin the evaluations of one optimizer; return its logged steps and the state it kept, None without one."""
+        self._stage = self._position
+        if self._kept_to == self._kept_from or self._kept_from != self._stage:
+            return None
+        self._position = self._kept_to
+        return self._steps[self._kept_from : self._kept_to], self._kept
+
+    def keep(self, state: dict[str, torch.Tensor]) -> None:
+        """Hold this state instead of the vectors and gradients that the optimizer has seen so far.
+
+        Only one optimizer of a fit is shortened in this way, the first that asks; a replayed one changes nothing.
+        """
+        if self._position < len(self._steps) or (self._kept and self._kept_from != self._stage):
+            return
+        self._kept, self._kept_from, self._kept_to = state, self._stage, self._position
+        del self._vectors[self._stage :], self._gradients[self._stage :]
 
     def remove(self) -> None:
         """Delete the file: the fit is complete."""

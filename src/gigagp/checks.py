@@ -9,13 +9,13 @@ import torch
 
 from gigagp.errors import InvalidInputError
 
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
 
 
 def resolve_dtype(dtype: str) -> torch.dtype:
     """Return the torch dtype of a setting."""
     if dtype not in _DTYPES:
-        msg = f'dtype of GPRegressor must be "float64" or "float32"; got {dtype!r}.'
+        msg = f'dtype of GPRegressor must be "float64", "float32" or "mixed"; got {dtype!r}.'
         raise InvalidInputError(msg)
     return _DTYPES[dtype]
 

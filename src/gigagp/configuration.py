@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gigagp import gradients, inference, optimization, solvers
+from gigagp import actions, gradients, inference, optimization, solvers, truncation
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.kernels import Kernel, from_dict
 
-_ROOMS = (inference, solvers, gradients, optimization)
+_ROOMS = (inference, solvers, gradients, optimization, truncation)
 _CLASSES: dict[str, type] = {
     name: item
     for room in _ROOMS
@@ -18,6 +18,13 @@ _CLASSES: dict[str, type] = {
 }
 # ``Exact`` is an inference and a gradient; the file names both apart.
 _CLASSES.pop("Exact")
+_CLASSES.update(  # one of them has the name of a solver
+    {
+        f"actions.{name}": item
+        for name in actions.__all__
+        if isinstance(item := getattr(actions, name), type) and is_dataclass(item)
+    }
+)
 _CLASSES.update({"inference.Exact": inference.Exact, "gradients.Exact": gradients.Exact})
 _NAMES = {item: name for name, item in _CLASSES.items()}
 

@@ -16,16 +16,16 @@ _SHOWN = 12
 def describe(estimator: GPRegressor) -> str:
     """Return what ran, how far it got, and the hyperparameters in both systems of units."""
     posterior, scaling = estimator.posterior_, estimator.scaling_
-    table = posterior.table
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     lines = [
-        f"rows          {table.n_rows:,}, inputs {table.n_inputs}, targets {table.n_targets}",
+        f"rows          {posterior.n_rows:,}, inputs {posterior.X.shape[1]}, targets {posterior.n_targets}",
         f"inference     {estimator.inference_.describe()}",
         f"solver        {estimator.solver_}",
         f"engine        {estimator.engine_}",
         f"optimizer     {optimizer}, {len(estimator.history_)} evaluations, "
         f"{estimator.history_.epochs:.4g} epochs of kernel products",
     ]
+    lines += _truncated_solves(estimator)
     final = posterior.final_solve
     if final is not None:
         lines.append(
@@ -40,7 +40,7 @@ def describe(estimator: GPRegressor) -> str:
     for name, value in posterior.model.parameters().items():
         last = name.split(".")[-1]
         numbers = np.atleast_1d(value.double().cpu().numpy())
-        is_per_input = last in ("lengthscale", "period") and numbers.size == table.n_inputs
+        is_per_input = last in ("lengthscale", "period") and numbers.size == posterior.X.shape[1]
         for index, number in enumerate(numbers[:_SHOWN]):
             label = name
             if numbers.size > 1:
@@ -54,3 +54,15 @@ def describe(estimator: GPRegressor) -> str:
         if numbers.size > _SHOWN:
             lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
     return "\n".join(lines)
+
+
+def _truncated_solves(estimator: GPRegressor) -> list[str]:
+    """Return a line about solves that were cut at a random length, none if there were none."""
+    solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
+    if not solves:
+        return []
+    mean = sum(solve.iterations for solve in solves) / len(solves)
+    early = sum(bool(solve.ended_early) for solve in solves)
+    return [
+        f"truncation    {len(solves)} solves cut at random, {mean:.4g} iterations on average; {early} converged before"
+    ]

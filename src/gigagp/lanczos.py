@@ -9,21 +9,102 @@ import torch
 from gigagp.errors import InvalidInputError, NonFiniteError
 from gigagp.estimate import Estimate
 from gigagp.operators.base import LinearOperator
+from gigagp.preconditioners import Preconditioner
 from gigagp.preconditioners.automatic import PreconditionerChoice, build, check_choice
 from gigagp.random import standard_normal
 from gigagp.solvers.base import own_generator
 from gigagp.solvers.krylov import Recurrence
+from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
 
 #: The quadrature is done when its mean moves by less than this share of the standard error between two looks.
 _SHARE_OF_ERROR = 0.05
+#: Most products of a quadrature that is not truncated.
+_MAX_STEPS = 200
+
+
+class Quadrature:
+    """Gauss quadratures of ``<z, log(A) z> / <z, z>`` with ``A = P^-1 H``, one step better with every product.
+
+    Conjugate gradients on ``H x = z`` build the tridiagonal matrices T whose eigenvalues and first components are nodes
+    and weights. For each z the values fall with the steps towards the limit, from above (Potapczynski et al. 2021,
+    Theorem 1).
+
+    Parameters
+    ----------
+    operator : LinearOperator
+    starts : Tensor of shape (n, s)
+        The directions z; left as they are.
+    preconditioner : Preconditioner or None
+        P.
+    """
+
+    def __init__(
+        self, operator: LinearOperator, starts: torch.Tensor, preconditioner: Preconditioner | None = None
+    ) -> None:
+        apply = None if preconditioner is None else preconditioner.apply
+        self._run = Recurrence(operator, torch.zeros_like(starts), starts.clone(), apply)
+        self._finest = (10 * torch.finfo(operator.dtype).eps) ** 2 * self._run.gamma
+        self._alphas: list[torch.Tensor] = []
+        self._betas: list[torch.Tensor] = []
+
+    @property
+    def steps(self) -> int:
+        """Products so far."""
+        return len(self._alphas)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no direction has anything left to add."""
+        return not bool((self._run.gamma > self._finest).any())
+
+    def step(self) -> None:
+        """Take one more step.
+
+        Raises
+        ------
+        NonFiniteError
+            If the product is not finite, or a direction has no positive curvature.
+        """
+        run = self._run
+        alive = run.gamma > self._finest  # below, the residual is rounding and so are the coefficients
+        coefficients, _ = run.step()
+        if not run.finite or bool((run.failed & alive).any()):
+            msg = (
+                "log_determinant met NaN or a direction without positive curvature: the matrix is not positive "
+                'definite in its precision. Use dtype="float64" or a larger noise variance.'
+            )
+            raise NonFiniteError(msg)
+        self._alphas.append(torch.where(alive, coefficients.alpha, 0.0))
+        self._betas.append(torch.where(alive, coefficients.beta, 0.0))
+
+    def values(self, steps: int | None = None, columns: torch.Tensor | slice = slice(None)) -> torch.Tensor:
+        """Return ``e1' log(T) e1`` of each direction, float64, after a number of steps; None, or too many: after all.
+
+        ``T_jj = 1 / alpha_j + beta_{j-1} / alpha_{j-1}`` and ``T_{j,j+1} = sqrt(beta_j) / alpha_j`` (Saad 2003,
+        "Iterative methods for sparse linear systems", section 6.7.3). Steps that a column did not take are an
+        uncoupled 1, whose logarithm adds nothing.
+        """
+        alphas, betas = (
+            torch.stack(part[:steps], 1).to(torch.float64).cpu()[columns] for part in (self._alphas, self._betas)
+        )
+        taken = alphas > 0
+        inverse = torch.where(taken, 1 / torch.where(taken, alphas, 1.0), 0.0)
+        diagonal = torch.where(taken, inverse, 1.0)
+        diagonal[:, 1:] += torch.where(taken[:, 1:], betas[:, :-1] * inverse[:, :-1], 0.0)
+        coupling = torch.where(taken[:, 1:], betas[:, :-1].clamp_min(0).sqrt() * inverse[:, :-1], 0.0)
+        tridiagonal = torch.diag_embed(diagonal) + torch.diag_embed(coupling, 1) + torch.diag_embed(coupling, -1)
+        eigenvalues, vectors = torch.linalg.eigh(tridiagonal)
+        smallest = torch.finfo(torch.float64).tiny
+        return (vectors[:, 0, :].square() * eigenvalues.clamp_min(smallest).log()).sum(1)
 
 
 def log_determinant(
     operator: LinearOperator,
     preconditioner: PreconditionerChoice = "auto",
     n_probes: int = 16,
-    max_steps: int = 200,
+    max_steps: int | None = None,
     generator: torch.Generator | None = None,
+    truncation: Distribution | TruncatedSeries | None = None,
 ) -> Estimate:
     """Estimate ``log det H``.
 
@@ -40,10 +121,15 @@ def log_determinant(
         As for `gigagp.solvers.ConjugateGradients`.
     n_probes : int, default 16
         Random directions. The standard error falls with the root of their number.
-    max_steps : int, default 200
-        Most products with the operator; it stops sooner when the quadrature error is far below the standard error.
+    max_steps : int, optional
+        Most products with the operator; None: 200, with a truncation the number of rows. Without a truncation it stops
+        sooner when the quadrature error is far below the standard error.
     generator : torch.Generator, optional
         None is a fixed seed.
+    truncation : Distribution, RussianRoulette or SingleSample, optional
+        Cut the quadrature of each direction at a random length of its own and reweight it, so that the mean is the
+        log-determinant without the bias of few steps. The small eigenvalue problems of every length up to the longest
+        make it dear: for analysis, gradients do not need it.
 
     Returns
     -------
@@ -53,21 +139,24 @@ def log_determinant(
     Raises
     ------
     InvalidInputError
-        If a count is not positive, or a recipe is given for an operator whose entries cannot be read.
+        If a count is not positive, a recipe is given for an operator whose entries cannot be read, or a truncation
+        wants more steps than there are.
     NonFiniteError
         If the products give NaN, or the matrix is not positive definite in its precision.
 
     References
     ----------
     Ubaru, Chen & Saad (2017), doi:10.1137/16M1104974. Gardner et al. (2018), arXiv:1809.11165, section 4.
+    Potapczynski et al. (2021), arXiv:2102.06695, eq. S12 (truncation).
     Wenger et al. (2022), "Preconditioning for scalable Gaussian process hyperparameter optimization", arXiv:2107.00243.
     """
     for name, value in (("n_probes", n_probes), ("max_steps", max_steps)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             msg = f"{name} of log_determinant must be a positive int; got {value!r}."
             raise InvalidInputError(msg)
     check_choice(preconditioner, "log_determinant")
     generator = own_generator(generator)
+    series = None if truncation is None else _bounded(truncation, operator.n, max_steps)
     built = build(preconditioner, operator, generator)
     if built is None:
         probes = standard_normal(
@@ -75,55 +164,52 @@ def log_determinant(
         )
     else:
         probes = built.sample(n_probes, generator)
-    run = Recurrence(operator, torch.zeros_like(probes), probes, None if built is None else built.apply)
-    finest = (10 * torch.finfo(operator.dtype).eps) ** 2 * run.gamma
-    alphas: list[torch.Tensor] = []
-    betas: list[torch.Tensor] = []
-    previous: float = math.inf
-    look = 3
-    values = torch.zeros(n_probes, dtype=torch.float64)
-    for step in range(1, max_steps + 1):
-        alive = run.gamma > finest  # below, the residual is rounding and so are the coefficients
-        coefficients, _ = run.step()
-        if not run.finite or bool((run.failed & alive).any()):
-            msg = (
-                "log_determinant met NaN or a direction without positive curvature: the matrix is not positive "
-                'definite in its precision. Use dtype="float64" or a larger noise variance.'
-            )
-            raise NonFiniteError(msg)
-        alphas.append(torch.where(alive, coefficients.alpha, 0.0))
-        betas.append(torch.where(alive, coefficients.beta, 0.0))
-        done = step == max_steps or not bool((run.gamma > finest).any())
-        if done or step == look:
-            values = _quadrature(torch.stack(alphas), torch.stack(betas)) * operator.n
-            mean, error = float(values.mean()), _standard_error(values)
-            least = 1e-6 * operator.n if math.isnan(error) else _SHARE_OF_ERROR * error
-            if done or abs(mean - previous) <= least:
-                break
-            previous = mean
-            look = step + max(2, step // 3)
+    quadrature = Quadrature(operator, probes, built)
+    if series is None:
+        values = _to_the_error(quadrature, operator.n, max_steps or _MAX_STEPS)
+    else:
+        lengths = [series.distribution.sample(generator) for _ in range(n_probes)]
+        values = operator.n * _truncated(quadrature, series, lengths)
     total = float(values.mean()) + (0.0 if built is None else built.log_determinant())
     return Estimate(total, _standard_error(values))
 
 
+def _bounded(truncation: Distribution | TruncatedSeries, n: int, max_steps: int | None) -> TruncatedSeries:
+    series = RussianRoulette(truncation) if isinstance(truncation, Distribution) else truncation
+    if max_steps is not None and max_steps < n:
+        return series.bounded(max_steps, "max_steps of log_determinant")
+    return series.bounded(n, "the number of rows")
+
+
+def _to_the_error(quadrature: Quadrature, n: int, max_steps: int) -> torch.Tensor:
+    """Step until the quadrature error is far below the standard error; return the estimate of each probe."""
+    previous, look = math.inf, 3
+    while True:
+        quadrature.step()
+        done = quadrature.steps == max_steps or quadrature.exhausted
+        if not done and quadrature.steps != look:
+            continue
+        values = quadrature.values() * n
+        mean, error = float(values.mean()), _standard_error(values)
+        least = 1e-6 * n if math.isnan(error) else _SHARE_OF_ERROR * error
+        if done or abs(mean - previous) <= least:
+            return values
+        previous = mean
+        look = quadrature.steps + max(2, quadrature.steps // 3)
+
+
+def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[int]) -> torch.Tensor:
+    """Return the estimate of each probe's quadrature from partial sums up to a length of its own."""
+    while quadrature.steps < max(lengths) and not quadrature.exhausted:
+        quadrature.step()
+    wanted = [series.coefficients(length) for length in lengths]
+    values = torch.zeros(len(lengths), dtype=torch.float64)
+    for steps in sorted(set().union(*wanted)):
+        columns = torch.tensor([column for column, needs in enumerate(wanted) if steps in needs])
+        factors = torch.tensor([wanted[column][steps] for column in columns.tolist()], dtype=torch.float64)
+        values[columns] += factors * quadrature.values(steps, columns)
+    return values
+
+
 def _standard_error(values: torch.Tensor) -> float:
     return float(values.std() / len(values) ** 0.5) if len(values) > 1 else math.nan
-
-
-def _quadrature(alphas: torch.Tensor, betas: torch.Tensor) -> torch.Tensor:
-    """Return ``e1' log(T) e1`` of each column's tridiagonal matrix.
-
-    ``T_jj = 1 / alpha_j + beta_{j-1} / alpha_{j-1}`` and ``T_{j,j+1} = sqrt(beta_j) / alpha_j`` (Saad 2003,
-    "Iterative methods for sparse linear systems", section 6.7.3). Steps that a column did not take are an uncoupled
-    1, whose logarithm adds nothing.
-    """
-    alphas, betas = alphas.T.to(torch.float64).cpu(), betas.T.to(torch.float64).cpu()
-    taken = alphas > 0
-    inverse = torch.where(taken, 1 / torch.where(taken, alphas, 1.0), 0.0)
-    diagonal = torch.where(taken, inverse, 1.0)
-    diagonal[:, 1:] += torch.where(taken[:, 1:], betas[:, :-1] * inverse[:, :-1], 0.0)
-    coupling = torch.where(taken[:, 1:], betas[:, :-1].clamp_min(0).sqrt() * inverse[:, :-1], 0.0)
-    tridiagonal = torch.diag_embed(diagonal) + torch.diag_embed(coupling, 1) + torch.diag_embed(coupling, -1)
-    eigenvalues, vectors = torch.linalg.eigh(tridiagonal)
-    smallest = torch.finfo(torch.float64).tiny
-    return (vectors[:, 0, :].square() * eigenvalues.clamp_min(smallest).log()).sum(1)

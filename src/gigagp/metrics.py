@@ -113,6 +113,19 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95)
     return float(np.mean(np.abs(target - centre) <= half_width * spread))
 
 
+def coverage_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
+    """Return how far `coverage` is from ``level``, in either direction (Wenger et al. 2024, section S2.5).
+
+    It does not tell intervals that are too wide from ones that are too narrow: look at `coverage` for that.
+
+    Parameters
+    ----------
+    y, mean, std, level
+        As for `coverage`.
+    """
+    return abs(coverage(y, mean, std, level) - level)
+
+
 def _checked(**arguments: ArrayLike) -> tuple[np.ndarray, ...]:
     """Return the arguments as float64 arrays of one shape, all finite; `std` above zero."""
     arrays: list[np.ndarray] = []

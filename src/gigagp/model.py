@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -29,11 +29,16 @@ class Model:
         Bound likewise.
     noise_variance : Tensor of shape () or (n,)
         One variance, which is learned, or the known variance of each row, which is not.
+    free : mapping of str to Tensor
+        Real numbers, float64, that an inference learns beside the hyperparameters: actions, inducing points. They are
+        no part of the prior; the objective puts them here (`TableObjective.start`) and gives their gradient by the
+        same names, and every optimizer moves them as they are.
     """
 
     kernel: Kernel
     mean: Mean
     noise_variance: torch.Tensor
+    free: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def noise_is_known(self) -> bool:
@@ -53,21 +58,26 @@ class Model:
         return tuple(name for name in self.parameters() if name not in fixed)
 
     def replace(self, values: Mapping[str, torch.Tensor]) -> Model:
-        """Return the model with some hyperparameters changed."""
-        unknown = sorted(set(values) - set(self.parameters()))
+        """Return the model with some hyperparameters or free numbers changed."""
+        unknown = sorted(set(values) - set(self.parameters()) - set(self.free))
         if unknown:
-            msg = f"the model has no hyperparameter {unknown[0]!r}; it has {', '.join(self.parameters())}."
+            known = ", ".join([*self.parameters(), *self.free])
+            msg = f"the model has no hyperparameter {unknown[0]!r}; it has {known}."
             raise InvalidInputError(msg)
-        kernel_values = {name: value for name, value in values.items() if name != NOISE}
+        kernel_values = {name: value for name, value in values.items() if name != NOISE and name not in self.free}
         return replace(
             self,
             kernel=self.kernel.replace(kernel_values) if kernel_values else self.kernel,
             noise_variance=values.get(NOISE, self.noise_variance),
+            free={name: values.get(name, value) for name, value in self.free.items()},
         )
 
     def take_rows(self, rows: torch.Tensor) -> Model:
-        """Return the model for a subset of the rows (known noise variances are subset with them)."""
-        return replace(self, noise_variance=self.noise_variance[rows]) if self.noise_is_known else self
+        """Return the model for a subset of the rows: known noise variances go with them, free numbers do not."""
+        if not self.noise_is_known and not self.free:
+            return self
+        noise = self.noise_variance[rows] if self.noise_is_known else self.noise_variance
+        return replace(self, noise_variance=noise, free={})
 
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
         """Return the noise variance of new rows, the kernel's white part included, shape (m,).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference import Exact, Iterative
+from gigagp.inference import ComputationAware, Exact, Iterative, RandomFeatures, SparseVariational
 
 #: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
 #: elevators).
@@ -15,12 +15,16 @@ RULE = (
 )
 
 
-def resolve_inference(inference: object, n_rows: int, itemsize: int, budget: int) -> Exact | Iterative:
+#: Every way of inference that can be asked for.
+Inference = ComputationAware | Exact | Iterative | RandomFeatures | SparseVariational
+
+
+def resolve_inference(inference: object, n_rows: int, itemsize: int, budget: int) -> Inference:
     """Return the inference object that ran or will run.
 
     Parameters
     ----------
-    inference : Exact, Iterative or "auto"
+    inference : one of `gigagp.inference` or "auto"
     n_rows : int
     itemsize : int
         Bytes of a number.
@@ -34,7 +38,7 @@ def resolve_inference(inference: object, n_rows: int, itemsize: int, budget: int
     """
     if inference == "auto":
         return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
-    if isinstance(inference, Exact | Iterative):
+    if isinstance(inference, Inference):
         return inference
     msg = f'inference of GPRegressor must be "auto" or one of gigagp.inference; got {inference!r}.'
     raise InvalidInputError(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,8 +15,7 @@ from gigagp.checkpoint import Checkpoint, fingerprint
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
-from gigagp.inference import Iterative
-from gigagp.inference.exact import ExactPosterior
+from gigagp.inference import Iterative, RandomFeatures
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
@@ -36,6 +35,21 @@ from gigagp.validation import validation_scorer
 _START_NOISE_VARIANCE = 0.09
 
 
+class UncertaintyParts(NamedTuple):
+    """Standard deviations of the latent function; the squares of the two add up to its variance.
+
+    Attributes
+    ----------
+    mathematical : ndarray of shape (m,) or (m, n_targets)
+        What finitely many rows leave open: the exact posterior's, at the same hyperparameters.
+    computational : ndarray of shape (m,) or (m, n_targets)
+        What was not computed leaves open on top; zero for exact inference.
+    """
+
+    mathematical: np.ndarray
+    computational: np.ndarray
+
+
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian-process regression for a hundred to a few hundred thousand rows.
 
@@ -44,7 +58,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernel : Kernel or None, default None
         None: ``kernels.Matern(nu=1.5)`` with one lengthscale an input. Values given in it are where learning
         starts.
-    inference : Exact, Iterative or "auto", default "auto"
+    inference : one of `gigagp.inference` or "auto", default "auto"
         ``"auto"``: exact up to 3,000 rows where the memory allows, iterative beyond (`gigagp.planning`).
     optimizer : Auto, Adam, LBFGS, SubsetStart, "auto" or None, default "auto"
         What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
@@ -57,8 +71,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     standardize : bool, default True
         Centre and scale inputs and targets with training statistics. Hyperparameters are then those of the
         standardized problem; `describe` prints both.
-    dtype : {"float64", "float32"}, default "float64"
-        Of kernel products; small factors are float64 always.
+    dtype : {"float64", "float32", "mixed"}, default "float64"
+        Of kernel products; small factors are float64 always. ``"mixed"``: float64, but for the products inside of
+        iterative solvers, which are float32 and corrected with float64 residuals: the same answers, half of the time
+        and the memory.
     device : str, default "auto"
         ``"auto"``: CUDA if there is a device, otherwise the CPU.
     memory_budget : int, str or None, default None
@@ -76,7 +92,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Learned, or as given; in the units of the standardized problem.
     history_ : History
         One record an outer step.
-    inference_ : Exact or Iterative
+    inference_ : one of `gigagp.inference`
         What ran.
     optimizer_ : object or None
         What ran.
@@ -113,7 +129,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean: str | Callable[[np.ndarray], np.ndarray] | Mean = "constant",
         noise_variance: Any = None,
         standardize: bool = True,
-        dtype: Literal["float64", "float32"] = "float64",
+        dtype: Literal["float64", "float32", "mixed"] = "float64",
         device: str = "auto",
         memory_budget: float | str | None = None,
         verbose: int = 0,
@@ -198,10 +214,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         model = self._start_model(mean, X.shape, targets.shape[1], scaling)
         optimizer = self._resolve_optimizer()
         inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget)
-        if isinstance(inference, Iterative) and not model.kernel.has_features():
+        if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
             msg = (
-                "kernel of GPRegressor must have random features for iterative inference, whose posterior is made of "
-                f"prior samples; got {model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
+                f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "
+                f"{model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
             )
             raise InvalidInputError(msg)
 
@@ -211,6 +227,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             torch.from_numpy(scaling.targets(targets - offset[:, None])).to(dtype=dtype, device=device),
             mean,
             budget,
+            mixed=self.dtype == "mixed",
         )
         objective = inference.objective(table, spawn(generator))
         validate = None if validation is None else validation_scorer(validation, scaling, table)
@@ -218,7 +235,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         log = None if checkpoint is None else self._open_checkpoint(checkpoint, objective, model)
         trace = Trace(history, meter, validate, log)
         with meter:
-            if optimizer is not None and model.learned_names():
+            if optimizer is not None:
                 model = optimizer.run(objective, model, trace, spawn(generator))
             meter.start(1, "posterior")
             seed = spawn(generator)
@@ -308,6 +325,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         *,
         include_noise: bool = False,
         variance: Literal["auto", "samples", "solve"] = "auto",
+        return_parts: bool = False,
     ) -> Any:
         """Predict the latent function.
 
@@ -323,12 +341,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         variance : {"auto", "samples", "solve"}, default "auto"
             With iterative inference: from the stored posterior samples (``"auto"``), or from a solve for each point,
             exact to the solver's tolerance and never below the exact variance.
+        return_parts : bool, default False
+            Also return the two parts of the latent standard deviation, ``UncertaintyParts(mathematical,
+            computational)``: what the data leave open, and what computation-aware inference left uncomputed. Their
+            squares add up to the latent variance. O(n^3) time: for tables that exact inference could do.
 
         Returns
         -------
         mean : ndarray of shape (m,) or (m, n_targets)
         std : ndarray of the same shape, if ``return_std``
         cov : ndarray of shape (m, m) or (m, m, n_targets), if ``return_cov``
+        parts : UncertaintyParts of two ndarrays shaped like std, if ``return_parts``
         """
         if return_std and return_cov:
             msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
@@ -337,6 +360,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             msg = f'variance of GPRegressor.predict must be "auto", "samples" or "solve"; got {variance!r}.'
             raise InvalidInputError(msg)
         X, points = self._new_inputs(X)
+        if return_parts:
+            found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
+            parts = (self._spread(part) for part in self.posterior_.variance_parts(points))
+            return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
         noise = self.posterior_.model.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
@@ -346,8 +373,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             array = covariance.double().cpu().numpy()[:, :, None] * scale**2
             return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
         mean, latent = self.posterior_.mean_and_variance(points, method=variance)
-        std = (latent + noise).sqrt().double().cpu().numpy()[:, None] * scale
-        return self._in_units(mean, X), std[:, 0] if self._one_target else std
+        return self._in_units(mean, X), self._spread(latent + noise)
+
+    def _spread(self, variance: torch.Tensor) -> np.ndarray:
+        """Return standard deviations in the targets' units, without the axis of one target."""
+        std = variance.sqrt().double().cpu().numpy()[:, None] * self.scaling_.y_scale
+        return std[:, 0] if self._one_target else std
 
     def sample_functions(self, n_samples: int = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
@@ -390,7 +421,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
         """
         checked, points = self._new_inputs(X)
-        if isinstance(self.posterior_, ExactPosterior) and points.shape[0] <= 2000 and n_samples >= 1:
+        if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000 and n_samples >= 1:
             return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
         return self.sample_functions(n_samples, random_state)(X)
 

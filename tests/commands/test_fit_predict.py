@@ -229,3 +229,26 @@ def test_optimizers_by_words():
     assert choose_optimizer("none", None) is None
     assert choose_optimizer("auto", 3) == optimization.Adam(steps=3)
     assert isinstance(choose_optimizer("lbfgs", 3), optimization.LBFGS)
+
+
+def test_truncation_is_one_option(stand_in, run, refused, csv, tmp_path):
+    fit = ("fit", csv, "--target", "y", "-q", "-o", tmp_path / "m.gp")
+    for words, mean, deviation in (
+        (("--truncation", "30"), 30, 15),
+        (("--truncation", "30,8", "--inference", "iterative"), 30, 8),
+    ):
+        assert run(*fit, *words)[0] == 0
+        given = stand_in.arguments["inference"]
+        assert type(given).__name__ == "Iterative"
+        law = given.solver.truncation
+        assert type(law).__name__ == "ExponentialDecay"
+        assert law.mean == pytest.approx(mean)
+        assert law.standard_deviation == pytest.approx(deviation, abs=0.6)
+    assert run(*fit, "--truncation", "12,3", "--inference", "random-features")[0] == 0
+    series = stand_in.arguments["inference"].truncation
+    assert type(series).__name__ == "SingleSample"
+    assert series.distribution.mean == pytest.approx(12, abs=1)
+    for wrong in ("many", "-3", "10,0", "1,2,3", "inf", ""):
+        assert "--truncation must be a mean, or a mean and a standard deviation" in refused(*fit, "--truncation", wrong)
+    assert "exact inference has nothing to cut" in refused(*fit, "--truncation", "30", "--inference", "exact")
+    assert "the mean is at least" in refused(*fit, "--truncation", "10,30")

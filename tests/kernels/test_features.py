@@ -7,6 +7,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Constant, FeatureDraw, Linear, Matern, Periodic, RationalQuadratic, White
+from gigagp.kernels.features import nested_columns
 from helpers import DTYPES, all_kernels, generator, points
 
 ALL = all_kernels()
@@ -133,7 +134,39 @@ def test_refusals():
     draw = RBF().draw_features(4, 2, generator())
     with pytest.raises(InvalidInputError, match="another structure"):
         (RBF() + Matern()).features(points(3, 2), draw)
-    alpha = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
-    kernel = RationalQuadratic().bind(2)
-    with pytest.raises(InvalidInputError, match="not differentiable in alpha"):
-        kernel.replace({"alpha": alpha}).features(points(3, 2), kernel.draw_features(4, 2, generator()))
+
+
+@pytest.mark.parametrize("alpha", [0.04, 0.3, 1.0, 8.0])
+@pytest.mark.parametrize("law", ["joint", "balanced"])
+def test_the_rational_quadratic_is_differentiable_in_alpha(alpha, law):
+    kernel, X = RationalQuadratic(alpha=alpha).bind(3), points(6, 3)
+    draw = kernel.draw_features(200, 3, generator(), law=law)
+    weights = points(6, 200, seed=1)
+
+    def scalar(value):
+        return (kernel.replace({"alpha": value}).features(X, draw) * weights).sum()
+
+    value = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(scalar(value), value)
+    step = 1e-5 * alpha
+    with torch.no_grad():
+        difference = (scalar(value + step) - scalar(value - step)) / (2 * step)
+    assert bool(torch.isfinite(slope))
+    assert float(slope) == pytest.approx(float(difference), rel=1e-5, abs=1e-6 * float(weights.norm()))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
+def test_one_table_of_features_holds_those_of_fewer_frequencies(name):
+    kernel, X = ALL[name], points(5, 4)
+    draw = kernel.draw_features(24, 4, generator())
+    whole = kernel.features(X, draw)
+    for count in (1, 5, 12):
+        columns, factors = nested_columns(kernel, draw, count)
+        fewer = kernel.features(X, draw.first(count))
+        # phases of a hundred million, which Matern-1/2 has, round in another order
+        assert torch.allclose(whole[:, columns] * factors, fewer, rtol=1e-12, atol=1e-6 if "12" in name else 1e-12)
+    if whole.shape[1] > 24:  # the control: exact columns do not carry the factor
+        columns, factors = nested_columns(kernel, draw, 5)
+        assert not torch.allclose(whole[:, columns] * (12 / 5) ** 0.5, kernel.features(X, draw.first(5)))
+    with pytest.raises(InvalidInputError, match="n_frequencies must be between 1 and 12"):
+        draw.first(13)

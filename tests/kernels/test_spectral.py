@@ -81,5 +81,25 @@ def test_quantiles_invert_the_gamma_distribution(shape):
 
 
 def test_a_lost_derivative_is_refused():
-    with pytest.raises(InvalidInputError, match="not differentiable in alpha"):
-        upper_gamma_quantile(torch.tensor([0.5]).double(), torch.tensor(1.0, requires_grad=True))
+    with pytest.raises(InvalidInputError, match="not differentiable in its shape"):
+        lower_gamma_quantile(torch.tensor([0.5]).double(), torch.tensor(1.0, requires_grad=True))
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.3, 1.0, 4.5, 60.0])
+def test_the_upper_quantile_has_a_derivative_in_the_shape(shape):
+    probability = torch.tensor([1e-9, 1e-3, 0.2, 0.5, 0.9, 0.999]).double()
+    at = torch.tensor(shape, dtype=torch.float64, requires_grad=True)
+    values = upper_gamma_quantile(probability, at)
+    slopes = torch.stack([torch.autograd.grad(value, at, retain_graph=True)[0] for value in values])
+    step = 1e-4 * shape  # five points, as wide as the quantile itself is steep
+    moved = {i: upper_gamma_quantile(probability, at.detach() + i * step) for i in (-2, -1, 1, 2)}
+    difference = (moved[-2] - 8 * moved[-1] + 8 * moved[1] - moved[2]) / (12 * step)
+    assert slopes.numpy() == pytest.approx(difference.numpy(), rel=1e-6, abs=1e-200)
+
+
+def test_the_derivative_of_a_gamma_of_shape_one_is_known():
+    """Against mpmath's d/da of the regularised incomplete gamma function at a = 1 (30 digits)."""
+    probability = torch.tensor([0.5], dtype=torch.float64)
+    at = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(upper_gamma_quantile(probability, at), at)
+    assert float(slope) == pytest.approx(0.96804483044204449, rel=1e-9)

@@ -9,6 +9,7 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import RBF, Linear, Matern, White
 from gigagp.operators import KernelMatrix
+from gigagp.products import TorchTiles, select
 from helpers import (
     DTYPES,
     all_kernels,
@@ -178,13 +179,14 @@ def test_storage_follows_the_budget():
         KernelMatrix(RBF(), X, memory_budget=needed - 1, storage="dense")
 
 
-def test_tile_storage_allocates_nothing_large():
+@pytest.mark.parametrize("engine", [None, TorchTiles()])
+def test_tile_storage_allocates_nothing_large(engine):
     n = 600
     X = points(n, 4)
     V, W = points(n, 5, seed=1), points(n, 5, seed=2)
     rows = torch.arange(0, n, 40)
     with largest_tensor() as spy:
-        H = KernelMatrix(Matern() + White(0.1), X, 0.1, memory_budget=2**20)
+        H = KernelMatrix(Matern() + White(0.1), X, 0.1, memory_budget=2**20, engine=engine)
         assert H.storage == "tiles"
         H @ V
         H.rows_product(rows, V)
@@ -195,7 +197,7 @@ def test_tile_storage_allocates_nothing_large():
         H.gradient(V, V)
     assert spy.elements <= n * len(rows) + 20_000
     with largest_tensor() as spy:
-        KernelMatrix(Matern(), X, 0.1, storage="dense") @ V
+        KernelMatrix(Matern(), X, 0.1, storage="dense", engine=engine) @ V
     assert spy.elements >= n * n
     with pytest.raises(MemoryBudgetError):
         H.to_dense()
@@ -222,10 +224,12 @@ def test_coordinates_are_scaled_inputs():
     assert torch.equal(KernelMatrix(Linear(), X).coordinates(), X)
 
 
-def test_describe_says_what_runs():
-    H = KernelMatrix(RBF(), points(20, 2, dtype=torch.float32), memory_budget="1MiB", storage="tiles")
-    assert H.engine == "torch tiles"
-    for words in ("20 rows", "float32 on cpu", "tile by tile by torch tiles"):
+@pytest.mark.parametrize("engine", [None, TorchTiles()])
+def test_describe_says_what_runs(engine):
+    X = points(20, 2, dtype=torch.float32)
+    H = KernelMatrix(RBF(), X, memory_budget="1MiB", storage="tiles", engine=engine)
+    assert H.engine == (engine or select(H.kernel, "cpu", torch.float32)).name
+    for words in ("20 rows", "float32 on cpu", f"tile by tile by {H.engine}"):
         assert words in H.describe()
     assert H.describe() in repr(H)
 

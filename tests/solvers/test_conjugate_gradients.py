@@ -16,7 +16,8 @@ from gigagp.solvers import (
     Status,
     TwoLevel,
 )
-from gigagp.solvers.krylov import Recurrence
+from gigagp.solvers.krylov import Recurrence, WeightedSum
+from gigagp.truncation import ExponentialDecay, Fixed
 from matrices import (
     Counting,
     Euclidean,
@@ -196,16 +197,34 @@ def test_nats_stop_sooner_and_keep_their_promise():
 def test_weighted_increments_follow_the_same_recurrence():
     matrix, b = spectral(40), normal(40, 2)
     plain = Recurrence(matrix, torch.zeros_like(b), b.clone())
-    weighted = Recurrence(matrix, torch.zeros_like(b), b.clone())
+    sums = [WeightedSum(torch.zeros_like(b), b.clone()) for _ in range(2)]
+    weighted = Recurrence(matrix, torch.zeros_like(b), b.clone(), sums=sums)
     iterates = [torch.zeros_like(b)]
-    weights = [1.0, 1.5, 3.0]
-    for weight in weights:
+    weights = [(1.0, 1.0), (1.5, 0.0), (3.0, 2.0)]
+    for pair in weights:
         plain.step()
         iterates.append(plain.value.clone())
-        weighted.step(weight)
-    expected = sum(w * (after - before) for w, before, after in zip(weights, iterates, iterates[1:], strict=False))
-    torch.testing.assert_close(weighted.value, expected)
-    torch.testing.assert_close(weighted.residual, plain.residual)
+        weighted.step(pair)
+    for total, factors in zip(sums, zip(*weights, strict=True), strict=True):
+        expected = sum(w * (after - before) for w, before, after in zip(factors, iterates, iterates[1:], strict=False))
+        torch.testing.assert_close(total.value, expected)
+        torch.testing.assert_close(total.residual, b - matrix.to_dense() @ total.value)
+    assert torch.equal(weighted.value, plain.value)
+    assert torch.equal(weighted.residual, plain.residual)
+
+
+def test_frozen_columns_stay_where_they_are():
+    matrix, b = spectral(40), normal(40, 2)
+    run, free = (Recurrence(matrix, torch.zeros_like(b), b.clone()) for _ in range(2))
+    run.step()
+    free.step()
+    before = run.value.clone()
+    run.frozen = torch.tensor([True, False])
+    for _ in range(4):
+        run.step()
+        free.step()
+    assert torch.equal(run.value[:, 0], before[:, 0])
+    torch.testing.assert_close(run.value[:, 1], free.value[:, 1])
 
 
 @pytest.mark.parametrize(
@@ -216,7 +235,13 @@ def test_weighted_increments_follow_the_same_recurrence():
         ({"nats": (1.0,)}, "must be a pair"),
         ({"max_epochs": 0.5}, "at least 1"),
         ({"refresh_every": 0}, "refresh_every of ConjugateGradients must be a positive number; got 0"),
-        ({"truncation": 3}, "truncation of ConjugateGradients must be None"),
+        ({"truncation": 3}, "truncation of ConjugateGradients must be None or one of gigagp.truncation"),
+        ({"truncation": Fixed(5), "nats": (1.0, 1.0)}, "nats of ConjugateGradients must be None with a truncation"),
+        ({"truncation": Fixed(50), "max_epochs": 40}, "maximum of the truncation .* at most max_epochs, 40; got 50"),
+        (
+            {"truncation": ExponentialDecay(0.1, 50), "max_epochs": 40},
+            "minimum of the truncation .* at most max_epochs, 40; got 50",
+        ),
     ],
 )
 def test_settings_are_checked(settings, message):

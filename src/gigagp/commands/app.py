@@ -13,6 +13,7 @@ import typer
 
 import gigagp
 from gigagp.commands.demo import demo
+from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
 from gigagp.commands.fit import fit
 from gigagp.commands.predict import predict
@@ -35,6 +36,7 @@ app.command()(fit)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(demo)
+app.add_typer(diagnose, name="diagnose")
 
 
 def _show_version(wanted: bool) -> None:

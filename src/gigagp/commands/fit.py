@@ -33,14 +33,25 @@ def fit(
     kernel: Annotated[
         str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear.")
     ] = "matern32",
-    inference: Annotated[str, typer.Option(help="auto, exact or iterative.")] = "auto",
+    inference: Annotated[str, typer.Option(help="auto, exact, iterative or random-features.")] = "auto",
+    truncation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEAN[,SD]",
+            help="Learn without the bias of stopping early: cut every solve at a random number of iterations with this "
+            "mean and standard deviation (of frequencies, with random features), and reweight.",
+            show_default=False,
+        ),
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="auto, adam, lbfgs or none.")] = "auto",
     steps: Annotated[int | None, typer.Option(help="Steps of the optimizer (of Adam, if it is auto).")] = None,
     mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "constant",
     rows: Annotated[int | None, typer.Option(help="Fit this many rows only, chosen at random.")] = None,
     seed: options.Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    dtype: Annotated[
+        str, typer.Option(help="float64, float32 or mixed (float32 in solvers, corrected in float64).")
+    ] = "float64",
     memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
     checkpoint: Annotated[
         Path | None,
@@ -53,7 +64,7 @@ def fit(
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
     chosen_kernel = options.choose_kernel(kernel)
-    chosen_inference = options.choose_inference(inference)
+    chosen_inference = options.choose_inference(inference, truncation)
     chosen_optimizer = options.choose_optimizer(optimizer, steps)
 
     source = str(table)
@@ -63,18 +74,9 @@ def fit(
     if noise_column is not None:
         noise_column = resolve_column(noise_column, found, source)
         extra.append(noise_column)
-    inputs = options.split_names(columns)
-    if inputs is None:
-        inputs = [name for name in found.column_names if name not in extra]
-    if not inputs:
-        msg = f"{source} has no column besides {', '.join(extra)}: at least one input is needed."
-        raise InvalidInputError(msg)
-    for name in extra:
-        if name in inputs:
-            msg = f"--columns must not contain {name!r}, which is the target or the noise."
-            raise InvalidInputError(msg)
+    inputs = choose_inputs(columns, found, extra, source)
     data = Table.from_arrow(found, [*inputs, *extra], source)
-    data = _choose_rows(data, rows, seed)
+    data = choose_rows(data, rows, seed)
     if len(data) < 2:
         msg = f"{source} has one row; at least two are needed to fit a model."
         raise InvalidInputError(msg)
@@ -111,7 +113,23 @@ def resolve_column(text: str, found: pa.Table, source: str) -> str:
     return find_column(text, names, source)
 
 
-def _choose_rows(data: Table, rows: int | None, seed: int) -> Table:
+def choose_inputs(columns: str | None, found: pa.Table, others: list[str], source: str) -> list[str]:
+    """Return the names of the inputs: those in ``columns``, or all but the target and what else is not an input."""
+    inputs = options.split_names(columns)
+    if inputs is None:
+        inputs = [name for name in found.column_names if name not in others]
+    if not inputs:
+        msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
+        raise InvalidInputError(msg)
+    for name in others:
+        if name in inputs:
+            msg = f"--columns must not contain {name!r}, which is the target or the noise."
+            raise InvalidInputError(msg)
+    return inputs
+
+
+def choose_rows(data: Table, rows: int | None, seed: int) -> Table:
+    """Return so many random rows of a table in their order; all of them where it has no more."""
     if rows is None or rows >= len(data):
         return data
     if rows < 2:

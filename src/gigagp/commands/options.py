@@ -34,7 +34,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-INFERENCE = {"exact": "Exact", "iterative": "Iterative"}
+INFERENCE = {"exact": "Exact", "iterative": "Iterative", "random-features": "RandomFeatures"}
 
 
 def verbosity(quiet: bool, verbose: bool) -> int:
@@ -88,16 +88,58 @@ def choose_kernel(text: str) -> Kernel:
     return total
 
 
-def choose_inference(word: str) -> Any:
-    """Return the inference object that ``word`` names, or ``"auto"``. Raises `InvalidInputError` for another word."""
+def choose_inference(word: str, truncation: str | None = None) -> Any:
+    """Return the inference object that ``word`` names, or ``"auto"``, with a random truncation if one is asked for.
+
+    Parameters
+    ----------
+    word : str
+        ``"auto"`` with a truncation is iterative.
+    truncation : str, optional
+        Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. Iterations of conjugate
+        gradients, or frequencies of random features.
+
+    Raises
+    ------
+    InvalidInputError
+        For another word, or numbers that no law has.
+    """
     from gigagp import inference
 
-    if word == "auto":
-        return "auto"
-    if word not in INFERENCE:
+    if word not in ("auto", *INFERENCE):
         msg = f"--inference must be one of auto, {', '.join(INFERENCE)}; got {word!r}."
         raise InvalidInputError(msg)
-    return getattr(inference, INFERENCE[word])()
+    if truncation is not None:
+        return _truncated_inference(word, *_moments(truncation))
+    return "auto" if word == "auto" else getattr(inference, INFERENCE[word])()
+
+
+def _moments(text: str) -> tuple[float, float]:
+    """Return the mean and the standard deviation in ``"40"`` or ``"40,10"``."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(0 < number < float("inf") for number in numbers):
+        msg = f'--truncation must be a mean, or a mean and a standard deviation, such as "40" or "40,10"; got {text!r}.'
+        raise InvalidInputError(msg)
+    mean = numbers[0]
+    # Potapczynski et al. 2021: 20 iterations for means of 40 to 100
+    return mean, numbers[1] if len(numbers) == 2 else min(20.0, mean / 2)
+
+
+def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
+    from gigagp import inference, solvers, truncation
+
+    if word == "exact":
+        msg = "--truncation needs --inference iterative or random-features: exact inference has nothing to cut."
+        raise InvalidInputError(msg)
+    if word == "random-features":
+        step = max(1, round(deviation / 4))  # fewer, larger increments vary less
+        law = truncation.OneOverJ.from_moments(mean, deviation, step)
+        return inference.RandomFeatures(truncation=truncation.SingleSample(law))
+    decay = truncation.ExponentialDecay.from_moments(mean, deviation)
+    return inference.Iterative(solver=solvers.ConjugateGradients(truncation=decay))
 
 
 def choose_optimizer(word: str, steps: int | None) -> Any:

@@ -33,8 +33,13 @@ class GradientEstimator(ABC):
         """Draw new probes for the rows of ``X``."""
 
     @abstractmethod
-    def trace_pair(self, solutions: torch.Tensor, right_hand_sides: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return A and C, each (n, s), such that ``sum_j A_j' D C_j / s`` estimates ``tr(H^-1 D)``."""
+    def trace_pair(
+        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return A and C, each (n, s), such that ``sum_j A_j' D C_j / s`` estimates ``tr(H^-1 D)``.
+
+        ``second`` are other unbiased solutions, independent of the first, where those are randomly truncated.
+        """
 
     def gradient(
         self,
@@ -42,6 +47,7 @@ class GradientEstimator(ABC):
         target_solutions: torch.Tensor,
         probe_solutions: torch.Tensor,
         right_hand_sides: torch.Tensor,
+        second: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> dict[str, torch.Tensor]:
         """Return the estimate of the gradient of the log marginal likelihood, summed over targets.
 
@@ -53,6 +59,10 @@ class GradientEstimator(ABC):
             ``H^-1 (y - mean)``.
         probe_solutions, right_hand_sides : Tensor of shape (n, s)
             ``H^-1 b_j`` and ``b_j``.
+        second : (Tensor of shape (n, t), Tensor of shape (n, s)), optional
+            Solutions for targets and probes again, from an independent random truncation: with solutions that are
+            unbiased but not exact, a quadratic form ``v' D v`` is unbiased only if its two factors are independent
+            (Potapczynski et al. 2021, section 4.1).
 
         Returns
         -------
@@ -60,9 +70,11 @@ class GradientEstimator(ABC):
             By hyperparameter, in natural units.
         """
         n_targets = target_solutions.shape[1]
-        left, right = self.trace_pair(probe_solutions, right_hand_sides)
+        left, right = self.trace_pair(probe_solutions, right_hand_sides, None if second is None else second[1])
         weights = target_solutions.new_full((n_targets + left.shape[1],), 0.5)
         weights[n_targets:] = -0.5 * n_targets / max(left.shape[1], 1)
         outer = torch.cat([target_solutions, left], 1)
-        inner = outer if left is right else torch.cat([target_solutions, right], 1)
+        if left is right and second is None:
+            return matrix.gradient(outer, outer, weights)
+        inner = torch.cat([target_solutions if second is None else second[0], right], 1)
         return matrix.gradient(outer, inner, weights)

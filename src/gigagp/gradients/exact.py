@@ -18,7 +18,11 @@ class Exact:
     """
 
     def gradient(
-        self, matrix: KernelMatrix, target_solutions: torch.Tensor, factor: torch.Tensor
+        self,
+        matrix: KernelMatrix,
+        target_solutions: torch.Tensor,
+        factor: torch.Tensor,
+        second: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Return the gradient of the log marginal likelihood, summed over targets.
 
@@ -28,7 +32,10 @@ class Exact:
         target_solutions : Tensor of shape (n, t)
         factor : Tensor of shape (n, n)
             Lower Cholesky factor of H.
+        second : Tensor of shape (n, t), optional
+            Independent other solutions; see `GradientEstimator.gradient`.
         """
+        other = target_solutions if second is None else second
         n_targets = target_solutions.shape[1]
         inverse = lower_inverse(factor)
 
@@ -38,6 +45,9 @@ class Exact:
             if rows == columns:
                 lower = inverse[rows, columns].tril()
                 tile = lower + lower.tril(-1).T
-            return 0.5 * (target_solutions[rows] @ target_solutions[columns].T - n_targets * tile)
+            outer = target_solutions[rows] @ other[columns].T
+            if second is not None:  # only the symmetric part meets a symmetric matrix, but tiles are one-sided
+                outer = 0.5 * (outer + other[rows] @ target_solutions[columns].T)
+            return 0.5 * (outer - n_targets * tile)
 
         return matrix.weighted_gradient(weights)

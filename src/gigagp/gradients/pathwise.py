@@ -100,6 +100,8 @@ class Pathwise(GradientEstimator):
             base = standard_normal(n, self.n_probes, generator=generator)
         return PathwiseProbes(prior, base, standard_normal(n, self.n_probes, generator=generator))
 
-    def trace_pair(self, solutions: torch.Tensor, right_hand_sides: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``H^-1 xi`` twice; it is a constant, nothing is differentiated through it."""
-        return solutions, solutions
+    def trace_pair(
+        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``H^-1 xi`` twice, a constant that nothing is differentiated through; or the two independent ones."""
+        return solutions, solutions if second is None else second

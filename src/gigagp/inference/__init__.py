@@ -1,6 +1,9 @@
 """How a Gaussian process is inferred: one file for each system."""
 
+from gigagp.inference.computation_aware import ComputationAware
 from gigagp.inference.exact import Exact
 from gigagp.inference.iterative import Iterative
+from gigagp.inference.random_features import RandomFeatures
+from gigagp.inference.sparse_variational import SparseVariational
 
-__all__ = ["Exact", "Iterative"]
+__all__ = ["ComputationAware", "Exact", "Iterative", "RandomFeatures", "SparseVariational"]

@@ -12,7 +12,7 @@ from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
 from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.objective import TableObjective
-from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import estimate_trend
 from gigagp.memory import require
@@ -149,6 +149,7 @@ class ExactPosterior(Posterior):
     """
 
     kind = "exact"
+    covariance_is_cheap = True
 
     def __init__(
         self,
@@ -203,13 +204,10 @@ class ExactPosterior(Posterior):
         values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
         return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
 
-    def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
-        """Return joint samples at given points from the full covariance, shape (m, t, s)."""
-        values, vectors = torch.linalg.eigh(self.covariance(X).double())
-        root = vectors * values.clamp_min(0).sqrt()  # eigenvalues below zero are rounding
-        draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
-        spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)
-        return self.mean(X)[:, :, None] + spread
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance, and that nothing was left uncomputed."""
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the exact value; its standard error is 0."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError, SolverWarning, warn
+from gigagp.estimate import Estimate
 from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
+from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import estimate_trend
+from gigagp.inference.trend import estimate_trend, trend_from_products
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -53,7 +55,8 @@ class Iterative:
         ``"auto"`` is ``Pathwise(n_probes=16)``.
     warm_start : bool or {"previous", "subspace"}, default True
         Freeze the probes and start each solve from the last ones; True is ``"subspace"``. False redraws the probes
-        and starts from zero.
+        and starts from zero. With a randomly truncated solver both are unbiased over the lengths; False averages over
+        the probes as well, as the paper does.
     n_samples : int, default 64
         Posterior samples made by the last solve; predicted variances have a relative standard error of
         ``sqrt(2 / n_samples)``.
@@ -105,6 +108,34 @@ class Iterative:
         return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm})"
 
 
+_Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class _Solved(NamedTuple):
+    """What one solve for targets, basis and probes gave.
+
+    Attributes
+    ----------
+    targets : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
+    probes : Tensor of shape (n, s)
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis.
+    record : SolveRecord
+    second : _Pair or None
+        Targets and probes of an independent truncation.
+    nearest : _Pair
+        Targets and probes that are nearest to the solutions: for predictions.
+    """
+
+    targets: torch.Tensor
+    probes: torch.Tensor
+    coefficients: torch.Tensor
+    record: SolveRecord
+    second: _Pair | None
+    nearest: _Pair
+
+
 class IterativeObjective(TableObjective):
     """Gradients of the log marginal likelihood from solves with targets and probes together.
 
@@ -132,16 +163,20 @@ class IterativeObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the probes are frozen."""
+        """Whether the probes are frozen, and no solve is cut at a random length."""
+        solver = self.settings.solver
+        return self._is_frozen and not (isinstance(solver, ConjugateGradients) and solver.is_random)
+
+    @property
+    def _is_frozen(self) -> bool:
         return self._warm.kind != "none" or isinstance(self.settings.gradient, ExactGradient)
 
     def _matrix(self, model: Model) -> KernelMatrix:
-        return KernelMatrix(model.kernel, self.table.X, model.noise_variance, memory_budget=self.table.budget)
+        table = self.table
+        return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
-    def _solve(
-        self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, SolveRecord]:
-        """Solve for targets, basis and probes; return solutions of targets and probes, coefficients, the record."""
+    def _solve(self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
+        """Solve for targets, basis and probes at once."""
         table, basis = self.table, self.table.basis
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
@@ -156,14 +191,35 @@ class IterativeObjective(TableObjective):
         )
         self._reuse = solution.detail.get("reuse")
         self.last_solution = solution
-        self._warm.remember(solution.value)
         record = _record(solution, n_fixed)
         self.solves.append(record)
-        solved_targets, solved_basis, solved_probes = solution.value.split(
-            [table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1
-        )
-        coefficients = estimate_trend(basis, table.Y, solved_basis, solved_targets)
-        return solved_targets - solved_basis @ coefficients, solved_probes, coefficients, record
+        truncated = solution.truncated
+        nearest = solution.value if truncated is None else truncated.plain.value
+        self._warm.remember(nearest)
+        coefficients = self._coefficients(solution)
+
+        def split(solved: torch.Tensor) -> _Pair:
+            targets, of_basis, probes = solved.split([table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1)
+            return targets - of_basis @ coefficients, probes
+
+        second = None if truncated is None else split(truncated.second)
+        return _Solved(*split(solution.value), coefficients, record, second, split(nearest))
+
+    def _coefficients(self, solution: Solution) -> torch.Tensor:
+        """Return the mean's coefficients at their best."""
+        basis, Y = self.table.basis, self.table.Y
+        sizes = [Y.shape[1], basis.shape[1]]
+        if solution.truncated is None:
+            targets, of_basis = solution.value[:, : sum(sizes)].split(sizes, 1)
+            return estimate_trend(basis, Y, of_basis, targets)
+        # A ratio of unbiased estimates is biased. From the unweighted iterates x with residuals r instead, in products
+        # a'x_b + r_b'x_a whose error is the square of theirs: less than what conjugate gradients leave anywhere else.
+        plain = solution.truncated.plain
+        assert plain.residual is not None
+        targets, of_basis = plain.value[:, : sum(sizes)].double().split(sizes, 1)
+        residual = plain.residual[:, sizes[0] : sum(sizes)].double()
+        gram = basis.double().T @ of_basis + residual.T @ of_basis
+        return trend_from_products(gram, basis.double().T @ targets + residual.T @ targets).to(Y)
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the estimated gradient; there is no value."""
@@ -171,25 +227,44 @@ class IterativeObjective(TableObjective):
         self._current = None
         assert isinstance(self.settings.solver, Solver)
         if isinstance(estimator, ExactGradient):
-            solved, _, _, record = self._solve(self.settings.solver, matrix, self.table.Y[:, :0])
-            return Evaluation(None, estimator.gradient(matrix, solved, cholesky(matrix.to_dense())), record)
+            solved = self._solve(self.settings.solver, matrix, self.table.Y[:, :0])
+            second = None if solved.second is None else solved.second[0]
+            gradient = estimator.gradient(matrix, solved.targets, cholesky(matrix.to_dense()), second)
+            return Evaluation(None, gradient, solved.record)
         assert isinstance(estimator, GradientEstimator)
-        if self._probes is None or not self.deterministic:
+        if self._probes is None or not self._is_frozen:
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
         right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
-        solved, solved_probes, coefficients, record = self._solve(self.settings.solver, matrix, right_hand_sides)
+        solved = self._solve(self.settings.solver, matrix, right_hand_sides)
         if isinstance(self._probes, PathwiseProbes) and self._probes.prior is not None:
             self._current = PathwisePosterior(
                 model,
                 self.table,
-                solved,
-                solved_probes,
-                coefficients,
+                *solved.nearest,
+                solved.coefficients,
                 self._probes.prior,
-                self.settings.solver,
-                final_solve=record,
+                _for_predictions(self.settings.solver),
+                final_solve=solved.record,
             )
-        return Evaluation(None, estimator.gradient(matrix, solved, solved_probes, right_hand_sides), record)
+        gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
+        return Evaluation(None, gradient, solved.record)
+
+    def value(self, model: Model) -> Estimate:
+        """Estimate the log marginal likelihood with the solver as training uses it; nothing of the fit is changed.
+
+        With a truncated solver it is unbiased, and its standard error holds the random lengths as well as the probes.
+        With solves stopped early it has their bias: conjugate gradients underestimate the data fit and overestimate
+        the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model see
+        `Posterior.log_marginal_likelihood`, which solves to the end.
+        """
+        solver, table, matrix = self.settings.solver, self.table, self._matrix(model)
+        assert isinstance(solver, Solver)
+        stacked = torch.cat([table.Y, table.basis], 1)
+        solution = solver.solve(matrix, stacked, generator=self._solver_generator)
+        coefficients = self._coefficients(solution)
+        n_probes = getattr(self.settings.gradient, "n_probes", _AUTO_PROBES)
+        contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
+        return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
     def thin(self, rows: torch.Tensor) -> IterativeObjective:
         """Return the same on a subset of the rows, with probes of its own; its solves are counted here too."""
@@ -209,7 +284,7 @@ class IterativeObjective(TableObjective):
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Take over a snapshot; frozen probes are drawn again, from the same generator."""
         estimator = self.settings.gradient
-        if self.deterministic and isinstance(estimator, GradientEstimator):
+        if self._is_frozen and isinstance(estimator, GradientEstimator):
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
         names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were kept
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
@@ -233,7 +308,7 @@ class IterativeObjective(TableObjective):
             isinstance(probes, PathwiseProbes)
             and probes.prior is not None
             and probes.noise.shape[1] >= self.settings.n_samples
-            and self.deterministic
+            and self._is_frozen
         )
         if not reusable:
             given = self.settings.gradient
@@ -247,10 +322,10 @@ class IterativeObjective(TableObjective):
         assert probes.prior is not None
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
         solver = self._final_solver(matrix, right_hand_sides)
-        solved, solved_probes, coefficients, record = self._solve(solver, matrix, right_hand_sides)
+        solved = self._solve(solver, matrix, right_hand_sides)
         self._warn_of_unfinished_solves()
         return PathwisePosterior(
-            model, table, solved, solved_probes, coefficients, probes.prior, solver, final_solve=record
+            model, table, *solved.nearest, solved.coefficients, probes.prior, solver, final_solve=solved.record
         )
 
     def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:
@@ -266,14 +341,12 @@ class IterativeObjective(TableObjective):
             targets, probes = (
                 min(max(_FINAL_ERROR * noise / size if size else 1.0, tightest), _LOOSEST_FINAL) for size in sizes
             )
-        names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
-        changes: dict[str, object] = {"nats": None}  # enough for a gradient is not enough for predictions
-        if targets is not None:
-            changes |= {"tolerance": targets, "probe_tolerance": probes}
-        return replace(solver, **{k: v for k, v in changes.items() if k in names})  # type: ignore[type-var]
+        changes = {} if targets is None else {"tolerance": targets, "probe_tolerance": probes}
+        return _for_predictions(solver, **changes)
 
     def _warn_of_unfinished_solves(self) -> None:
-        unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
+        done = (Status.CONVERGED.name, Status.TRUNCATED.name)
+        unfinished = [record for record in self.solves if record.status not in done]
         if not unfinished:
             return
         worst = max(unfinished, key=_largest_residual)
@@ -288,12 +361,19 @@ class IterativeObjective(TableObjective):
         warn(msg, SolverWarning)
 
 
+def _for_predictions(solver: Solver, **changes: object) -> Solver:
+    """Return the solver without what is enough for a gradient only, and with changes where it knows of them."""
+    names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
+    changes = {"nats": None, "truncation": None} | changes
+    return replace(solver, **{name: value for name, value in changes.items() if name in names})  # type: ignore[type-var]
+
+
 def _largest_residual(record: SolveRecord) -> float:
     return max(record.relative_residual_targets, record.relative_residual_probes or 0.0)
 
 
 def _record(solution: Solution, n_fixed: int) -> SolveRecord:
-    residual, nats = solution.relative_residual, solution.nats
+    residual, nats, truncated = solution.relative_residual, solution.nats, solution.truncated
     probes = residual[n_fixed:]
     has_probes = probes.numel() > 0
     return SolveRecord(
@@ -305,4 +385,6 @@ def _record(solution: Solution, n_fixed: int) -> SolveRecord:
         status=solution.status.name,
         nats_targets=None if nats is None else float(nats[:n_fixed].max()),
         nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
+        lengths=None if truncated is None else list(truncated.lengths),
+        ended_early=None if truncated is None else truncated.ended_early,
     )

@@ -52,6 +52,20 @@ class TableObjective(ABC):
     def deterministic(self) -> bool:
         """Whether the same model gives the same numbers."""
 
+    @property
+    def follows_likelihood(self) -> bool:
+        """Whether a bound is best started at hyperparameters that the likelihood of a few rows prefers."""
+        return False
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
+        return True
+
+    def start(self, model: Model) -> Model:
+        """Return the model with the free numbers (`Model.free`) that this inference learns; here: none."""
+        return model
+
     @abstractmethod
     def evaluate(self, model: Model) -> Evaluation:
         """Return value (None where it is not known) and gradient."""

@@ -75,12 +75,21 @@ class PathwisePosterior(Posterior):
 
     def engine_name(self) -> str:
         """Return what computes kernel products, and whether H is stored."""
-        how = "H stored" if self.matrix().storage == "dense" else "H computed tile by tile"
+        matrix = self.matrix()
+        how = "H stored" if matrix.storage == "dense" else "H computed tile by tile"
+        if self.table.mixed:
+            how = f"float32 inside of solvers with {'H stored' if matrix.fast.storage == 'dense' else 'tiles'}"
         return f"{super().engine_name()}, {how}"
 
     def matrix(self) -> KernelMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
-        return KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, memory_budget=self.budget)
+        return KernelMatrix(
+            self.model.kernel,
+            self.X,
+            self.model.noise_variance,
+            memory_budget=self.budget,
+            mixed=self.table.mixed,
+        )
 
     def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance.

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
+from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import select
+from gigagp.random import standard_normal
 
 #: Where a variance comes from, where there is a choice: stored samples, or a solve for each point.
 VarianceMethod = Literal["auto", "samples", "solve"]
 
 #: Functions of points (m, d) with values (m, n_targets, n_samples).
 SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
+
+
+class VarianceParts(NamedTuple):
+    """A latent variance in two parts (Wenger et al. 2024, section 2).
+
+    Attributes
+    ----------
+    mathematical : Tensor of shape (m,)
+        What finitely many rows leave open: the exact posterior's variance at the same hyperparameters.
+    computational : Tensor of shape (m,)
+        What was not computed leaves open on top; never negative.
+    """
+
+    mathematical: torch.Tensor
+    computational: torch.Tensor
 
 
 class Posterior(ABC):
@@ -32,7 +49,7 @@ class Posterior(ABC):
     ----------
     model : Model
     X : Tensor of shape (n, d)
-        Training inputs.
+        Training inputs, or what stands for them (inducing points), in the dtype and on the device of the answers.
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
     target_solutions : Tensor of shape (n, t)
@@ -49,6 +66,8 @@ class Posterior(ABC):
     coefficients: torch.Tensor
     target_solutions: torch.Tensor
     budget: int
+    #: whether joint samples at a few points are best drawn from the full covariance
+    covariance_is_cheap: bool = False
     #: what the solve behind it did; None for a factor
     final_solve: SolveRecord | None = None
 
@@ -64,6 +83,11 @@ class Posterior(ABC):
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors and the plain data that a model file needs."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that it was fitted to."""
+        return self.table.n_rows
 
     @property
     def n_targets(self) -> int:
@@ -94,6 +118,28 @@ class Posterior(ABC):
     @abstractmethod
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return posterior samples that can be evaluated anywhere, again and again."""
+
+    def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return joint samples at given points from the full covariance, shape (m, t, s)."""
+        values, vectors = torch.linalg.eigh(self.covariance(X).double())
+        root = vectors * values.clamp_min(0).sqrt()  # eigenvalues below zero are rounding
+        draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
+        spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)
+        return self.mean(X)[:, :, None] + spread
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance as what the data and what the skipped computation leave open.
+
+        Raises
+        ------
+        InvalidInputError
+            If this inference does not tell the two apart.
+        """
+        msg = (
+            f"return_parts of GPRegressor.predict needs inference.ComputationAware or Exact; this is a {self.kind} "
+            "posterior, which does not tell the parts of its variance apart."
+        )
+        raise InvalidInputError(msg)
 
     @abstractmethod
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:

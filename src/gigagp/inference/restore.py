@@ -7,9 +7,12 @@ from typing import Any
 import torch
 
 from gigagp.errors import ModelFileError
+from gigagp.inference.computation_aware import ComputationAwarePosterior
 from gigagp.inference.exact import ExactPosterior
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.random_features_posterior import FeaturePosterior
+from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.model import Model
 from gigagp.solvers import Solver
 
@@ -20,6 +23,12 @@ def restore_posterior(
     """Return the posterior that was saved."""
     if header["kind"] == ExactPosterior.kind:
         return ExactPosterior.from_state(tensors, model, budget)
+    if header["kind"] == FeaturePosterior.kind:
+        return FeaturePosterior.from_state(tensors, header, model, budget)
+    if header["kind"] == ComputationAwarePosterior.kind:
+        return ComputationAwarePosterior.from_state(tensors, header, model, budget)
+    if header["kind"] == SparsePosterior.kind:
+        return SparsePosterior.from_state(tensors, header, model, budget)
     if header["kind"] == PathwisePosterior.kind and isinstance(solver, Solver):
         return PathwisePosterior.from_state(tensors, header, model, budget, solver)
     msg = f"the model file holds a posterior of an unknown kind: {header['kind']!r}."

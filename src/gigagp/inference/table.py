@@ -22,12 +22,15 @@ class TrainingTable:
         Its basis is what the trend is made of.
     budget : int
         Bytes that inference may take.
+    mixed : bool
+        Whether solvers may multiply in float32 where the errors do not remain.
     """
 
     X: torch.Tensor
     Y: torch.Tensor
     mean: Mean
     budget: int
+    mixed: bool = False
 
     @property
     def basis(self) -> torch.Tensor:

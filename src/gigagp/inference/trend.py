@@ -24,9 +24,13 @@ def estimate_trend(
     -------
     Tensor of shape (p, t)
     """
-    if basis.shape[1] == 0:
-        return targets.new_zeros(0, targets.shape[1])
     gram = basis.double().T @ basis_solutions.double()
+    return trend_from_products(gram, basis_solutions.double().T @ targets.double()).to(targets)
+
+
+def trend_from_products(gram: torch.Tensor, cross: torch.Tensor) -> torch.Tensor:
+    """Return the same from ``Phi' H^-1 Phi``, shape (p, p), and ``Phi' H^-1 Y``, shape (p, t)."""
+    if gram.shape[0] == 0:
+        return torch.zeros_like(cross)
     gram = 0.5 * (gram + gram.T)  # approximate solves leave it slightly unsymmetric
-    coefficients = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (basis_solutions.double().T @ targets.double())
-    return coefficients.to(targets)
+    return torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ cross

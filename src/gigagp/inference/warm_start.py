@@ -50,7 +50,7 @@ class WarmStart:
         # In an orthonormal basis the projected matrix is no worse conditioned than H. Directions in which the two
         # blocks agree come out as noise, which is as good a direction as any.
         basis = torch.linalg.qr(torch.cat(self.blocks, 1).double()).Q
-        image = (matrix @ basis.to(matrix.dtype)).double()
+        image = (matrix.fast @ basis.to(matrix.dtype)).double()
         projected = basis.T @ image
         projected = 0.5 * (projected + projected.T)
         factor, info = torch.linalg.cholesky_ex(projected)
@@ -60,4 +60,5 @@ class WarmStart:
         coefficients = torch.cholesky_solve(basis.T @ wide, factor)
         value = (basis @ coefficients).to(matrix.dtype)
         residual = (wide - image @ coefficients).to(matrix.dtype)
-        return Start(value, residual, epochs=1.0)
+        rounding = 0.0 if matrix.fast is matrix else matrix.fast.rounding
+        return Start(value, residual, epochs=1.0, rounding=rounding)

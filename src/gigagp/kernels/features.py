@@ -51,6 +51,17 @@ class FeatureDraw:
         names = [[sorted(leaf) for leaf in leaves] for leaves in self.terms]
         return tensors, {"n_features": self.n_features, "law": self.law, "names": names}
 
+    def first(self, n_frequencies: int) -> FeatureDraw:
+        """Return the draw of the first frequencies alone; `nested_columns` has the columns that stay the same."""
+        if not 1 <= n_frequencies <= self.n_features // 2:
+            msg = f"n_frequencies must be between 1 and {self.n_features // 2}, those drawn; got {n_frequencies!r}."
+            raise InvalidInputError(msg)
+        terms = tuple(
+            tuple({name: value[:n_frequencies] for name, value in leaf.items()} for leaf in leaves)
+            for leaves in self.terms
+        )
+        return FeatureDraw(2 * n_frequencies, self.law, terms)
+
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> FeatureDraw:
         """Return the draw that `state` described."""
@@ -97,6 +108,53 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
 
 def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
+    columns = [
+        _exact_features(term, X) if _is_exact(term) else _random_features(term, X, drawn, draw.n_features // 2)
+        for term, drawn in _drawn_terms(kernel, draw)
+    ]
+    return torch.cat(columns, dim=1) if columns else X.new_zeros(X.shape[0], 0)
+
+
+def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tuple[Tensor, Tensor]:
+    """Return which columns of `features` the first frequencies make, and the factors that they then carry.
+
+    ``features(kernel, X, draw)[:, columns] * factors`` is ``features(kernel, X, draw.first(n_frequencies))``: one table
+    of features, and one matrix of their inner products, serves every smaller number of frequencies.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound.
+    draw : FeatureDraw
+    n_frequencies : int
+        At most those drawn.
+
+    Returns
+    -------
+    columns : Tensor of shape (n_columns,)
+        Indices.
+    factors : Tensor of shape (n_columns,)
+        Roots of the number drawn over ``n_frequencies``; 1 for constant and linear terms, which are exact. float64.
+    """
+    total = draw.n_features // 2
+    row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
+    columns, factors, start = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.float64)], 0
+    for term, drawn in _drawn_terms(kernel, draw):
+        if _is_exact(term):
+            width = _exact_features(term, row).shape[1]
+            chosen, factor = torch.arange(width), 1.0
+        else:  # sines, then cosines; of a product of linear kernels, one column a frequency
+            width = _random_features(term, row, drawn, total).shape[1]
+            chosen = torch.cat([torch.arange(n_frequencies) + offset for offset in range(0, width, total)])
+            factor = math.sqrt(total / n_frequencies)
+        columns.append(start + chosen)
+        factors.append(torch.full((len(chosen),), factor, dtype=torch.float64))
+        start += width
+    return torch.cat(columns), torch.cat(factors)
+
+
+def _drawn_terms(kernel: Kernel, draw: FeatureDraw) -> list[tuple[tuple[Leaf, ...], tuple[dict[str, Tensor], ...]]]:
+    """Return the terms that are functions, each with its draws."""
     terms = _terms(kernel)
     fits = len(terms) == len(draw.terms) and all(
         not drawn if _is_exact(term) else len(drawn) == len(term) for term, drawn in zip(terms, draw.terms, strict=True)
@@ -104,11 +162,7 @@ def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     if not fits:
         msg = "draw belongs to a kernel of another structure; draw features from this kernel."
         raise InvalidInputError(msg)
-    columns = [
-        _exact_features(term, X) if _is_exact(term) else _random_features(term, X, drawn, draw.n_features // 2)
-        for term, drawn in zip(terms, draw.terms, strict=True)
-    ]
-    return torch.cat(columns, dim=1) if columns else X.new_zeros(X.shape[0], 0)
+    return list(zip(terms, draw.terms, strict=True))
 
 
 def _exact_features(term: tuple[Leaf, ...], X: Tensor) -> Tensor:

@@ -324,7 +324,9 @@ class RationalQuadratic(StationaryKernel):
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return normals times the root of gamma draws of shape and rate alpha.
 
-        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha.
+        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha and have
+        a derivative in it.
         """
         alpha = self.value("alpha")
-        return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha) / alpha).sqrt()
+        # clamped: at alpha below 0.05 a draw can leave the range of float64, where the root has no slope
+        return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha).clamp_min(1e-300) / alpha).sqrt()

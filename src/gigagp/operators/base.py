@@ -27,6 +27,16 @@ class LinearOperator(ABC):
         """Rows and columns."""
         return (self.n, self.n)
 
+    @property
+    def rounding(self) -> float:
+        """Relative error of one operation in a product."""
+        return torch.finfo(self.dtype).eps
+
+    @property
+    def fast(self) -> LinearOperator:
+        """The operator that a solver's loop may multiply with where errors do not remain; the same one by default."""
+        return self
+
     @abstractmethod
     def __matmul__(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the product with ``vectors`` of shape (n, s)."""
@@ -41,6 +51,11 @@ class SymmetricMatrix(LinearOperator):
 
     Alternating projections, stochastic gradient descent and the preconditioners work on these.
     """
+
+    @property
+    def fast(self) -> SymmetricMatrix:
+        """The matrix that a solver's loop may multiply with where errors do not remain; the same one by default."""
+        return self
 
     @abstractmethod
     def diagonal(self) -> torch.Tensor:

@@ -12,7 +12,8 @@ from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.memory import require, resolve_budget
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
-from gigagp.products import Weights, select
+from gigagp.operators.mixed_precision import RoundedMatrix
+from gigagp.products import Engine, LowRankWeights, Weights, select
 
 
 class KernelMatrix(SymmetricMatrix):
@@ -31,6 +32,11 @@ class KernelMatrix(SymmetricMatrix):
     storage : {"auto", "dense", "tiles"}
         ``"dense"`` computes K once (n * n numbers) at its first use, ``"tiles"`` never stores it. ``"auto"`` is dense
         when K takes at most half of the budget.
+    mixed : bool, default False
+        For float64 inputs: what solvers multiply with inside their loops (`fast`) computes, and stores, in float32;
+        this matrix, for residuals and gradients, stays float64 and computes by tiles.
+    engine : Engine, optional
+        What computes entries; None for the best one here (`gigagp.products.select`).
 
     Attributes
     ----------
@@ -63,6 +69,8 @@ class KernelMatrix(SymmetricMatrix):
         *,
         memory_budget: float | str | None = None,
         storage: Literal["auto", "dense", "tiles"] = "auto",
+        mixed: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         if X.ndim != 2 or X.shape[0] < 1 or X.dtype not in {torch.float32, torch.float64}:
             msg = (
@@ -87,22 +95,41 @@ class KernelMatrix(SymmetricMatrix):
             independent = as_noise(noise_variance, X[:, 0], "noise_variance of KernelMatrix")
             self._noise = independent + self.kernel.white(X)
         self.memory_budget = resolve_budget(memory_budget, X.device)
-        needed = self.n * self.n * X.element_size()
+        needed = self.n * self.n * (4 if mixed else X.element_size())
         if storage == "dense":
             remedy = 'Use storage="tiles" or a larger memory_budget.'
             require(needed, self.memory_budget, f"A dense kernel matrix of {self.n:,} rows", remedy)
         fits = needed <= self.memory_budget // 2
         self.storage = storage if storage != "auto" else ("dense" if fits else "tiles")
-        self._engine = select(self.kernel, self.device, self.dtype)
+        self._engine = engine or select(self.kernel, self.device, self.dtype)
         self.engine = self._engine.name
         self.entries_computed = 0
         self._stored: Tensor | None = None
+        self._fast: RoundedMatrix | None = None
+        if mixed:
+            if self.dtype != torch.float64:
+                msg = f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}."
+                raise InvalidInputError(msg)
+            # White parts are noise, which the wrapper adds in float64; the float32 matrix has none of it.
+            smooth = KernelMatrix(
+                self.kernel, X.float(), memory_budget=self.memory_budget, storage=self.storage, engine=engine
+            )
+            smooth._noise = torch.zeros_like(smooth._noise)
+            self._fast = RoundedMatrix(self, smooth)
+            self.storage = "tiles"
+
+    @property
+    def fast(self) -> KernelMatrix | RoundedMatrix:
+        """What a solver's loop multiplies with: float32 products if ``mixed``, else this matrix."""
+        return self._fast or self
 
     def describe(self) -> str:
         """Return one line that says what multiplies here."""
         how = "stored" if self.storage == "dense" else "computed tile by tile"
         gigabytes = self.n * self.n * self.X.element_size() / 1e9
         dtype = str(self.dtype).removeprefix("torch.")
+        if self._fast is not None:
+            return f"{self._fast.smooth!r} inside of solvers, computed tile by tile in float64 for residuals"
         return (
             f"kernel matrix of {self.n:,} rows, {dtype} on {self.device}, {how} by {self.engine} "
             f"({gigabytes:.3g} GB if stored, budget {self.memory_budget / 1e9:.3g} GB)"
@@ -223,7 +250,7 @@ class KernelMatrix(SymmetricMatrix):
         else:  # dH is symmetric, so only the symmetric part of L w R' counts
             outer, inner = torch.cat([weighted, right], 1).mul_(0.5), torch.cat([right, weighted], 1)
         diagonal = (weighted.double() * right.double()).sum(1)
-        return self._gradient(lambda rows, columns: outer[rows] @ inner[columns].T, diagonal)
+        return self._gradient(LowRankWeights(outer, inner), diagonal)
 
     def weighted_gradient(self, matrix_weights: Tensor | Weights) -> dict[str, Tensor]:
         """Return ``sum_ij A_ij dH_ij / d parameter`` for a symmetric A.

@@ -30,6 +30,8 @@ class Adam:
         Adam's own.
     transform : {"softplus", "log"}, default "softplus"
         See `gigagp.optimization.ParameterSpace`.
+    final_share : float, default 1
+        The learning rate of the last step as a share of the first; it falls linearly. Wenger et al. 2024 take 0.1.
     """
 
     learning_rate: float = 0.1
@@ -38,6 +40,7 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
     transform: TransformName = "softplus"
+    final_share: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -48,24 +51,40 @@ class Adam:
                 f"steps of Adam must be at least 1; got {self.steps!r}. To keep the hyperparameters use optimizer=None."
             )
             raise InvalidInputError(msg)
+        if not 0 <= self.final_share <= 1:
+            msg = f"final_share of Adam must be a share of learning_rate, from 0 to 1; got {self.final_share!r}."
+            raise InvalidInputError(msg)
         check_transform(self.transform, "Adam")
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 1."""
+        passed = (step - 1) / max(self.steps - 1, 1)
+        return self.learning_rate * (1 - passed * (1 - self.final_share))
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after the last step, or the last finite one."""
-        space = ParameterSpace(model, self.transform)
-        vector = space.encode(model)
+        space = ParameterSpace(objective.start(model), self.transform)
+        if not space.size:
+            return model
+        vector = space.encode(space.template)
         first, second = torch.zeros_like(vector), torch.zeros_like(vector)
         trace.meter.start(self.steps, "Adam")
         best: Model | None = None
-        for step in range(1, self.steps + 1):
+        done = 0
+        kept = trace.resume(objective, space)
+        if kept is not None:
+            vector, first, second, done = kept["vector"], kept["first"], kept["second"], int(kept["step"])
+            best = space.decode(kept["last"])
+        for step in range(done + 1, self.steps + 1):
             outcome = trace.evaluate(objective, space, vector, "adam")
             if outcome is None:
                 return trace.stop(space, vector, best, "adam")
-            best = space.decode(vector)
+            last, best = vector, space.decode(vector)
             gradient = -outcome[1]
             first = self.beta1 * first + (1 - self.beta1) * gradient
             second = self.beta2 * second + (1 - self.beta2) * gradient.square()
             corrected = (second / (1 - self.beta2**step)).sqrt() + self.epsilon
-            vector = vector - self.learning_rate * (first / (1 - self.beta1**step)) / corrected
-        last = space.decode(vector)
-        return last if in_range(last) else trace.stop(space, vector, best, "adam")
+            vector = vector - self.rate(step) * (first / (1 - self.beta1**step)) / corrected
+            trace.keep(objective, last=last, vector=vector, first=first, second=second, step=torch.tensor(step))
+        final = space.decode(vector)
+        return final if in_range(final) else trace.stop(space, vector, best, "adam")

@@ -3,17 +3,24 @@
 On four tables of 4,000 rows and fewer this took a tenth to a thirtieth of the time of L-BFGS or Adam on all rows to
 the same likelihood: a subset of a thousand rows finds nearly all of the lengthscales in a second, and its Fisher
 information is the metric in which two to ten gradients on all rows do the rest.
+
+A bound (`gigagp.inference.SparseVariational`) can have its optimum elsewhere: on 2,500 rows of kin40k with 100 inducing
+points it takes a noise of 0.23 where the likelihood of 1,000 rows takes 0.0014, and quasi-Newton steps that start there
+end 60,000 nats below those that start from the data's scale. So a bound is maximised from its own start, unless it says
+that it follows the likelihood (`gigagp.inference.ComputationAware`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.model import Model
+from gigagp.optimization.adam import Adam
 from gigagp.optimization.fisher import damped_inverse
+from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import FisherObjective, Objective
 from gigagp.optimization.prior import WeakPrior
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
@@ -31,6 +38,11 @@ class Auto:
     When to use: always, unless a paper's optimizer is to be reproduced. It is what ``optimizer="auto"`` means.
     It maximises the likelihood times a weak log-normal prior (see `gigagp.optimization.prior`).
 
+    Where inference has a bound in place of the likelihood (``is_likelihood`` is False), it is maximised without a prior
+    by ``bound_polish``, on a subset of ``middle_size`` rows first where the table is large or comes in minibatches (and
+    before that by Fisher scoring of the subsets' likelihoods, where the bound ``follows_likelihood``);
+    ``stochastic_polish`` follows for minibatches.
+
     Parameters
     ----------
     subset_sizes : tuple of int, default (500, 1000)
@@ -47,6 +59,8 @@ class Auto:
         Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
     n_probes : int, default 8
         Probe vectors of the Fisher information.
+    bound_polish : LBFGS, default ``LBFGS(steps=100, tolerance=1e-5, memory=50)``
+    stochastic_polish : Adam, default ``Adam(0.03, steps=2000, transform="log", final_share=0.1)``
     """
 
     subset_sizes: tuple[int, ...] = (500, 1000)
@@ -58,6 +72,8 @@ class Auto:
     n_probes: int = 8
     max_subset_change: float = 1.5
     max_polish_change: float = 0.7
+    bound_polish: LBFGS = field(default_factory=lambda: LBFGS(steps=100, tolerance=1e-5, memory=50))
+    stochastic_polish: Adam = field(default_factory=lambda: Adam(0.03, 2000, transform="log", final_share=0.1))
 
     def __post_init__(self) -> None:
         if not self.subset_sizes or any(size < 2 for size in self.subset_sizes):
@@ -72,6 +88,10 @@ class Auto:
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both stages."""
+        if not objective.is_likelihood and not (objective.follows_likelihood and model.learned_names()):
+            return self._maximise_bound(objective, model, trace, generator)
+        if not model.learned_names():
+            return model
         whole = ParameterSpace(model, "log")
         prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
         vector = whole.encode(model)
@@ -89,6 +109,8 @@ class Auto:
                 break
         if not self.polish_steps or information is None or trace.stopped:
             return whole.decode(vector)
+        if not objective.is_likelihood:
+            return self._maximise_bound(objective, whole.decode(vector), trace, generator)
         if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
             objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
@@ -101,6 +123,22 @@ class Auto:
             if trace.stopped:
                 return whole.decode(vector)
         return self._polish(objective, whole, prior, vector, information, trace, "all rows")
+
+    def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Maximise an objective that is not the likelihood, free numbers and all."""
+        n, size = objective.n_rows, self.middle_size
+        thins = n >= 2 * size or not objective.deterministic
+        # Where the likelihood is a good start, a bound on fewer rows led away from it (protein, kin40k).
+        if size and thins and not objective.follows_likelihood:
+            rows = torch.randperm(n, generator=generator)[:size].sort().values
+            thin = objective.thin(rows)
+            found = self.bound_polish.run(thin, model.take_rows(rows), trace, generator, stage=f"subset {thin.n_rows}")
+            learned = {name: found.parameters()[name] for name in model.learned_names()}
+            model = replace(model.replace(learned), free=found.free)
+            if trace.stopped:
+                return model
+        polish: LBFGS | Adam = self.bound_polish if objective.deterministic else self.stochastic_polish
+        return polish.run(objective, model, trace, generator)
 
     def _score(
         self,

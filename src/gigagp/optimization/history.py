@@ -25,6 +25,10 @@ class SolveRecord:
         Bounds of the error in nats, where the solver has them.
     status : str
         Name of the solution's status.
+    lengths : list of int or None
+        The two random lengths of a truncated solve.
+    ended_early : bool or None
+        Whether a truncated solve converged before the longer of them.
     """
 
     iterations: int
@@ -35,6 +39,8 @@ class SolveRecord:
     status: str
     nats_targets: float | None = None
     nats_probes: float | None = None
+    lengths: list[int] | None = None
+    ended_early: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,10 @@ class Step:
     seconds : float
         Wall time since the fit began.
     objective : float or None
-        Log marginal likelihood of the stage's rows; None where the gradient was estimated without it.
+        Log marginal likelihood of the stage's rows, or the bound that is maximised in its place (from a minibatch: its
+        estimate); None where the gradient was estimated without it.
     gradient_norm : float
-        Euclidean norm of the gradient by the unconstrained hyperparameters, divided by the rows.
+        Euclidean norm of the gradient by the unconstrained hyperparameters and free numbers, divided by the rows.
     hyperparameters : dict of str to float or list of float
         Where the evaluation was made, in natural units.
     solve : SolveRecord or None
@@ -129,7 +136,9 @@ class History:
         for i in range(len(columns["stage"])):
             solve = None
             if columns["iterations"][i] is not None:
-                solve = SolveRecord(**{name: columns[name][i] for name in SolveRecord.__dataclass_fields__})
+                # files of earlier versions have no column for what is newer
+                known = [name for name in SolveRecord.__dataclass_fields__ if name in columns]
+                solve = SolveRecord(**{name: columns[name][i] for name in known})
             history.append(Step(**{name: columns[name][i] for name in _PLAIN}, solve=solve))
         return history
 

@@ -48,29 +48,34 @@ class LBFGS:
                 raise InvalidInputError(msg)
         check_transform(self.transform, "LBFGS")
 
-    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+    def run(
+        self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator, *, stage: str = "lbfgs"
+    ) -> Model:
         """Return the model at the last accepted step."""
         if not objective.deterministic:
             msg = (
-                "LBFGS needs a deterministic objective, but the probes are redrawn at every step. "
-                "Use Iterative(warm_start=True), which freezes them, or optimizer=Adam()."
+                "LBFGS needs a deterministic objective, but probes, minibatches or lengths of solves are redrawn at "
+                "every step. Use Iterative(warm_start=True), which freezes probes, with a solver without truncation, "
+                "SparseVariational(batch_size=None), or optimizer=Adam()."
             )
             raise InvalidInputError(msg)
-        space = ParameterSpace(model, self.transform)
+        space = ParameterSpace(objective.start(model), self.transform)
+        if not space.size:
+            return model
         trace.meter.start(self.steps, "L-BFGS")
         n = objective.n_observations
 
         def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, vector, "lbfgs")
+            outcome = trace.evaluate(objective, space, vector, stage)
             if outcome is None:
                 return None
             evaluation, gradient = outcome
             return None if evaluation.value is None else -evaluation.value / n, -gradient / n
 
-        start = space.encode(model)
+        start = space.encode(space.template)
         settings = QuasiNewton(self.steps, self.tolerance, self.max_change, self.memory)
         vector, _, finite = minimise(evaluate, start, settings)
         if not finite:
             best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)
-            return trace.stop(space, vector, best, "lbfgs")
+            return trace.stop(space, vector, best, stage)
         return space.decode(vector)

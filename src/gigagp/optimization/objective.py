@@ -21,7 +21,8 @@ class Evaluation:
     value : float or None
         Log marginal likelihood, summed over rows and targets; None where only the gradient is estimated.
     gradient : dict of str to Tensor
-        Derivative of the log marginal likelihood by each hyperparameter, in natural units.
+        Derivative of the log marginal likelihood by each hyperparameter, in natural units, and by each
+        of the free numbers.
     solve : SolveRecord or None
         What the linear solver did.
     """
@@ -32,11 +33,21 @@ class Evaluation:
 
 
 class Objective(Protocol):
-    """The log marginal likelihood of a model on one table."""
+    """The log marginal likelihood of a model on one table, or what is maximised in its place."""
 
     @property
     def deterministic(self) -> bool:
         """Whether the same model gives the same numbers (exact, or with frozen probes)."""
+        ...
+
+    @property
+    def follows_likelihood(self) -> bool:
+        """Whether a bound is best started at hyperparameters that the likelihood of a few rows prefers."""
+        ...
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
         ...
 
     @property
@@ -59,8 +70,16 @@ class Objective(Protocol):
         """Mean variance of the targets: the scale of signal and noise."""
         ...
 
+    def start(self, model: Model) -> Model:
+        """Return the model with the free numbers (`Model.free`) that are learned beside the hyperparameters.
+
+        An optimizer calls it once, before its first evaluation. ``model.free`` is empty then, or holds what a stage on
+        other rows has ended with: what is of use may stay.
+        """
+        ...
+
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient."""
+        """Return value and gradient where `start`, or the optimizer since, has put the model."""
         ...
 
     def subset(self, rows: torch.Tensor) -> FisherObjective:

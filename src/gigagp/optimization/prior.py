@@ -56,9 +56,12 @@ class WeakPrior:
         self.precision = torch.tensor(widths, dtype=torch.float64).pow(-2)
 
     def penalty(self, vector: torch.Tensor) -> float:
-        """Return minus the log density, up to a constant."""
-        return 0.5 * float((self.precision * (vector - self.centre).square()).sum())
+        """Return minus the log density, up to a constant; free numbers have no prior."""
+        hyperparameters = vector[: len(self.centre)]
+        return 0.5 * float((self.precision * (hyperparameters - self.centre).square()).sum())
 
     def gradient(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the gradient of `penalty`."""
-        return self.precision * (vector - self.centre)
+        gradient = torch.zeros_like(vector)
+        gradient[: len(self.centre)] = self.precision * (vector[: len(self.centre)] - self.centre)
+        return gradient

@@ -1,8 +1,9 @@
-"""The vector an optimizer moves: learned hyperparameters under a transform that keeps them positive."""
+"""The vector an optimizer moves: learned hyperparameters made unconstrained, then the free numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -22,10 +23,11 @@ def check_transform(transform: str, owner: str) -> None:
 
 
 class ParameterSpace:
-    """A bijection between a model's learned hyperparameters and one unconstrained vector.
+    """A bijection between what is learned of a model and one unconstrained float64 vector.
 
-    Variances are moved as standard deviations (the papers learn scales), so a variance ``v`` with the softplus
-    transform is ``softplus(u)^2`` and with the log transform ``exp(2 u)``.
+    The hyperparameters come first. Variances are moved as standard deviations (the papers learn scales), so a variance
+    ``v`` with the softplus transform is ``softplus(u)^2`` and with the log transform ``exp(2 u)``. The free
+    numbers of the model (inducing points, actions) follow as they are.
 
     Parameters
     ----------
@@ -44,8 +46,11 @@ class ParameterSpace:
         self.names = model.learned_names()
         self._shapes = {name: values[name].shape for name in self.names}
         self._sizes = {name: values[name].numel() for name in self.names}
-        self.size = sum(self._sizes.values())
-        #: one label for each coordinate, such as ``lengthscale[3]``
+        #: number of hyperparameters, which are the head of the vector
+        self.n_hyperparameters = sum(self._sizes.values())
+        self._free_shapes = {name: value.shape for name, value in model.free.items()}
+        self.size = self.n_hyperparameters + sum(value.numel() for value in model.free.values())
+        #: one label for each hyperparameter, such as ``lengthscale[3]``
         self.labels = tuple(
             name if values[name].ndim == 0 else f"{name}[{i}]" for name in self.names for i in range(self._sizes[name])
         )
@@ -55,17 +60,19 @@ class ParameterSpace:
         )
 
     def encode(self, model: Model) -> torch.Tensor:
-        """Return the model's learned hyperparameters as an unconstrained float64 vector."""
-        values = model.parameters()
-        natural = torch.cat(
-            [values[name].reshape(-1).double().cpu() for name in self.names] or [torch.zeros(0, dtype=torch.float64)]
-        )
+        """Return what is learned of the model as an unconstrained vector."""
+        natural = self._flatten(model.parameters(), self.names)
         scale = torch.where(self.is_variance, natural.sqrt(), natural)
         # the inverse of softplus is scale + log(1 - exp(-scale)), which does not overflow
-        return scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))
+        head = scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))
+        return torch.cat([head, self._flatten(model.free, self._free_shapes)])
+
+    def _head(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector[: self.n_hyperparameters]
 
     def _scale(self, vector: torch.Tensor) -> torch.Tensor:
-        return vector.exp() if self.transform == "log" else torch.nn.functional.softplus(vector)
+        head = self._head(vector)
+        return head.exp() if self.transform == "log" else torch.nn.functional.softplus(head)
 
     def decode(self, vector: torch.Tensor) -> Model:
         """Return the model at an unconstrained vector."""
@@ -75,17 +82,25 @@ class ParameterSpace:
         for name in self.names:
             values[name] = natural[start : start + self._sizes[name]].reshape(self._shapes[name])
             start += self._sizes[name]
-        return self.template.replace(values)
+        free = {}
+        for name, shape in self._free_shapes.items():
+            free[name] = vector[start : start + shape.numel()].reshape(shape)
+            start += shape.numel()
+        return replace(self.template.replace(values), free=free)
 
     def jacobian(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of each natural hyperparameter by its unconstrained coordinate."""
+        """Return the derivative of each natural value by its unconstrained coordinate; 1 for the free numbers."""
         scale = self._scale(vector)
-        slope = scale if self.transform == "log" else torch.sigmoid(vector)
-        return torch.where(self.is_variance, 2 * scale * slope, slope)
+        slope = scale if self.transform == "log" else torch.sigmoid(self._head(vector))
+        head = torch.where(self.is_variance, 2 * scale * slope, slope)
+        return torch.cat([head, head.new_ones(self.size - self.n_hyperparameters)])
 
     def flatten(self, by_name: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return values given by name (a gradient, say) as one vector in this order, untransformed."""
-        parts = [by_name[name].reshape(-1).double().cpu() for name in self.names]
+        return self._flatten(by_name, (*self.names, *self._free_shapes))
+
+    def _flatten(self, by_name: Mapping[str, torch.Tensor], names: Iterable[str]) -> torch.Tensor:
+        parts = [by_name[name].reshape(-1).double().cpu() for name in names]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def pull_back(self, gradient: Mapping[str, torch.Tensor], vector: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,14 @@ class EvaluationLog(Protocol):
         """Log an evaluation."""
         ...
 
+    def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
+        """Return the steps of an optimizer that starts here and the last state it kept; None where it kept none."""
+        ...
+
+    def keep(self, state: dict[str, torch.Tensor]) -> None:
+        """Keep a state that makes what the optimizer's evaluations so far have returned superfluous."""
+        ...
+
 
 class Trace:
     """The history and the progress meter of one fit.
@@ -70,7 +78,7 @@ class Trace:
         """
         model = space.decode(vector)
         self._singular = None
-        log = self.log if self.log is not None and self.log.objective is objective else None
+        log = self._log_of(objective)
         found = None if log is None else log.replay(vector, model)
         if found is not None:
             step, gradient = found
@@ -87,6 +95,31 @@ class Trace:
             return None
         self.last_sound = model
         return evaluation, gradient
+
+    def _log_of(self, objective: Objective) -> EvaluationLog | None:
+        return self.log if self.log is not None and self.log.objective is objective else None
+
+    def resume(self, objective: Objective, space: ParameterSpace) -> dict[str, torch.Tensor] | None:
+        """Return the state that an optimizer, killed in this place of the fit, has last kept; None at a first start.
+
+        Its ``"last"`` is the vector of the last evaluation.
+        """
+        log = self._log_of(objective)
+        found = None if log is None else log.resume()
+        if found is None:
+            return None
+        for step in found[0]:
+            self.history.resume_after(step)
+            self.history.append(step)
+            self._show(step)
+        self.last_sound = space.decode(found[1]["last"])
+        return found[1]
+
+    def keep(self, objective: Objective, **state: torch.Tensor) -> None:
+        """Offer a state that the optimizer can go on from, so that a checkpoint need not hold every gradient."""
+        log = self._log_of(objective)
+        if log is not None:
+            log.keep(state)
 
     def _compute(
         self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, model: Model, stage: str
@@ -117,7 +150,8 @@ class Trace:
     def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
         """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""
         step = len(self.history)
-        values = space.flatten(space.decode(vector).parameters())
+        model = space.decode(vector)
+        values = space.flatten({**model.parameters(), **model.free})[: space.n_hyperparameters]
         sound = torch.isfinite(values) & (values > 0)
         bad = next((label for label, is_sound in zip(space.labels, sound, strict=True) if not is_sound), None)
         cause = (
@@ -144,9 +178,12 @@ class Trace:
 
 def in_range(model: Model) -> bool:
     """Whether every hyperparameter is a positive finite number: a wild step can leave the range of float64."""
-    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in model.parameters().values())
+    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in model.parameters().values()) and all(
+        bool(torch.isfinite(value).all()) for value in model.free.values()
+    )
 
 
 def _not_finite(model: Model) -> Evaluation:
     """Return what stands in the history for an evaluation that could not be made."""
-    return Evaluation(None, {name: torch.full_like(value, torch.nan) for name, value in model.parameters().items()})
+    learned = {**model.parameters(), **model.free}
+    return Evaluation(None, {name: torch.full_like(value, torch.nan) for name, value in learned.items()})

@@ -61,7 +61,18 @@ def contiguous(n: int, block_size: int, device: torch.device, order: torch.Tenso
 
 
 def clustered(points: torch.Tensor, block_size: int) -> Partition:
-    """Partition rows into clusters of nearby points whose sizes differ by at most one.
+    """Partition rows into clusters of nearby points, of at most ``block_size`` rows; see `clustered_into`.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+    block_size : int
+    """
+    return clustered_into(points, number_of_blocks(len(points), block_size))
+
+
+def clustered_into(points: torch.Tensor, count: int) -> Partition:
+    """Partition rows into clusters of nearby points whose sizes differ by at most one, the larger ones first.
 
     A tree: every node is split across its leading principal axis, in proportion to the number of leaves on each side
     (a median split when that number is even).
@@ -70,11 +81,10 @@ def clustered(points: torch.Tensor, block_size: int) -> Partition:
     ----------
     points : Tensor of shape (n, d)
         Inputs in units of the lengthscale, so that distance means correlation.
-    block_size : int
-        Largest cluster.
+    count : int
+        Clusters; at most n.
     """
     n = len(points)
-    count = number_of_blocks(n, block_size)
     small, larger = divmod(n, count)
     sizes = [small + (index < larger) for index in range(count)]
     points = points.to(torch.float64)

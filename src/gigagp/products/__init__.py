@@ -1,6 +1,8 @@
 """Engines that multiply with kernel matrices without storing them."""
 
-from gigagp.products.engine import Engine, Weights, select
+from gigagp.products.engine import Engine, LowRankWeights, Weights, select
+from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.torch_tiles import TorchTiles
+from gigagp.products.triton_tiles import TritonTiles
 
-__all__ = ["Engine", "TorchTiles", "Weights", "select"]
+__all__ = ["Engine", "LowRankWeights", "NativeTiles", "TorchTiles", "TritonTiles", "Weights", "select"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,6 +13,24 @@ from gigagp.kernels import Kernel
 
 #: The weights A[rows, columns] of a gradient, one tile at a time.
 Weights = Callable[[slice, slice], Tensor]
+
+
+@dataclass(frozen=True)
+class LowRankWeights:
+    """Weights ``A = left @ right.T``; engines that know them never form a tile of A outside of their cache.
+
+    Parameters
+    ----------
+    left : Tensor of shape (n, s)
+    right : Tensor of shape (m, s)
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def __call__(self, rows: slice, columns: slice) -> Tensor:
+        """Return one tile."""
+        return self.left[rows] @ self.right[columns].T
 
 
 class Engine(Protocol):
@@ -67,8 +86,13 @@ class Engine(Protocol):
 def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
     """Return the engine for a kernel, a device and a dtype.
 
-    The rule: torch tiles, which work with every kernel on every device, are the only engine so far.
+    The rule: on a CPU the native engine where it was built, for kernels made of the package's own; else torch tiles,
+    which work with every kernel on every device. `TritonTiles` has to be asked for: it has run in Triton's interpreter
+    only, and an engine that no GPU has seen is no default.
     """
+    from gigagp.products.native_tiles import NativeTiles
     from gigagp.products.torch_tiles import TorchTiles
 
+    if torch.device(device).type == "cpu" and NativeTiles.supports(kernel):
+        return NativeTiles()
     return TorchTiles()

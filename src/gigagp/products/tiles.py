@@ -55,6 +55,17 @@ class Tiles(ABC):
     def gradient(self) -> dict[str, Tensor]:
         """Return what was accumulated; float64 on the CPU."""
 
+    @abstractmethod
+    def follow_points(self) -> None:
+        """Let `accumulate` add up the derivative in the points Z as well; call it before."""
+
+    @abstractmethod
+    def points_gradient(self) -> Tensor:
+        """Return ``sum_ij weights_ij dk(x_i, z_j) / d z_j`` for every j, shape of Z.
+
+        The x_i are held, also where X is Z.
+        """
+
 
 def tiles_of(kernel: Kernel, X: Tensor, Z: Tensor) -> Tiles:
     """Return the tiles of a bound kernel."""
@@ -85,7 +96,7 @@ class StationaryTiles(Tiles):
         self.factor = float(kernel.value("variance"))
         left, right = self._points()
         squares = left.square().sum(1), right.square().sum(1)
-        largest = float(squares[0].amax() + squares[1].amax())
+        largest = float(squares[0].amax() + squares[1].amax()) if len(left) and len(right) else 0.0
         exact = kernel.kink or largest * torch.finfo(X.dtype).eps > DISTANCE_ERROR
         #: dtype of distances and of the sums that differences of squares cancel in
         self.working = torch.float64 if exact else X.dtype
@@ -100,6 +111,7 @@ class StationaryTiles(Tiles):
         self.by_variance = torch.zeros((), dtype=torch.float64)
         self.by_alpha = torch.zeros((), dtype=torch.float64)
         self.by_square = torch.zeros(left.shape[1], dtype=torch.float64)
+        self.by_point: Tensor | None = None
 
     def _points(self) -> tuple[Tensor, Tensor]:
         """Return both point sets, scaled and centred, in float64."""
@@ -136,6 +148,24 @@ class StationaryTiles(Tiles):
         shares += passed[:, -2] @ left.square().div_(4)
         shares += weighted.sum(0) @ right[:, :-2].square()
         self.by_square.add_(shares.to(self.by_square), alpha=multiple)
+        if self.by_point is not None:  # d/df_j of the same sum: 2 (sum_i S_ij f_j - sum_i S_ij e_i)
+            back = weighted.T @ self.left[rows]  # [-2 S'e, ., colsums]
+            moved = torch.addcmul(back[:, :-2], right[:, :-2], back[:, -1:], value=2)
+            self.by_point[columns] += multiple * moved.to(self.by_point)
+
+    def follow_points(self) -> None:
+        """Begin at zero."""
+        self.by_point = torch.zeros(len(self.right), self.right.shape[1] - 2, dtype=torch.float64, device=self.X.device)
+
+    def points_gradient(self) -> Tensor:
+        """Return the derivative in the active columns of Z, and zero in the others."""
+        assert self.by_point is not None, "follow_points comes first"
+        lengthscale = self.stationary.value("lengthscale", self.by_point).detach()
+        scaled = self.by_point * (self.factor * self.stationary.distance_factor**0.5 / lengthscale)
+        if self.stationary.columns is None:
+            return scaled
+        whole = scaled.new_zeros(self.Z.shape)
+        return whole.index_add_(1, torch.tensor(self.stationary.columns, device=whole.device), scaled)
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the derivatives in the lengthscales, the variance and alpha."""
@@ -169,6 +199,13 @@ class ConstantTiles(Tiles):
         """Return the derivative in the variance."""
         return {"variance": self.by_variance.clone()}
 
+    def follow_points(self) -> None:
+        """Do nothing: the points do not matter."""
+
+    def points_gradient(self) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(self.Z.shape, dtype=torch.float64, device=self.Z.device)
+
 
 class WhiteTiles(ConstantTiles):
     """Tiles of zeros: white noise is on the diagonal of K(X, X), and the operator adds it."""
@@ -191,6 +228,7 @@ class AutogradTiles(Tiles):
         super().__init__(kernel, X, Z)
         self.values = {name: value.detach().clone() for name, value in kernel.parameters().items()}
         self.sums = {name: torch.zeros_like(value) for name, value in self.values.items()}
+        self.by_point: Tensor | None = None
 
     def _inputs(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
         left = self.X[rows]
@@ -202,17 +240,30 @@ class AutogradTiles(Tiles):
 
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
         """Add the vector-Jacobian product of the tile."""
-        if not self.values:
-            return
+        left, right = self._inputs(rows, columns)
         with torch.enable_grad():
             values = {name: value.clone().requires_grad_() for name, value in self.values.items()}
-            block = self.kernel.replace(values).block(*self._inputs(rows, columns))
+            if self.by_point is not None:
+                right = right.detach().clone().requires_grad_()
+            block = self.kernel.replace(values).block(left, right)
             if not block.requires_grad:
                 return
-            found = torch.autograd.grad(block, list(values.values()), weights, allow_unused=True)
-        for name, value in zip(values, found, strict=True):
+            wanted = [*values.values(), *([right] if self.by_point is not None else [])]
+            found = torch.autograd.grad(block, wanted, weights, allow_unused=True)
+        for name, value in zip(values, found, strict=False):
             if value is not None:
                 self.sums[name].add_(value, alpha=multiple)
+        if self.by_point is not None and found[-1] is not None:
+            self.by_point[columns] += multiple * found[-1]
+
+    def follow_points(self) -> None:
+        """Begin at zero."""
+        self.by_point = torch.zeros(self.Z.shape, dtype=torch.float64, device=self.Z.device)
+
+    def points_gradient(self) -> Tensor:
+        """Return the sums over all tiles."""
+        assert self.by_point is not None, "follow_points comes first"
+        return self.by_point.clone()
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the sums over all tiles."""
@@ -231,6 +282,15 @@ class _CompositeTiles(Tiles):
             for position, part in enumerate(self.parts)
             for name, value in part.gradient().items()
         }
+
+    def follow_points(self) -> None:
+        """Let all parts do so."""
+        for part in self.parts:
+            part.follow_points()
+
+    def points_gradient(self) -> Tensor:
+        """Return the sum over the parts: `accumulate` has weighed each."""
+        return torch.stack([part.points_gradient() for part in self.parts]).sum(0)
 
 
 class SumTiles(_CompositeTiles):

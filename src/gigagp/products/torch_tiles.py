@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gigagp.kernels import Kernel
 from gigagp.memory import require
+from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.engine import Weights
 from gigagp.products.tiles import tiles_of
 
@@ -49,6 +50,8 @@ class TorchTiles:
     @torch.no_grad()
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        check_points(self.name, kernel, X, Z)
+        check_vectors(self.name, V, Z)
         tiles = tiles_of(kernel, X, Z)
         side = self._side(kernel, X, budget)
         # Every entry is used twice, which saves up to half of the time with one column and a tenth with 300. The sum
@@ -68,6 +71,7 @@ class TorchTiles:
         """Return the whole matrix; see `Engine.dense`."""
         symmetric = Z is None
         Z = X if Z is None else Z
+        check_points(self.name, kernel, X, Z)
         needed = X.shape[0] * Z.shape[0] * X.element_size()
         require(needed, budget, f"A dense covariance of {X.shape[0]:,} by {Z.shape[0]:,}", "Multiply tile by tile.")
         tiles = tiles_of(kernel, X, Z)
@@ -88,6 +92,8 @@ class TorchTiles:
         self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
     ) -> dict[str, Tensor]:
         """Return the gradient in all hyperparameters; see `Engine.gradient`."""
+        check_points(self.name, kernel, X, Z)
+        check_weights(self.name, weights, X, Z)
         tiles = tiles_of(kernel, X, Z)
         side = self._side(kernel, X, budget)
         for rows in _ranges(X.shape[0], side):

@@ -5,7 +5,7 @@ from gigagp.solvers.alternating_projections import AlternatingProjections
 from gigagp.solvers.base import Solver
 from gigagp.solvers.cholesky import Cholesky
 from gigagp.solvers.conjugate_gradients import ConjugateGradients
-from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.solution import Solution, Start, Status, Truncated
 from gigagp.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Start",
     "Status",
     "StochasticGradientDescent",
+    "Truncated",
     "TwoLevel",
 ]

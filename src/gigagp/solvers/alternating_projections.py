@@ -291,7 +291,7 @@ class _Run:
         if not bool(torch.isfinite(change).all()):
             return False
         problem.value[rows] += change
-        problem.residual -= self.matrix.columns_product(rows, change)
+        problem.residual -= self.matrix.fast.columns_product(rows, change)
         self.iterations += 1
         self.rows_used += len(change)
         step_norms = torch.linalg.vector_norm(change, dim=0)

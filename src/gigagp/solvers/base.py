@@ -135,9 +135,9 @@ class Problem:
         self.setup_epochs = 0.0
         self.drift = torch.zeros_like(self.scale)
         self.companion_product: torch.Tensor | None = None
+        self._size = self._size_of_operator()
         self._set_start(initial, companion)
         self._initial = self.value.clone() if initial is not None else None
-        self._size = self._size_of_operator()
 
     def _set_start(self, initial: torch.Tensor | Start | None, companion: torch.Tensor | None) -> None:
         b = self.right_hand_sides
@@ -156,6 +156,7 @@ class Problem:
         self.setup_epochs += start.epochs
         if start.residual is not None:
             self.residual = _as_columns(self.operator, start.residual, "initial.residual") / self.scale
+            self.drift += start.rounding * self._size * torch.linalg.vector_norm(self.value, dim=0)
         elif not bool(self.value.any()):
             self.residual = b.clone()
         elif companion is None:
@@ -213,7 +214,7 @@ class Problem:
         """
         self._size = max(self._size, observed_size)
         moved = 4 * step_norms + torch.linalg.vector_norm(self.value, dim=0)
-        self.drift += torch.finfo(self.value.dtype).eps * (self._size * moved + norms)
+        self.drift += self.operator.fast.rounding * (self._size * moved + norms)
 
     def finish(
         self,
@@ -231,11 +232,10 @@ class Problem:
         known = bool((self.drift <= 0.01 * norms.clamp_min(0.1 * min(rule.tolerance, rule.probe_tolerance))).all())
         if not known and finite:
             norms = self.refresh()
-        value = self.value * self.scale
         if nats is None and finite:
             nats = self.nats_from_noise()
         return Solution(
-            value=value[:, 0] if self._flat else value,
+            value=self.in_units(self.value),
             status=status,
             relative_residual=norms,
             iterations=iterations,
@@ -244,6 +244,11 @@ class Problem:
             nats=nats,
             detail=detail or {},
         )
+
+    def in_units(self, columns: torch.Tensor) -> torch.Tensor:
+        """Return scaled columns, (n, s), in the units and the shape of the right-hand sides."""
+        columns = columns * self.scale
+        return columns[:, 0] if self._flat else columns
 
     def nats_from(self, precondition: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Return ``r' P^-1 r / 2`` of the residuals in the units of the problem, shape (s,)."""

@@ -24,9 +24,16 @@ from gigagp.solvers.base import (
 )
 from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.solution import Solution, Start, Status
+from gigagp.solvers.truncated import TruncatedRun
+from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
 
 #: A refreshed residual this many times without progress means that the precision is exhausted.
 _PATIENCE = 2
+#: With products that are less precise than the residual has to be (`LinearOperator.fast`) the true residual takes the
+#: place of the recurrence's each time that one has fallen by this factor ...
+_CORRECTED_EVERY = 0.03
+#: ... and the directions are kept where it moves by at most this share.
+_SMALL_CORRECTION = 0.5
 #: Relative residual that no healthy run reaches: conjugate gradients may raise it by the root of the condition number.
 _BLOWN_UP = 1e8
 
@@ -45,8 +52,12 @@ class ConjugateGradients(Solver):
         "auto": `TwoLevel` with sizes from the number of rows (`gigagp.preconditioners.automatic`), nothing for an
         operator whose entries cannot be read. A recipe is built for the operator at hand; a Preconditioner that was
         built before is used as it is. None: none.
-    truncation : None
-        Reserved for randomized truncation.
+    truncation : Distribution, RussianRoulette, SingleSample or None, default None
+        Cut each solve at a random length and reweight its steps, so that the mean over the length is the solution
+        (`gigagp.truncation`; a distribution is Russian roulette with it). The gradients of a fit are unbiased then,
+        whatever the expected length; the last solve, which predictions are made of, is never truncated. ``tolerance``,
+        ``probe_tolerance`` and ``refresh_every`` are those of untruncated solves: a truncated one ends before its
+        length only where the residual is rounding. It must leave ``nats`` None.
     probe_tolerance : float, optional
         Mean relative residual of the probe vectors; None: ``tolerance``.
     nats : (float, float), optional
@@ -67,16 +78,23 @@ class ConjugateGradients(Solver):
        is not far below the tolerance (always in float32) a product decides, and the loop goes on if it has to.
     4. A column without positive curvature (a matrix that is not positive definite in the working precision) stops.
 
+    A truncated solve reads two solutions of independent lengths from one run, `Solution.value` and
+    ``Solution.truncated.second``: quadratic forms need both. Its status is `Status.TRUNCATED`, its relative residual is
+    that of ``value``, true and not small. A length has at most as many iterations as the matrix has rows. A warm start
+    is kept: the increments after it are the series, so that the mean is the solution from any start that the lengths
+    do not depend on.
+
     References
     ----------
     Lin et al. (2024), "Improving Linear System Solvers for Hyperparameter Optimisation in Iterative Gaussian
-    Processes", Alg. 1, arXiv:2405.18457. van der Vorst & Ye (2000), doi:10.1137/S1064827599353865.
+    Processes", Alg. 1, arXiv:2405.18457. van der Vorst & Ye (2000), doi:10.1137/S1064827599353865. Potapczynski et al.
+    (2021), "Bias-free scalable Gaussian processes via randomized truncations", eqs. 16 and 17, arXiv:2102.06695.
     """
 
     tolerance: float = 0.01
     max_epochs: float = 1000
     preconditioner: PreconditionerChoice = "auto"
-    truncation: None = None
+    truncation: Distribution | TruncatedSeries | None = None
     probe_tolerance: float | None = None
     nats: tuple[float, float] | None = None
     refresh_every: int | None = 50
@@ -88,8 +106,7 @@ class ConjugateGradients(Solver):
             raise InvalidInputError(msg)
         check_choice(self.preconditioner, "ConjugateGradients")
         if self.truncation is not None:
-            msg = f"truncation of ConjugateGradients must be None in this version; got {self.truncation!r}."
-            raise InvalidInputError(msg)
+            self._check_truncation()
         if self.nats is not None:
             if len(self.nats) != 2:
                 msg = f"nats of ConjugateGradients must be a pair (targets, probes); got {self.nats!r}."
@@ -98,6 +115,39 @@ class ConjugateGradients(Solver):
                 require_positive(bound, "nats", "ConjugateGradients")
         if self.refresh_every is not None:
             require_positive(self.refresh_every, "refresh_every", "ConjugateGradients")
+
+    def _check_truncation(self) -> None:
+        if not isinstance(self.truncation, Distribution | TruncatedSeries):
+            msg = (
+                "truncation of ConjugateGradients must be None or one of gigagp.truncation, such as "
+                f"ExponentialDecay(rate=0.05, minimum=80); got {self.truncation!r}."
+            )
+            raise InvalidInputError(msg)
+        if self.nats is not None:
+            msg = (
+                f"nats of ConjugateGradients must be None with a truncation; got {self.nats!r}. A bound that ends a "
+                "solve early brings the bias back."
+            )
+            raise InvalidInputError(msg)
+        law = self._series.distribution
+        least = law.minimum if law.last is None else law.last
+        if least > self.max_epochs:
+            what = "minimum" if law.last is None else "maximum"
+            msg = (
+                f"{what} of the truncation of ConjugateGradients must be at most max_epochs, {self.max_epochs:g}; got "
+                f"{least}."
+            )
+            raise InvalidInputError(msg)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two solves of the same system differ, by the random length of a truncation."""
+        return self.truncation is not None and self._series.distribution.n_points != 1
+
+    @property
+    def _series(self) -> TruncatedSeries:
+        assert self.truncation is not None
+        return RussianRoulette(self.truncation) if isinstance(self.truncation, Distribution) else self.truncation
 
     def solve(
         self,
@@ -110,13 +160,16 @@ class ConjugateGradients(Solver):
         reuse: object = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
+        generator = own_generator(generator)
+        series = None if self.truncation is None else self._series.bounded(operator.n, "the number of rows")
         problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator))
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
+        run = _Run(self, problem, rule) if series is None else TruncatedRun(problem, series, generator, self.max_epochs)
         detail: dict[str, object] = {"preconditioner": "none", "reuse": reuse}
-        if rule.met(problem.residual_norms()):  # a good start needs no preconditioner either
-            return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail=detail)
+        if run.rule.met(problem.residual_norms()):  # a good start needs no preconditioner either
+            return run.finish(Status.CONVERGED, detail)
         if not has_finite_diagonal(operator):
-            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail=detail)
+            return run.finish(Status.NOT_FINITE, detail)
         preconditioner = self.build_preconditioner(operator, generator, reuse=reuse)
         if preconditioner is not None:
             problem.setup_epochs += 0.0 if preconditioner is self.preconditioner else preconditioner.epochs
@@ -125,9 +178,7 @@ class ConjugateGradients(Solver):
                 "jitter": preconditioner.jitter,
                 "reuse": preconditioner.reuse(),
             }
-        run = _Run(self, problem, rule, preconditioner)
-        status = run.loop()
-        return problem.finish(status, run.iterations, float(run.iterations), rule, nats=run.nats(), detail=detail)
+        return run.finish(run.loop(preconditioner), detail)
 
     def build_preconditioner(
         self, operator: LinearOperator, generator: torch.Generator | None = None, *, reuse: object = None
@@ -144,22 +195,21 @@ class _Run:
     solver: ConjugateGradients
     problem: Problem
     rule: StoppingRule
-    preconditioner: Preconditioner | None
+    preconditioner: Preconditioner | None = field(default=None, init=False)
+    recurrence: Recurrence = field(init=False)
     iterations: int = 0
     _best_true: float = float("inf")
     _idle: int = 0
     _nats_rule: StoppingRule | None = field(default=None, init=False)
+    _corrected_at: torch.Tensor | None = None
 
-    def __post_init__(self) -> None:
-        precondition = None if self.preconditioner is None else self.preconditioner.apply
-        problem = self.problem
-        self.recurrence = Recurrence(problem.operator, problem.value, problem.residual, precondition)
+    def loop(self, preconditioner: Preconditioner | None) -> Status:
+        """Iterate to the end, and return why it ended."""
+        problem, self.preconditioner = self.problem, preconditioner
+        precondition = None if preconditioner is None else preconditioner.apply
+        self.recurrence = recurrence = Recurrence(problem.operator.fast, problem.value, problem.residual, precondition)
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
-
-    def loop(self) -> Status:
-        """Iterate to the end, and return why it ended."""
-        problem, recurrence = self.problem, self.recurrence
         margin = 1 + slack(problem.value.dtype)
         budget = int(self.solver.max_epochs)
         while True:
@@ -173,7 +223,8 @@ class _Run:
                 return Status.DIVERGED
             claimed = self._met(norms * margin)
             stuck = self._stuck(norms)
-            if claimed or stuck or (self._refresh_due() and bool((problem.drift > 0.01 * norms).any())):
+            due = self._refresh_due() or self._correction_due(norms)
+            if claimed or stuck or (due and bool((problem.drift > 0.01 * norms).any())):
                 ended = self._compare_with_truth(norms, margin, claimed=claimed, stuck=stuck)
                 if ended is not None:
                     return ended
@@ -183,6 +234,11 @@ class _Run:
             self.iterations += 1
             if bool(coefficients.alpha.any()):
                 problem.account(step_norms, norms, recurrence.operator_size)
+
+    def finish(self, status: Status, detail: dict[str, object]) -> Solution:
+        """Return the solution, with the better bound of its error where there is one."""
+        nats = self.nats()
+        return self.problem.finish(status, self.iterations, float(self.iterations), self.rule, nats=nats, detail=detail)
 
     def _compare_with_truth(self, norms: torch.Tensor, margin: float, *, claimed: bool, stuck: bool) -> Status | None:
         """Compute the true residual, and replace the running one where the two have parted.
@@ -194,10 +250,14 @@ class _Run:
         believed = self.rule.excess(norms)
         residual = problem.true_residual()
         difference = problem.norm(residual - problem.residual)
-        if not (claimed or stuck) and bool((difference <= 0.1 * norms).all()):
+        small = bool((difference <= (_SMALL_CORRECTION if self._corrects else 0.1) * norms).all()) and not stuck
+        if small and not self._corrects and not claimed:
             problem.drift.copy_(difference)
             return None
+        if small and self._corrects:
+            self.recurrence.correct(residual)
         norms = problem.refresh(residual)
+        self._corrected_at = norms
         if self._met(norms * margin):
             return Status.CONVERGED
         truth = self.rule.excess(norms)
@@ -206,7 +266,8 @@ class _Run:
         self._best_true = min(self._best_true, truth)
         if self._idle >= _PATIENCE:
             return Status.STAGNATED
-        self.recurrence.restart()
+        if not (small and self._corrects):
+            self.recurrence.restart()
         return None
 
     def _met(self, norms: torch.Tensor) -> bool:
@@ -237,6 +298,19 @@ class _Run:
     def _refresh_due(self) -> bool:
         every = self.solver.refresh_every
         return every is not None and self.iterations > 0 and self.iterations % every == 0
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether the loop's products are less precise than the operator."""
+        operator = self.problem.operator
+        return operator.fast is not operator
+
+    def _correction_due(self, norms: torch.Tensor) -> bool:
+        if not self._corrects:
+            return False
+        if self._corrected_at is None:
+            self._corrected_at = norms.clamp_max(_CORRECTED_EVERY)
+        return bool((norms < _CORRECTED_EVERY * self._corrected_at).any())
 
     def _stuck(self, norms: torch.Tensor) -> bool:
         """Whether a column that is not done cannot move."""

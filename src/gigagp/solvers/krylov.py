@@ -1,12 +1,13 @@
 """The recurrence of preconditioned conjugate gradients, by itself.
 
-`ConjugateGradients` drives it to a tolerance, `gigagp.lanczos` reads its coefficients as a tridiagonal matrix, and a
-truncated run may weight its increments: the mathematics is written once, here.
+`ConjugateGradients` drives it to a tolerance or weights its increments at random, `gigagp.lanczos` reads its
+coefficients as a tridiagonal matrix: the mathematics is written once, here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,20 @@ class Coefficients(NamedTuple):
 
     alpha: torch.Tensor
     beta: torch.Tensor
+
+
+@dataclass
+class WeightedSum:
+    """A sum of the increments of a run with weights of its own, and the residual that belongs to it.
+
+    Attributes
+    ----------
+    value, residual : Tensor of shape (n, s)
+        Updated in place; before the first step, value and residual of the run.
+    """
+
+    value: torch.Tensor
+    residual: torch.Tensor
 
 
 class Recurrence:
@@ -35,6 +50,9 @@ class Recurrence:
         Updated in place.
     precondition : callable or None
         ``P^-1``; self-adjoint in the operator's inner product.
+    sums : sequence of WeightedSum
+        Formed beside the value, from the same increments (Potapczynski et al. 2021, eq. 16). The recurrence itself
+        never sees a weight: that would break conjugacy.
 
     Attributes
     ----------
@@ -42,6 +60,8 @@ class Recurrence:
         ``<r, P^-1 r>`` of each column.
     failed : Tensor of shape (s,), bool
         Columns that met a direction of no positive curvature.
+    frozen : Tensor of shape (s,), bool
+        Columns that are not to move any more; set by whoever drives the run.
     finite : bool
         False once a product was NaN or infinite; the value is then still that of the step before.
     operator_size : float
@@ -54,11 +74,14 @@ class Recurrence:
         value: torch.Tensor,
         residual: torch.Tensor,
         precondition: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        sums: Sequence[WeightedSum] = (),
     ) -> None:
         self.operator = operator
         self.value = value
         self.residual = residual
+        self.sums = sums
         self._precondition = precondition
+        self.frozen = torch.zeros(value.shape[1], dtype=torch.bool, device=value.device)
         self.finite = True
         self.operator_size = 0.0
         self.restart()
@@ -71,20 +94,30 @@ class Recurrence:
         self.failed = torch.zeros_like(self.gamma, dtype=torch.bool)
         self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
 
-    def step(self, weight: float = 1.0) -> tuple[Coefficients, torch.Tensor]:
+    def correct(self, residual: torch.Tensor) -> None:
+        """Put a better residual in the place of the present one, and keep the directions.
+
+        For corrections that are small beside the residual: conjugacy suffers by as much, where a restart would lose it.
+        """
+        self.direction.sub_(self._preconditioned())
+        self.residual.copy_(residual)
+        preconditioned = self._preconditioned()
+        self.direction.add_(preconditioned)
+        self.gamma = self.operator.inner(self.residual, preconditioned)
+
+    def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
         """Take one step of every column; one product with the operator.
 
         Parameters
         ----------
-        weight : float
-            Factor on the increment of the value. The residual and the directions follow the unweighted recurrence,
-            so that a weighted sum of increments can be formed beside it.
+        weights : sequence of float
+            Factors on this step's increment, one for each of ``sums``.
 
         Returns
         -------
         coefficients : Coefficients
         step_norms : Tensor of shape (s,)
-            Norm of each increment.
+            Norm of each increment of the value.
         """
         product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
         curvature = self.operator.inner(self.direction, product)
@@ -92,13 +125,17 @@ class Recurrence:
             self.finite = False
             return Coefficients(torch.zeros_like(curvature), torch.zeros_like(curvature)), torch.zeros_like(curvature)
         self.failed |= (self.gamma < 0) | ((self.gamma > 0) & (curvature <= 0))
-        moving = (self.gamma > 0) & (curvature > 0)
+        moving = (self.gamma > 0) & (curvature > 0) & ~self.frozen
         alpha = torch.where(moving, self.gamma / torch.where(moving, curvature, 1.0), 0.0)
         lengths = torch.linalg.vector_norm(self.direction, dim=0)
         sizes = torch.linalg.vector_norm(product, dim=0) / torch.where(lengths > 0, lengths, 1.0)
         self.operator_size = max(self.operator_size, float(sizes.max()) if len(sizes) else 0.0)
-        self.value.addcmul_(self.direction, alpha, value=weight)
+        self.value.addcmul_(self.direction, alpha)
         self.residual.addcmul_(product, alpha, value=-1)
+        for total, weight in zip(self.sums, weights, strict=True):
+            if weight:
+                total.value.addcmul_(self.direction, alpha, value=weight)
+                total.residual.addcmul_(product, alpha, value=-weight)
         beta = self._turn(moving)
         return Coefficients(alpha, beta), alpha * lengths
 

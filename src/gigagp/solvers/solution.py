@@ -12,6 +12,10 @@ class Status(Enum):
     """Why a solve ended. The value is the message for the user."""
 
     CONVERGED = "Every tolerance was reached."
+    TRUNCATED = (
+        "The solve was cut at a random length and its steps were reweighted, as its truncation asks: the mean over the "
+        "length is the solution, the residual of one draw is not small."
+    )
     BUDGET_SPENT = (
         "The budget of epochs was spent before the tolerance was reached. Raise max_epochs, use a stronger "
         "preconditioner (a higher rank, larger blocks), or accept the residual that is reported."
@@ -25,6 +29,53 @@ class Status(Enum):
         "with conjugate gradients the matrix is too ill-conditioned: raise the noise variance."
     )
     NOT_FINITE = "NaN or infinity appeared in the solve; the last finite iterate was kept. Check the hyperparameters."
+
+
+@dataclass(frozen=True)
+class Start:
+    """An initial solution whose residual is known already, so that no solver has to spend a pass on it.
+
+    Attributes
+    ----------
+    value : Tensor of shape (n, s)
+    residual : Tensor of shape (n, s) or None
+        ``b - H value``; None when it has to be computed (one epoch).
+    epochs : float
+        Work already spent on finding it; solvers report it with their set-up.
+    rounding : float
+        Relative error of the products that ``residual`` was computed with; 0 for the operator's own.
+    """
+
+    value: torch.Tensor
+    residual: torch.Tensor | None = None
+    epochs: float = 0.0
+    rounding: float = 0.0
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """What a randomly truncated run has beside its `Solution.value`.
+
+    Attributes
+    ----------
+    lengths : (int, int)
+        The two lengths that were drawn, of `Solution.value` and of ``second``.
+    second : Tensor, of the shape of `Solution.value`
+        Another unbiased solution from the same run, of an independent length: a product of the two is unbiased, the
+        square of either is not.
+    plain : Start
+        The unweighted iterate at the end of the run with its residual: not unbiased, but the nearest to the solution.
+    expected_iterations : float
+        Mean of the run's length, the longer of the two, were there no convergence before.
+    ended_early : bool
+        Whether conjugate gradients converged before the longer length: the rest of the series is zero.
+    """
+
+    lengths: tuple[int, int]
+    second: torch.Tensor
+    plain: Start
+    expected_iterations: float
+    ended_early: bool
 
 
 @dataclass(frozen=True)
@@ -48,6 +99,8 @@ class Solution:
     nats : Tensor of shape (s,) or None
         Upper bound (or None where the solver has none) of ``(b - Hv)' H^-1 (b - Hv) / 2``, the error of each
         solution in nats.
+    truncated : Truncated or None
+        What a random truncation adds; None for solves that went to a tolerance.
     detail : dict
         What else the solver wants to tell (its learning rate, its preconditioner, ...); plain values.
     """
@@ -59,6 +112,7 @@ class Solution:
     epochs: float
     setup_epochs: float = 0.0
     nats: torch.Tensor | None = None
+    truncated: Truncated | None = None
     detail: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -70,21 +124,3 @@ class Solution:
     def total_epochs(self) -> float:
         """Epochs of the loop and of the set-up."""
         return self.epochs + self.setup_epochs
-
-
-@dataclass(frozen=True)
-class Start:
-    """An initial solution whose residual is known already, so that no solver has to spend a pass on it.
-
-    Attributes
-    ----------
-    value : Tensor of shape (n, s)
-    residual : Tensor of shape (n, s) or None
-        ``b - H value``; None when it has to be computed (one epoch).
-    epochs : float
-        Work already spent on finding it; solvers report it with their set-up.
-    """
-
-    value: torch.Tensor
-    residual: torch.Tensor | None = None
-    epochs: float = 0.0

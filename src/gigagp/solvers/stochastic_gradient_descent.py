@@ -203,7 +203,7 @@ class _Run:
 
     def _step(self, batch: torch.Tensor) -> None:
         problem = self.problem
-        residual = problem.right_hand_sides[batch] - self.matrix.rows_product(batch, problem.value)
+        residual = problem.right_hand_sides[batch] - self.matrix.fast.rows_product(batch, problem.value)
         self._velocity.mul_(self.solver.momentum)
         self._velocity[batch] += self.step_size * residual
         problem.value += self._velocity

@@ -1,0 +1,118 @@
+"""Error bars of solves that stop on a budget: the plain iterative variance beside computational uncertainty.
+
+    python benchmarks/computational_uncertainty.py --table pol --budget 5
+    python benchmarks/computational_uncertainty.py --table pol --rows 3000 --budget 2 --exact
+
+Hyperparameters are those tuned for these tables (Matern-3/2, split 0), so that only the solve differs. Every solver
+gets the target and 64 pathwise probes, and as many epochs as ``--budget``. "plain" is `gigagp.inference.Iterative`: the
+mean from the unfinished solution, the variance from the unfinished samples. "aware" conditions on everything that the
+solver has multiplied (`gigagp.inference.computation_aware.RecordingMatrix`), "+ blocks" on the solution cut into 256
+clusters too, which costs one epoch more. ``--exact`` adds the exact posterior (n^3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tables import read_split
+
+from gigagp import __version__, inference, kernels, metrics, solvers
+from gigagp.errors import SolverWarning
+from gigagp.gradients import Pathwise
+from gigagp.inference.computation_aware import RecordingMatrix
+from gigagp.inference.pathwise_posterior import PathwisePosterior
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.table import TrainingTable
+from gigagp.means import ZeroMean
+from gigagp.model import Model
+
+
+def main() -> None:
+    """Solve with every solver, print scores of every posterior, keep the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--table", default="pol")
+    parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--budget", type=float, default=5, help="epochs of each solve")
+    parser.add_argument("--block-size", type=int, default=1000, help="of alternating projections")
+    parser.add_argument("--capacity", type=int, default=1024)
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", SolverWarning)
+    X, y, X_test, y_test = read_split(arguments.data, arguments.table, 0, arguments.rows)
+    tuned = json.loads((arguments.data / "uci/tuned-matern32-hyperparameters.json").read_text())
+    scales = next(one for one in tuned if one["dataset"] == arguments.table and one["split"] == 0)
+    kernel = kernels.Matern(1.5, scales["length_scale"], scales["signal_scale"] ** 2).bind(X.shape[1])
+    noise = torch.tensor(scales["noise_scale"] ** 2, dtype=torch.float64)
+    table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**33)
+    model, points = Model(kernel, ZeroMean(), noise), torch.from_numpy(X_test)
+    print(f"gigagp {__version__}, {arguments.table}, {len(y):,} rows, budget {arguments.budget:g} epochs", flush=True)
+    print(
+        f"{'posterior':46s} {'NLL':>8s} {'RMSE':>7s} {'50 %':>6s} {'80 %':>6s} {'95 %':>6s} {'latent var':>10s} "
+        f"{'CPU s':>6s}"
+    )
+    results = []
+
+    def show(name: str, posterior: Posterior, seconds: float) -> None:
+        mean, variance = (part.numpy() for part in posterior.mean_and_variance(points))
+        std = np.sqrt(variance + float(noise))
+        row = {
+            "posterior": name,
+            "nll": metrics.gaussian_nll(y_test, mean[:, 0], std),
+            "rmse": metrics.rmse(y_test, mean[:, 0]),
+            "coverage": [metrics.coverage(y_test, mean[:, 0], std, level) for level in metrics.INTERVALS],
+            "latent_variance": float(variance.mean()),
+            "cpu_seconds": seconds,
+        }
+        shares = " ".join(f"{100 * share:6.1f}" for share in row["coverage"])
+        print(
+            f"{name:46s} {row['nll']:8.4f} {row['rmse']:7.4f} {shares} {row['latent_variance']:10.5f} {seconds:6.1f}",
+            flush=True,
+        )
+        results.append(row)
+
+    if arguments.exact:
+        started = time.process_time()
+        exact = inference.Exact().objective(table, torch.Generator()).posterior(model)
+        show("exact", exact, time.process_time() - started)
+    limits = {"tolerance": 1e-8, "max_epochs": arguments.budget}
+    tried = {
+        "CG, no preconditioner": solvers.ConjugateGradients(preconditioner=None, **limits),
+        "CG": solvers.ConjugateGradients(**limits),
+        "AP": solvers.AlternatingProjections(block_size=arguments.block_size, **limits),
+        "SGD": solvers.StochasticGradientDescent(**limits),
+    }
+    probes = Pathwise(n_probes=64).draw(model, table.X, torch.Generator().manual_seed(0))
+    for name, solver in tried.items():
+        started = time.process_time()
+        matrix = RecordingMatrix(model, table, arguments.capacity)
+        right = torch.cat([table.Y, probes.right_hand_sides(model, matrix, 2**30)], 1)
+        solution = solver.solve(matrix, right, generator=torch.Generator().manual_seed(1), n_targets=1)
+        targets, samples = solution.value[:, :1], solution.value[:, 1:]
+        seconds = time.process_time() - started
+        none = targets.new_zeros(0, 1)
+        plain = PathwisePosterior(model, table, targets, samples, none, probes.prior, solver)
+        residual = float(solution.relative_residual[0])
+        show(f"{name}: plain, residual {residual:.2g}", plain, seconds)
+        aware = matrix.posterior()
+        show(f"{name}: aware, {aware.n_actions} actions", aware, time.process_time() - started)
+        matrix.add_blocks(targets)
+        more = matrix.posterior()
+        show(f"{name}: + blocks, {more.n_actions} actions", more, time.process_time() - started)
+    if arguments.json is not None:
+        settings = {"table": arguments.table, "rows": len(y), "budget": arguments.budget, "version": __version__}
+        arguments.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Build the native CPU engine; everything else about the project is in pyproject.toml.
+
+The tile kernels are compiled once for each instruction set that a processor may have, and the best one is chosen at
+run time. Where no compiler is found the build goes on without them, and gigagp multiplies with torch.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from pybind11.setup_helpers import Pybind11Extension
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+HERE = "src/gigagp/products/native"
+COMMON = [
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",  # a * b + c in one instruction
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wno-uninitialized",  # GCC 12 about its own header
+    "-Wno-maybe-uninitialized",
+]
+#: function that returns the kernels, and the flags of its instruction set
+VARIANTS = {"baseline_kernels": []}
+MACROS: list[tuple[str, str | None]] = []
+if platform.machine().lower() in {"x86_64", "amd64"}:
+    VARIANTS |= {
+        "avx2_kernels": ["-march=x86-64-v3"],
+        "avx512_kernels": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+    }
+    MACROS.append(("GIGAGP_X86_VARIANTS", None))
+
+
+class BuildVariants(build_ext):
+    """Compile the tile kernels with flags of their own, and link them into the module."""
+
+    def build_extension(self, ext: Pybind11Extension) -> None:
+        """Compile every variant of tiles.cpp, then the rest as usual."""
+        for function, flags in VARIANTS.items():
+            ext.extra_objects += self.compiler.compile(
+                [f"{HERE}/tiles.cpp"],
+                output_dir=str(Path(self.build_temp) / function),
+                macros=[("GIGAGP_KERNELS", function), *MACROS],
+                include_dirs=[HERE],
+                extra_postargs=[*COMMON, *flags],
+            )
+        super().build_extension(ext)
+
+
+setup(
+    ext_modules=[
+        Pybind11Extension(
+            "gigagp.products._native",
+            [f"{HERE}/module.cpp"],
+            depends=[str(path) for path in sorted(Path(HERE).iterdir())],
+            define_macros=MACROS,
+            extra_compile_args=COMMON,
+            extra_link_args=["-pthread"],
+            cxx_std=17,
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildVariants},
+)

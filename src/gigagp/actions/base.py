@@ -1,0 +1,127 @@
+"""What actions are: the linear combinations of the rows that computation-aware inference looks at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
+from gigagp.operators import KernelMatrix
+
+#: Numbers in one float64 block of rows; a few such blocks are alive at a time.
+_BLOCK_ENTRIES = 2**21
+
+
+class Actions(ABC):
+    """The columns of a matrix S, shape (n, i), linearly independent; inference sees ``S' y`` instead of ``y``.
+
+    The matrix itself is not formed where its structure allows. All results are float64 unless they are products with
+    a kernel matrix, which have the dtype of the rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    count : int
+        Actions, i.
+    """
+
+    n: int
+    count: int
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the kind of actions in words."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Return S, shape (n, i)."""
+
+    @abstractmethod
+    def combine(self, coefficients: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Return ``S[rows] @ coefficients``, shape (number of rows, s)."""
+
+    @abstractmethod
+    def project(self, vectors: Tensor) -> Tensor:
+        """Return ``S' @ vectors``, shape (i, s)."""
+
+    @abstractmethod
+    def gram(self, weights: Tensor) -> Tensor:
+        """Return ``S' diag(weights) S``, shape (i, i)."""
+
+    @abstractmethod
+    def row_quadratics(self, coefficients: Tensor) -> Tensor:
+        """Return the diagonal of ``S @ coefficients @ S'``, shape (n,), for coefficients of shape (i, i)."""
+
+    @abstractmethod
+    def kernel_product(self, matrix: KernelMatrix) -> Tensor:
+        """Return ``K @ S``, shape (n, i), for the smooth part K of a matrix: without its noise and white part."""
+
+    @abstractmethod
+    def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
+        """Return ``K(X_new, X) @ S``, shape (m, i)."""
+
+    @abstractmethod
+    def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
+        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter`` for every hyperparameter of the kernel.
+
+        Parameters
+        ----------
+        matrix : KernelMatrix
+        left : Tensor of shape (n, i)
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors that a model file needs."""
+
+
+class LearnableActions(Actions):
+    """Actions with entries that a loss can be differentiated by; `values` holds them.
+
+    Functions whose names end in ``_at`` return a matrix of shape (n, i) only where S may be nonzero, in the shape of
+    `values`.
+    """
+
+    values: Tensor
+
+    @abstractmethod
+    def replace(self, values: Tensor) -> LearnableActions:
+        """Return actions with the same pattern and other entries."""
+
+    @abstractmethod
+    def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return ``left @ right'`` for left (n, c) and right (i, c), on the pattern."""
+
+    @abstractmethod
+    def combine_at(self, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return ``diag(weights) @ S @ coefficients`` for coefficients of shape (i, i), on the pattern."""
+
+    @abstractmethod
+    def kernel_product_at(self, matrix: KernelMatrix, left: Tensor) -> Tensor:
+        """Return ``K @ left`` for left of shape (n, i), on the pattern, without the noise and white part."""
+
+
+def smooth_columns_product(matrix: KernelMatrix, columns: slice, vectors: Tensor) -> Tensor:
+    """Return ``K[:, columns] @ vectors`` without the noise and the white part."""
+    vectors = vectors.to(matrix.dtype)
+    product = matrix.columns_product(columns, vectors)
+    product[columns] -= matrix.noise()[columns, None] * vectors
+    return product
+
+
+def row_blocks(n: int, width: int) -> list[slice]:
+    """Return slices that cut n rows into blocks of about `_BLOCK_ENTRIES` numbers, ``width`` a row."""
+    size = max(1, _BLOCK_ENTRIES // max(width, 1))
+    return [slice(first, min(first + size, n)) for first in range(0, n, size)]
+
+
+def check_rows(vectors: Tensor, n: int, what: str) -> Tensor:
+    """Return vectors as float64, after checking that they have a row for each row of S."""
+    if vectors.ndim != 2 or vectors.shape[0] != n:
+        msg = f"{what} must have shape ({n}, s), a row for each row of the actions; got {tuple(vectors.shape)}."
+        raise InvalidInputError(msg)
+    return vectors.to(torch.float64)

@@ -1,0 +1,238 @@
+"""``gigagp diagnose bias``: bias, variance and cost of estimates, measured on a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+import gigagp
+from gigagp.commands import options
+from gigagp.commands.fit import choose_inputs, choose_rows, resolve_column
+from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
+from gigagp.commands.predict import read_inputs
+from gigagp.data import Table, read_columns
+from gigagp.data.writing import check_folder
+from gigagp.errors import InvalidInputError
+from gigagp.persistence import load_notes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gigagp.diagnostics import BiasReport
+    from gigagp.inference.table import TrainingTable
+    from gigagp.model import Model
+
+#: A bias of more standard errors than this is no chance.
+_ERRORS = 4
+diagnose = typer.Typer(help="Measure how good the estimates behind a fit are.")
+
+
+@diagnose.callback(invoke_without_command=True)
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@diagnose.command()
+def bias(
+    table: options.TablePath,
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict: its name, or its number from 1.", show_default=False)
+    ] = None,
+    columns: options.Columns = None,
+    rows: Annotated[int, typer.Option(help="Random rows to measure on; the exact numbers need a factor.")] = 2000,
+    draws: Annotated[int, typer.Option(help="How often to draw the estimates.")] = 200,
+    kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
+    mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "constant",
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Measure at the hyperparameters of this saved model; by default the rows decide them."),
+    ] = None,
+    start: Annotated[bool, typer.Option("--start", help="Measure where learning would start.")] = False,
+    inference: Annotated[str, typer.Option(help="iterative, random-features or exact.")] = "iterative",
+    truncation: Annotated[
+        str | None,
+        typer.Option(metavar="MEAN[,SD]", help="Cut at a random length with these moments.", show_default=False),
+    ] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Columns of random features: of the inference, or of pathwise probes.")
+    ] = None,
+    solver: Annotated[str, typer.Option(help=f"auto, {', '.join(SOLVERS)}.")] = "auto",
+    max_epochs: Annotated[
+        float | None,
+        typer.Option(help="Stop every solve after this many epochs (iterations of cg), whatever its residual."),
+    ] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Relative residual of the solves.")] = None,
+    preconditioner: Annotated[
+        str, typer.Option(help="Of cg: auto, none, or the rank of a pivoted Cholesky factor.")
+    ] = "auto",
+    gradient: Annotated[str, typer.Option(help=f"auto, {', '.join(GRADIENTS)}.")] = "auto",
+    probes: Annotated[int | None, typer.Option(help="Probe vectors of the gradient.")] = None,
+    values: Annotated[
+        bool, typer.Option("--values/--no-values", help="Also estimate the log likelihood; costs a determinant a draw.")
+    ] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw the errors to this file (.png, .pdf, .svg).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
+    seed: options.Seed = 0,
+    header: options.Header = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Draw likelihood and gradient many times and compare with the exact ones: bias, variance, cost."""
+    from gigagp import diagnostics
+    from gigagp.diagnostics.plots import check_plot
+    from gigagp.progress import meter_for
+
+    if plot is not None:
+        check_folder(plot)
+        check_plot(plot)
+    if start and model is not None:
+        msg = "--start and --model exclude each other: one place to measure at."
+        raise InvalidInputError(msg)
+    method = choose_method(
+        inference,
+        truncation=truncation,
+        features=features,
+        solver=solver,
+        max_epochs=max_epochs,
+        tolerance=tolerance,
+        preconditioner=preconditioner,
+        gradient=gradient,
+        probes=probes,
+    )
+    found = read_columns(table, header)
+    if model is not None:
+        at, numbers = _at_model(model, found, str(table), target, columns, rows, seed, memory)
+    else:
+        if target is None:
+            msg = "--target must name the column to predict."
+            raise InvalidInputError(msg)
+        at, numbers = _at_rows(found, str(table), target, columns, rows, seed, memory, kernel, mean, learn=not start)
+
+    report = diagnostics.measure_bias(
+        method,
+        at,
+        numbers,
+        n_draws=draws,
+        random_state=seed,
+        values=values,
+        meter=meter_for(options.verbosity(quiet, verbose)),
+    )
+    if plot is not None:
+        diagnostics.plot_bias(report, plot)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        _show(report)
+
+
+def _at_rows(
+    found: pa.Table,
+    source: str,
+    target: str,
+    columns: str | None,
+    rows: int,
+    seed: int,
+    memory: str | None,
+    kernel: str,
+    mean: str,
+    *,
+    learn: bool,
+) -> tuple[Model, TrainingTable]:
+    """Return the model that exact inference learns from the rows (or starts from) and the rows in its units."""
+    from gigagp import GPRegressor
+    from gigagp.inference import Exact
+
+    target = resolve_column(target, found, source)
+    inputs = choose_inputs(columns, found, [target], source)
+    data = choose_rows(Table.from_arrow(found, [*inputs, target], source), rows, seed)
+    regressor = GPRegressor(
+        options.choose_kernel(kernel),
+        inference=Exact(),
+        optimizer="auto" if learn else None,
+        mean=mean,
+        memory_budget=memory,
+        random_state=seed,
+    )
+    regressor.fit(data.select(inputs).to_arrow(), data.column(target))
+    return regressor.posterior_.model, regressor.posterior_.table
+
+
+def _at_model(
+    path: Path,
+    found: pa.Table,
+    source: str,
+    target: str | None,
+    columns: str | None,
+    rows: int,
+    seed: int,
+    memory: str | None,
+) -> tuple[Model, TrainingTable]:
+    """Return a saved model and the rows in its units."""
+    from gigagp.inference.table import TrainingTable
+    from gigagp.memory import resolve_budget
+
+    regressor = gigagp.load(path)
+    model, scaling = regressor.posterior_.model, regressor.scaling_
+    if model.noise_is_known or scaling.y_centre.size != 1:
+        msg = f"--model must have one target and a noise variance that was learned; {path} has not."
+        raise InvalidInputError(msg)
+    target = load_notes(path).get("target") if target is None else target
+    if target is None:
+        msg = f"{path} does not say what its target is called; name the column with --target."
+        raise InvalidInputError(msg)
+    target = resolve_column(target, found, source)
+    inputs = read_inputs(regressor, found, source, options.split_names(columns))
+    values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values
+    measured = Table.from_arrow(found, [target], source).values
+    names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # the model's own may be the target's
+    data = choose_rows(Table(names, np.column_stack([values, measured])), rows, seed).values
+    like = regressor.posterior_.X
+    return model, TrainingTable(
+        torch.from_numpy(scaling.inputs(data[:, :-1])).to(like),
+        torch.from_numpy(scaling.targets(data[:, -1:])).to(like),
+        model.mean,
+        resolve_budget(memory, like.device),
+    )
+
+
+def _show(report: BiasReport) -> None:
+    typer.echo(f"{report.method}\n{report.n_draws:,} draws, {report.n_rows:,} rows")
+    grid = Grid()
+    grid.add_column("", no_wrap=True)
+    for name in ("exact", "mean", "bias / s.e.", "std", "std / data"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for row in report:
+        spread = row.standard_deviation
+        numbers = (
+            f"{row.exact:.5g}",
+            f"{row.mean:.5g}",
+            f"{row.errors:.1f}",
+            f"{spread:.3g}",
+            f"{spread / row.scale:.3g}",
+        )
+        grid.add_row(row.name, *numbers)
+    Console().print(grid)
+    typer.echo(
+        "The gradient is by the logarithm of each hyperparameter, of variances as standard deviations. bias / s.e.: "
+        "bias in standard errors. std / data: standard deviation of one draw over that of the exact number between "
+        "data sets."
+    )
+    epochs = "" if report.epochs is None else f", {report.epochs:.3g} epochs"
+    typer.echo(
+        f"A gradient took {report.seconds:.3g} s{epochs}; the exact one {report.exact_seconds:.3g} s. Root mean square "
+        f"error of one draw, in the same units: {report.gradient_error:.3g}."
+    )
+    biased = [row.name for row in report if abs(row.errors) > _ERRORS]
+    if biased:
+        typer.echo(f"Biased by more than {_ERRORS} standard errors: {', '.join(biased)}.")
+    else:
+        typer.echo(f"No bias of more than {_ERRORS} standard errors in {report.n_draws:,} draws.")

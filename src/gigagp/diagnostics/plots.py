@@ -1,0 +1,102 @@
+"""Pictures of what was measured; matplotlib is an optional extra."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from gigagp.diagnostics.bias import BiasReport
+from gigagp.errors import InvalidInputError
+
+#: Rows of a plot; more than these are the worst ones.
+_SHOWN = 40
+_ENDINGS = (".png", ".pdf", ".svg")
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInputError` unless a picture can be drawn to this file: before the work, not after it."""
+    if Path(path).suffix.lower() not in _ENDINGS:
+        msg = f"a plot must be a file that ends in {', '.join(_ENDINGS)}; got {os.fspath(path)}."
+        raise InvalidInputError(msg)
+    try:
+        import matplotlib.figure  # noqa: F401  (whether it is there)
+    except ImportError as error:
+        msg = 'plots need matplotlib. Install it with pip install "gigagp[plot]".'
+        raise InvalidInputError(msg) from error
+
+
+def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.PathLike[str]) -> None:
+    """Draw errors of single draws and of their mean, one line a number and one colour a report.
+
+    Errors are in units of `BiasRow.scale`, on an axis that is linear within one unit and logarithmic beyond. Thin bars
+    hold nine tenths of the draws, thick ones the mean with four standard errors; a thick bar that misses zero is a
+    bias.
+
+    Parameters
+    ----------
+    reports : BiasReport or mapping of str to BiasReport
+        One, or several by name, of the same model and table.
+    path : str or path
+        Where the picture goes; its ending decides the format (PNG, PDF, SVG).
+
+    Raises
+    ------
+    InvalidInputError
+        If matplotlib is not installed, the ending is unknown, or there is nothing to draw.
+    """
+    by_name = {"": reports} if isinstance(reports, BiasReport) else dict(reports)
+    if not by_name:
+        msg = "reports of plot_bias must hold at least one report; got none."
+        raise InvalidInputError(msg)
+    check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = _shown(by_name)
+    figure = Figure(figsize=(7.5, 1.4 + 0.28 * len(names) * (0.6 + 0.4 * len(by_name))), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (label, report) in enumerate(by_name.items()):
+        lowered = (number + 0.5) / len(by_name) - 0.5
+        places, means, errors, lows, highs = [], [], [], [], []
+        for place, name in enumerate(names):
+            column = next((i for i, row in enumerate(report.rows) if row.name == name), None)
+            if column is None:
+                continue
+            row = report.rows[column]
+            spread = torch.quantile(report.draws[:, column], torch.tensor([0.05, 0.95], dtype=torch.float64))
+            places.append(place + 0.7 * lowered)
+            means.append(row.bias / row.scale)
+            errors.append(4 * row.standard_error / row.scale)
+            lows.append((float(spread[0]) - row.exact) / row.scale)
+            highs.append((float(spread[1]) - row.exact) / row.scale)
+        colour = f"C{number}"
+        axes.hlines(places, lows, highs, color=colour, linewidth=1)
+        axes.errorbar(means, places, xerr=errors, fmt="o", color=colour, markersize=4, linewidth=3, label=label or None)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlabel("error, in standard deviations that the exact number has over data sets")
+    first = next(iter(by_name.values()))
+    title = f"{first.n_draws:,} draws, {first.n_rows:,} rows"
+    if isinstance(reports, BiasReport):
+        title += "\n" + textwrap.fill(first.method, 100)
+    else:
+        figure.legend(loc="outside lower center", ncols=min(len(by_name), 4))
+    axes.set_title(title, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _shown(reports: Mapping[str, BiasReport]) -> list[str]:
+    """Return the names of the lines, in the reports' own order; the worst where there are too many."""
+    errors: dict[str, float] = {}
+    for report in reports.values():
+        for row in report.rows:
+            errors[row.name] = max(errors.get(row.name, 0.0), abs(row.errors))
+    kept = set(sorted(errors, key=lambda name: -errors[name])[:_SHOWN])
+    return [name for name in errors if name in kept]

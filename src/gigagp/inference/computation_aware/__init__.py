@@ -1,0 +1,16 @@
+"""Computation-aware inference (Wenger et al. 2024): settings, objective, posterior."""
+
+from gigagp.inference.computation_aware.evidence import Evidence, Terms
+from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
+from gigagp.inference.computation_aware.recorded import RecordingMatrix
+from gigagp.inference.computation_aware.settings import ComputationAware
+
+__all__ = [
+    "ComputationAware",
+    "ComputationAwareObjective",
+    "ComputationAwarePosterior",
+    "Evidence",
+    "RecordingMatrix",
+    "Terms",
+]

@@ -1,0 +1,173 @@
+"""The objective that learns hyperparameters and actions together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gigagp.actions import Actions, BlockActions, Choice, LearnableActions, Policy, balanced_bounds
+from gigagp.inference.computation_aware.evidence import ACTIONS, Evidence, Loss
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import estimate_trend
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.optimization.objective import Evaluation
+from gigagp.random import spawn
+
+
+class ComputationAwareObjective(TableObjective):
+    """The ELBO, or the projected log likelihood, with its gradient by hyperparameters and actions.
+
+    The rows are put into the policy's order once (shuffled, or cluster by cluster); everything inside is in that order.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    n_actions : int
+        Asked for; a smaller table has as many as rows.
+    policy : Policy
+    loss : {"elbo", "projected"}
+    generator : torch.Generator
+        Of the order of rows and of random actions.
+    """
+
+    def __init__(
+        self, table: TrainingTable, n_actions: int, policy: Policy, loss: Loss, generator: torch.Generator
+    ) -> None:
+        super().__init__(table)
+        n = table.n_rows
+        self.count, self.policy, self.loss = min(n_actions, n), policy, loss
+        self._asked = n_actions
+        require(
+            2 * n * self.count * 8,
+            table.budget,
+            f"{self.count} actions on {n:,} rows",
+            "Use fewer actions, or raise memory_budget.",
+        )
+        self._ordered = self._arrange(torch.arange(n, device=table.X.device))
+        self._is_arranged = False
+        self._seed = int(spawn(generator).initial_seed())
+        self._generator = generator
+        self._last: Evidence | None = None
+        self._bound: float | None = None
+        self._note = ""
+
+    @property
+    def is_likelihood(self) -> bool:
+        """It is a lower bound, or the likelihood of projections."""
+        return False
+
+    @property
+    def follows_likelihood(self) -> bool:
+        """From unit lengthscales learned blocks can end up fitting each their own rows with tiny lengthscales."""
+        return self.loss == "elbo"
+
+    @property
+    def deterministic(self) -> bool:
+        """The same model gives the same numbers, also where actions are chosen anew at every model."""
+        return True
+
+    def _noise(self, model: Model) -> Tensor:
+        noise = model.noise_variance.to(device=self.table.X.device, dtype=torch.float64)
+        return noise[self._order] if model.noise_is_known else noise.expand(self.table.n_rows)
+
+    def _matrix(self, model: Model) -> KernelMatrix:
+        table = self._ordered
+        storage: Literal["auto", "tiles"] = "auto" if self.policy.multiplies_often else "tiles"
+        return KernelMatrix(model.kernel, table.X, self._noise(model), memory_budget=table.budget, storage=storage)
+
+    def _arrange(self, order: Tensor) -> TrainingTable:
+        self._order = order
+        return self.table.take_rows(order)
+
+    def _own_generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed)
+
+    def _settle_order(self, model: Model) -> None:
+        """Order the rows as the policy wants them: once, by the first hyperparameters it is asked about."""
+        if not self._is_arranged:
+            order = self.policy.order(self._matrix(model), self.count, self._own_generator())
+            self._ordered = self._arrange(order)
+            self._is_arranged = True
+
+    def _choose(self, matrix: KernelMatrix) -> Choice:
+        """Ask the policy; it sees targets less their least-squares trend, and every time the same random numbers."""
+        table = self._ordered
+        basis, Y = table.basis, table.Y
+        residuals = (Y - basis @ estimate_trend(basis, Y, basis, Y)).double()
+        return self.policy.choose(matrix, residuals, self.count, self._own_generator())
+
+    def start(self, model: Model) -> Model:
+        """Return the model with the entries of the actions, if they are learned."""
+        if not self.policy.is_learned or (self._is_arranged and self._knows(model)):
+            return model
+        self._settle_order(model)
+        chosen = self._choose(self._matrix(model)).actions
+        assert isinstance(chosen, LearnableActions)
+        return replace(model, free={ACTIONS: chosen.values.cpu()})
+
+    def _knows(self, model: Model) -> bool:
+        """Whether the model's actions are of these rows, not of a stage on others."""
+        return ACTIONS in model.free and model.free[ACTIONS].shape[0] == self.table.n_rows
+
+    def _evidence(self, model: Model) -> Evidence:
+        self._last = None  # free what belongs to the last model before the next is made
+        self._settle_order(model)
+        matrix = self._matrix(model)
+        actions: Actions
+        if self.policy.is_learned:
+            values = self.start(model).free[ACTIONS].to(matrix.X).double()  # rounded as products will see them
+            actions, product, note = BlockActions(values, balanced_bounds(matrix.n, self.count)), None, ""
+        else:
+            actions, product, note = self._choose(matrix)
+        if self.count < self._asked and not note:
+            note = f"{self._asked} asked for, {self.table.n_rows} rows"
+        elif note:
+            note = f"{self._asked} asked for: {note}"
+        self._note = note
+        self._last = Evidence(model, self._ordered, actions, self.loss, self._noise(model), matrix, product)
+        return self._last
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return value and gradient; actions that a policy chose from the model are held constant in it."""
+        evidence = self._evidence(model)
+        terms = evidence.terms()
+        self._bound = terms.elbo if self.loss == "elbo" else None
+        return Evaluation(terms.value(self.loss), evidence.gradient(by_actions=self.policy.is_learned))
+
+    def thin(self, rows: Tensor) -> ComputationAwareObjective:
+        """Return the same inference on a subset of the rows."""
+        table = self.table.take_rows(rows)
+        return ComputationAwareObjective(table, self._asked, self.policy, self.loss, self._generator)
+
+    def current_posterior(self) -> ComputationAwarePosterior | None:
+        """Return the posterior where `evaluate` was last called."""
+        found = self._last
+        if found is None:
+            return None
+        return ComputationAwarePosterior(
+            found.model,
+            self._ordered,
+            found.actions,
+            found.factor,
+            found.weights,
+            found.coefficients,
+            self._noise(found.model),
+            self._bound,
+            self._note,
+        )
+
+    def posterior(self, model: Model, generator: torch.Generator | None = None) -> ComputationAwarePosterior:
+        """Return the posterior at a model."""
+        evidence = self._evidence(model)
+        self._bound = evidence.terms().elbo if self.loss == "elbo" else None
+        posterior = self.current_posterior()
+        assert posterior is not None
+        self._last = None
+        return posterior

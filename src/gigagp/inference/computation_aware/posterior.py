@@ -1,0 +1,200 @@
+"""The computation-aware posterior: conditioned on ``S' y``, never surer than the exact one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.actions import Actions, BlockActions, DenseActions, RowActions
+from gigagp.dense import cholesky
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.table import TrainingTable
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+
+_ACTIONS = {"blocks": BlockActions, "dense": DenseActions, "rows": RowActions}
+_PRIOR_FEATURES = 4000
+
+
+class ComputationAwarePosterior(Posterior):
+    """``N(mean + K(., X) S v, K - K(., X) S (S'HS)^-1 S' K(X, .))`` (Wenger et al. 2024, eq. 5 and alg. S2).
+
+    Parameters
+    ----------
+    model : Model
+    table : TrainingTable
+        Rows in the order of the actions'.
+    actions : Actions
+    factor : Tensor of shape (i, i)
+        Lower Cholesky factor of ``S'HS``.
+    weights : Tensor of shape (i, t)
+        ``v = (S'HS)^-1 S' (Y - mean)``.
+    coefficients : Tensor of shape (p, t)
+    noise : Tensor of shape (n,)
+        Noise variance of each row, without the kernel's white part.
+    bound : float or None
+        The evidence lower bound, where it is known.
+    note : str
+        Why there are fewer actions than asked for.
+    """
+
+    kind = "computation-aware"
+    covariance_is_cheap = True
+
+    def __init__(
+        self,
+        model: Model,
+        table: TrainingTable,
+        actions: Actions,
+        factor: Tensor,
+        weights: Tensor,
+        coefficients: Tensor,
+        noise: Tensor,
+        bound: float | None = None,
+        note: str = "",
+    ) -> None:
+        self.model, self.table, self.actions = model, table, actions
+        self.X, self.budget = table.X, table.budget
+        self.factor, self.weights, self.noise = factor, weights, noise
+        self.coefficients = coefficients.to(self.X)
+        self.target_solutions = actions.combine(weights).to(self.X)
+        self.bound, self.note = bound, note
+
+    @property
+    def n_actions(self) -> int:
+        """Actions that the posterior is conditioned on; fewer than asked for where `note` says why."""
+        return self.actions.count
+
+    def solver_name(self) -> str:
+        """Return how many actions of which kind there are."""
+        return f"{self.n_actions} {self.actions.describe()}" + (f" ({self.note})" if self.note else "")
+
+    def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
+        rows = self.budget // (8 * 8 * max(self.n_actions, 1))
+        return X.split(max(1, min(rows, 2**22 // max(self.n_actions, 1))))
+
+    def compressed_cross(self, X: Tensor) -> Tensor:
+        """Return ``K(X, training inputs) @ S`` in float64, shape (m, i)."""
+        return self.actions.cross_product(self.model.kernel, X, self.X, self.budget).double()
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, whatever the method."""
+        means, variances = [self.trend(X[:0])], [X.new_zeros(0)]
+        for block in self._blocks(X):
+            cross = self.compressed_cross(block)
+            explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
+            means.append(self.trend(block) + (cross @ self.weights).to(X))
+            # Actions never explain more than the prior holds; below zero is rounding of a difference near zero.
+            variances.append((self.model.kernel.diagonal(block) - explained.to(X)).clamp_min(0))
+        return torch.cat(means), torch.cat(variances)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the full covariance."""
+        m = X.shape[0]
+        require(8 * m * (3 * m + 2 * self.n_actions), self.budget, f"The covariance of {m:,} points", "")
+        whitened = torch.linalg.solve_triangular(self.factor, self.compressed_cross(X).T, upper=False)
+        return self.model.kernel.block(X, X) - (whitened.T @ whitened).to(X)
+
+    def variance_parts(self, X: Tensor) -> VarianceParts:
+        """Return the variance as what the data leave open and what the skipped computation leaves open.
+
+        The second is ``K(x, X) (H^-1 - C) K(X, x)``, computed as the squared length of what the span of the actions
+        leaves of a whitened vector, so that it cannot be negative. Needs the exact posterior: O(n^3) time and three
+        n x n arrays.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If these do not fit the memory budget.
+        """
+        n = self.table.n_rows
+        require(
+            3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Ask for return_std, which needs no exact."
+        )
+        matrix = KernelMatrix(self.model.kernel, self.X.double(), self.noise, storage="tiles")
+        root = cholesky(matrix.to_dense())
+        seen = torch.linalg.qr(root.T @ self.actions.dense()).Q
+        parts = []
+        for block in self._blocks(X):
+            cross = self.model.kernel.block(self.X.double(), block.double())
+            whitened = torch.linalg.solve_triangular(root, cross, upper=False)
+            unseen = whitened - seen @ (seen.T @ whitened)
+            prior = self.model.kernel.diagonal(block.double())
+            exact = (prior - whitened.square().sum(0)).clamp_min(0)
+            parts.append(torch.stack([exact, unseen.square().sum(0)]))
+        both = torch.cat(parts, 1).to(X) if parts else X.new_zeros(2, 0)
+        return VarianceParts(both[0], both[1])
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return pathwise samples: prior functions, corrected by what the actions say about them.
+
+        ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``: Matheron's rule for the observations ``S' y``.
+
+        Raises
+        ------
+        InvalidInputError
+            If the kernel has no random features; `sample_at` needs none.
+        """
+        if not self.model.kernel.has_features():
+            msg = f"samples as functions need a kernel with random features; got {self.model.kernel!r}. Use sample_y."
+            raise InvalidInputError(msg)
+        needed = n_samples * self.n_targets
+        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, _PRIOR_FEATURES, generator)
+        draws = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X.device)
+        spread = (self.noise + self.model.kernel.white(self.X).double()).sqrt()[:, None]
+        values = prior.evaluate(self.model.kernel, self.X, self.budget).double() + spread * draws
+        solved = torch.cholesky_solve(self.actions.project(values), self.factor)
+        return PathwiseUpdate(self, prior, self.actions.combine(solved).to(self.X))
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the evidence lower bound: the log marginal likelihood is at least this.
+
+        Raises
+        ------
+        InvalidInputError
+            If the fit had no use for it (``loss="projected"``), so that it was not computed.
+        """
+        if self.bound is None:
+            msg = 'log_marginal_likelihood of ComputationAware(loss="projected") is not known; use loss="elbo".'
+            raise InvalidInputError(msg)
+        return Estimate(self.bound, 0.0)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a file needs to predict again without a product with the kernel matrix."""
+        tensors = {"X": self.X, "Y": self.table.Y, "factor": self.factor, "weights": self.weights}
+        tensors |= {"coefficients": self.coefficients, "noise": self.noise}
+        tensors |= {f"actions.{name}": value for name, value in self.actions.state().items()}
+        form = next(name for name, item in _ACTIONS.items() if type(self.actions) is item)
+        return tensors, {"actions": form, "bound": self.bound, "note": self.note}
+
+    @classmethod
+    def from_state(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
+    ) -> ComputationAwarePosterior:
+        """Return the posterior that `state` described."""
+        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
+        actions: Actions
+        if header["actions"] == "blocks":
+            actions = BlockActions(tensors["actions.values"], tuple(tensors["actions.bounds"].tolist()))
+        elif header["actions"] == "dense":
+            actions = DenseActions.trusted(tensors["actions.matrix"])
+        else:
+            actions = RowActions(tensors["actions.rows"], table.n_rows)
+        return cls(
+            model,
+            table,
+            actions,
+            tensors["factor"],
+            tensors["weights"],
+            tensors["coefficients"],
+            tensors["noise"],
+            header["bound"],
+            header["note"],
+        )

@@ -1,0 +1,169 @@
+"""Computational uncertainty for solves that stopped early: what a solver has multiplied with H are its actions.
+
+Beyond Wenger et al. 2024, whose actions are chosen by a policy. Every product ``H V`` that any solver makes (search
+directions, blocks, a preconditioner's columns, the check of the residual) is an observation ``V' y`` with a known
+``H V``. Conditioning on all of them costs no kernel entry more, and the variance says what was left uncomputed::
+
+    matrix = RecordingMatrix(model, table)
+    solution = solver.solve(matrix, right_hand_sides)        # any solver, any budget
+    matrix.add_blocks(solution.value[:, :n_targets])         # one epoch: the solution cut into clusters of rows
+    posterior = matrix.posterior("5 epochs")                 # never surer than the exact one
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.actions import DenseActions
+from gigagp.errors import InvalidInputError
+from gigagp.inference.computation_aware.evidence import Evidence
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
+from gigagp.inference.table import TrainingTable
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.operators.base import Index
+from gigagp.preconditioners.clusters import clustered_into
+
+#: Directions whose share of the largest curvature ``s'Hs`` is below this (times the number of directions, in units of
+#: rounding) are repetitions of others.
+_REPEATED = 1e3
+#: Parts of a solution that are multiplied together.
+_PARTS = 16
+
+
+class RecordingMatrix(KernelMatrix):
+    """H, which remembers every product that was made with it.
+
+    Parameters
+    ----------
+    model : Model
+    table : TrainingTable
+    capacity : int, default 1024
+        Most columns to remember; 16 bytes a row and column. Of a product that does not fit only the leading columns are
+        kept (the targets'), and then nothing.
+
+    Attributes
+    ----------
+    count : int
+        Columns remembered.
+    """
+
+    def __init__(self, model: Model, table: TrainingTable, capacity: int = 1024) -> None:
+        super().__init__(model.kernel, table.X, model.noise_variance, memory_budget=table.budget)
+        if capacity < 1:
+            msg = f"capacity of RecordingMatrix must be at least 1; got {capacity!r}."
+            raise InvalidInputError(msg)
+        self.model, self.table = model, table
+        self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
+        self.count = 0
+        self._inputs: list[Tensor] = []
+        self._outputs: list[Tensor] = []
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """Return ``H @ vectors``, and remember it."""
+        product = super().__matmul__(vectors)
+        self._remember(vectors, product, None)
+        return product
+
+    def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
+        """Return ``H[:, columns] @ vectors``, and remember it: vectors that are zero elsewhere."""
+        product = super().columns_product(columns, vectors)
+        self._remember(vectors, product, columns)
+        return product
+
+    def add_blocks(self, solutions: Tensor, count: int = 256) -> None:
+        """Cut solutions into clusters of rows, and observe each part: one epoch.
+
+        The whole solution is a combination of its parts, so the posterior mean can only come nearer (in the norm of H);
+        a solver that leaves few products behind (stochastic gradient descent) gains most.
+
+        Parameters
+        ----------
+        solutions : Tensor of shape (n, t)
+            For the targets; their mean is cut, each over its norm.
+        count : int, default 256
+            Clusters.
+        """
+        norms = solutions.norm(dim=0)
+        weights = (solutions[:, norms > 0] / norms[norms > 0]).sum(1)
+        parts = torch.zeros(self.n, min(count, self.n), dtype=self.dtype, device=self.device)
+        for j, rows in enumerate(clustered_into(self.coordinates(), parts.shape[1]).blocks):
+            parts[rows, j] = weights[rows].to(self.dtype)
+        product = parts.new_empty(parts.shape)
+        # S is block-sparse: a few of its columns at a time have few rows to be multiplied with
+        for columns in torch.arange(parts.shape[1]).split(_PARTS):
+            rows = parts[:, columns].any(1).nonzero()[:, 0]
+            if len(rows):
+                product[:, columns] = super().columns_product(rows, parts[rows][:, columns])
+            else:
+                product[:, columns] = 0.0
+        self._inputs.append(parts)
+        self._outputs.append(product)
+        self.count += parts.shape[1]
+
+    def block(self, rows: Index, columns: Index) -> Tensor:
+        """Return the entries ``H[rows, columns]``, and remember whole columns: preconditioners read them."""
+        found = super().block(rows, columns)
+        if isinstance(rows, slice) and rows == slice(None) and isinstance(columns, Tensor):
+            self._remember(torch.eye(len(columns), dtype=self.dtype, device=self.device), found, columns)
+        return found
+
+    def _remember(self, vectors: Tensor, product: Tensor, rows: Index | None) -> None:
+        vectors, product = (one if one.ndim == 2 else one[:, None] for one in (vectors, product))
+        room = self.capacity - self.count
+        kept = vectors.shape[1] if vectors.shape[1] <= room else min(self.n_leading, room)
+        if kept == 0:
+            return
+        whole = vectors[:, :kept]
+        if rows is not None:
+            whole = vectors.new_zeros(self.n, kept)
+            whole[rows] = vectors[:, :kept]
+        self._inputs.append(whole.clone())
+        self._outputs.append(product[:, :kept].clone())
+        self.count += kept
+
+    def actions(self) -> tuple[Tensor, Tensor]:
+        """Return S and ``H @ S`` with ``S'HS = I``, float64: a basis of everything that was multiplied.
+
+        Raises
+        ------
+        InvalidInputError
+            If nothing was.
+        """
+        if not self.count:
+            msg = "RecordingMatrix has no product yet; solve with it first."
+            raise InvalidInputError(msg)
+        S, image = torch.cat(self._inputs, 1).double(), torch.cat(self._outputs, 1).double()
+        curvature = (S * image).sum(0)
+        used = curvature > 0  # columns of zeros: solutions that started there
+        S, image = S[:, used] / curvature[used].sqrt(), image[:, used] / curvature[used].sqrt()
+        projected = S.T @ image
+        values, vectors = torch.linalg.eigh(0.5 * (projected + projected.T))
+        kept = values > _REPEATED * torch.finfo(self.dtype).eps * float(values[-1]) * len(values)
+        mix = vectors[:, kept] / values[kept].sqrt()
+        return S @ mix, image @ mix
+
+    def posterior(self, note: str = "") -> ComputationAwarePosterior:
+        """Return the posterior conditioned on everything that was multiplied.
+
+        Parameters
+        ----------
+        note : str
+            Which solver left these actions, for `ComputationAwarePosterior.note`.
+        """
+        model, table = self.model, self.table
+        S, image = self.actions()
+        noise = model.noise_variance.to(device=self.device, dtype=torch.float64).expand(self.n)
+        found = Evidence(model, table, DenseActions.trusted(S), "elbo", noise, self, image)
+        return ComputationAwarePosterior(
+            model,
+            table,
+            found.actions,
+            found.factor,
+            found.weights,
+            found.coefficients,
+            noise,
+            found.terms().elbo,
+            note,
+        )

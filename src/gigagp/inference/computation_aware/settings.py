@@ -1,0 +1,72 @@
+"""What users choose of computation-aware inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from gigagp.actions import Learned, Policy
+from gigagp.errors import InvalidInputError
+from gigagp.inference.computation_aware.evidence import Loss
+from gigagp.inference.table import TrainingTable
+
+if TYPE_CHECKING:
+    from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+
+
+@dataclass(frozen=True)
+class ComputationAware:
+    """Inference from ``i`` linear combinations of the rows, with error bars for what was not looked at.
+
+    The posterior variance is never below the exact one at the same hyperparameters: it holds what the data leave open
+    and what the skipped computation leaves open.
+
+    When to use: where overconfidence is costlier than a wide interval, and for tables too large for solves. Memory is
+    O(n i). With learned actions a step computes every kernel entry three times; memory, not time, is linear in n.
+
+    Parameters
+    ----------
+    n_actions : int, default 512
+        Linear combinations, i; a table with fewer rows has as many as rows, which is exact.
+    policy : Policy, default ``actions.Learned()``
+        How they are chosen, see `gigagp.actions`.
+    loss : {"elbo", "projected"}, default "elbo"
+        What is maximised: a lower bound of the log marginal likelihood, or the likelihood of the projected targets,
+        which generalises badly and is kept for comparisons (Wenger et al. 2024, section 3).
+
+    Notes
+    -----
+    `GPRegressor.log_marginal_likelihood` returns the lower bound.
+
+    References
+    ----------
+    Wenger, Wu, Hennig, Gardner, Pleiss and Cunningham 2024, "Computation-Aware Gaussian Processes: Model Selection And
+    Linear-Time Inference", https://arxiv.org/abs/2411.01036
+    """
+
+    n_actions: int = 512
+    policy: Policy = field(default_factory=Learned)
+    loss: Loss = "elbo"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_actions, bool) or not isinstance(self.n_actions, int) or self.n_actions < 1:
+            msg = f"n_actions of ComputationAware must be a whole number, at least 1; got {self.n_actions!r}."
+            raise InvalidInputError(msg)
+        if not isinstance(self.policy, Policy):
+            msg = f"policy of ComputationAware must be one of gigagp.actions; got {self.policy!r}."
+            raise InvalidInputError(msg)
+        if self.loss not in ("elbo", "projected"):
+            msg = f'loss of ComputationAware must be "elbo" or "projected"; got {self.loss!r}.'
+            raise InvalidInputError(msg)
+
+    def objective(self, table: TrainingTable, generator: torch.Generator) -> ComputationAwareObjective:
+        """Return the loss of a table."""
+        from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+
+        return ComputationAwareObjective(table, self.n_actions, self.policy, self.loss, generator)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return f"computation-aware ({self.n_actions} actions, {self.policy!r}, loss {self.loss})"

@@ -1,0 +1,228 @@
+"""Gaussian processes with finitely many features, in the space of their weights: one pass over the rows, then m x m.
+
+With features ``F`` of shape (n, m) and noise ``N`` the covariance of the targets is ``F F' + N``. By the Woodbury
+identity and the determinant lemma everything about it follows from ``F' N^-1 F`` and a few products more, which are
+sums over rows; no array has n rows and m columns. The derivative of such a sum is a second pass.
+
+Rahimi and Recht 2007, https://papers.nips.cc/paper/3182; Potapczynski et al. 2021, section 2.2, arXiv:2102.06695.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.dense import cholesky, lower_inverse
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import trend_from_products
+from gigagp.kernels import Kernel
+from gigagp.kernels.features import FeatureDraw
+from gigagp.memory import require
+from gigagp.model import Model
+
+#: m x m arrays in float64 alive at once: inner products, those of fewer features, a factor, an inverse, derivatives and
+#: what an operation on them needs.
+_SQUARES = 7
+#: Numbers alive at once for every entry of a block of features, with autograd's own and a float64 copy.
+_COPIES = 12
+#: Rows of a block: enough for a matrix product at full speed.
+_MOST_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over the rows that a model with features needs; all in float64.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (m, m)
+        ``F' N^-1 F``.
+    cross : Tensor of shape (m, t + p)
+        ``F' N^-1 [Y, mean basis]``.
+    products : Tensor of shape (t + p, t + p)
+        ``[Y, basis]' N^-1 [Y, basis]``.
+    log_noise : Tensor of shape ()
+        ``log det N``.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    products: Tensor
+    log_noise: Tensor
+
+    def zeros(self) -> RowSums:
+        """Return zeros of the same shapes, to add derivatives up in."""
+        return RowSums(*(torch.zeros_like(part) for part in (self.gram, self.cross, self.products, self.log_noise)))
+
+    def take(self, columns: Tensor, factors: Tensor) -> RowSums:
+        """Return the sums for some columns of the features, each times a factor."""
+        columns, factors = columns.to(self.gram.device), factors.to(self.gram)
+        gram = self.gram[columns[:, None], columns] * factors[:, None] * factors
+        return RowSums(gram, self.cross[columns] * factors[:, None], self.products, self.log_noise)
+
+    def add_(self, weight: float, other: RowSums, columns: Tensor, factors: Tensor) -> None:
+        """Add the derivative by what `take` returned for these columns, times a weight."""
+        columns, factors = columns.to(self.gram.device), factors.to(self.gram)
+        self.gram[columns[:, None], columns] += weight * other.gram * factors[:, None] * factors
+        self.cross[columns] += weight * other.cross * factors[:, None]
+        self.products.add_(other.products, alpha=weight)
+        self.log_noise.add_(other.log_noise, alpha=weight)
+
+
+@dataclass(frozen=True)
+class WeightSpace:
+    """The posterior of the features' weights, ``N(weights, (I + F' N^-1 F)^-1)``, and the likelihood behind it.
+
+    Attributes
+    ----------
+    factor : Tensor of shape (m, m)
+        Lower Cholesky factor of ``A = I + F' N^-1 F``.
+    weights : Tensor of shape (m, t)
+        Posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis, by generalised least squares.
+    data_fit : float
+        ``r' H^-1 r`` summed over targets.
+    log_determinant : float
+        ``log det H``.
+    value : float
+        Log marginal likelihood, summed over targets.
+    """
+
+    factor: Tensor
+    weights: Tensor
+    coefficients: Tensor
+    data_fit: float
+    log_determinant: float
+    value: float
+
+    @classmethod
+    def fit(cls, sums: RowSums, n_rows: int, n_targets: int) -> WeightSpace:
+        """Return the posterior that sums over rows give."""
+        gram, t = sums.gram, n_targets
+        matrix = gram.clone()
+        matrix.diagonal().add_(1)
+        factor = cholesky(matrix, "the matrix of the features")
+        del matrix
+        whitened = torch.linalg.solve_triangular(factor, sums.cross, upper=False)
+        products = sums.products - whitened.T @ whitened  # [Y, basis]' H^-1 [Y, basis], by Woodbury
+        coefficients = trend_from_products(products[t:, t:], products[t:, :t])
+        residual = _residual(coefficients)
+        weights = torch.cholesky_solve(sums.cross @ residual, factor)
+        data_fit = float(((products @ residual) * residual).sum())
+        log_determinant = 2 * float(factor.diagonal().log().sum()) + float(sums.log_noise)
+        value = -0.5 * (data_fit + t * (log_determinant + n_rows * math.log(2 * math.pi)))
+        return cls(factor, weights, coefficients, data_fit, log_determinant, value)
+
+    def slope(self) -> RowSums:
+        """Return the derivative of the log marginal likelihood by each sum over rows.
+
+        The coefficients are at their best value, so that nothing is differentiated through them.
+        """
+        t = self.weights.shape[1]
+        # LAPACK refuses a matrix without rows, which a kernel of white noise has
+        inverse = lower_inverse(self.factor).tril_() if len(self.factor) else self.factor.clone()
+        inverse += inverse.tril(-1).T
+        residual = _residual(self.coefficients)
+        gram = torch.addmm(inverse, self.weights, self.weights.T, beta=-0.5 * t, alpha=-0.5)
+        return RowSums(gram, self.weights @ residual.T, -0.5 * residual @ residual.T, gram.new_tensor(-0.5 * t))
+
+
+def _residual(coefficients: Tensor) -> Tensor:
+    """Return R, shape (t + p, t), with ``[Y, basis] R = Y - basis coefficients``."""
+    identity = torch.eye(coefficients.shape[1], dtype=coefficients.dtype, device=coefficients.device)
+    return torch.cat([identity, -coefficients])
+
+
+def require_features(n_columns: int, table: TrainingTable) -> None:
+    """Raise `MemoryBudgetError` where so many columns of features do not fit, before anything is allocated."""
+    needed = _SQUARES * 8 * n_columns**2 + 8 * _COPIES * n_columns  # one row at a time is the least
+    remedy = "Use a smaller n_features of RandomFeatures, or raise memory_budget."
+    require(needed, table.budget, f"Inference with {n_columns:,} columns of random features", remedy)
+
+
+def row_blocks(n_rows: int, n_columns: int, budget: int) -> Iterator[slice]:
+    """Iterate over slices of rows whose features keep to what the square arrays leave of the budget."""
+    left = budget - _SQUARES * 8 * n_columns**2
+    rows = max(1, min(_MOST_ROWS, left // (8 * _COPIES * max(n_columns, 1))))
+    for first in range(0, n_rows, rows):
+        yield slice(first, min(first + rows, n_rows))
+
+
+def sum_rows(model: Model, draw: FeatureDraw, table: TrainingTable) -> RowSums:
+    """Return the sums over all rows of a table, in blocks that keep to its memory budget."""
+    m, q = count_columns(model.kernel, draw), table.n_targets + table.basis.shape[1]
+    require_features(m, table)
+    like = table.X.new_zeros((), dtype=torch.float64)
+    gram, cross, products, log_noise = (like.new_zeros(size) for size in ((m, m), (m, q), (q, q), ()))
+    with torch.no_grad():
+        for rows in row_blocks(table.n_rows, m, table.budget):
+            features, noise = _evaluate(model, draw, table, rows)
+            # Products in float64 whatever the model's dtype: their error is divided by the noise.
+            noise, known = noise.double(), _known(table, rows)
+            root = noise.rsqrt()[:, None]
+            features, known = features.double().mul_(root), known * root
+            gram.addmm_(features.T, features)
+            cross.addmm_(features.T, known)
+            products.addmm_(known.T, known)
+            log_noise += noise.log().sum()
+    return RowSums(gram, cross, products, log_noise)
+
+
+def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowSums) -> dict[str, Tensor]:
+    """Return the derivative by every hyperparameter, given that by every sum over rows; a second pass.
+
+    Returns
+    -------
+    dict of str to Tensor
+        In natural units, float64 on the CPU.
+    """
+    values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+    total = {name: torch.zeros_like(value) for name, value in values.items()}
+    followed = model.replace(values)
+    for rows in row_blocks(table.n_rows, slope.gram.shape[0], table.budget):
+        with torch.enable_grad():
+            features, noise = _evaluate(followed, draw, table, rows)
+        wide, variance, known = features.detach().double(), noise.detach().double(), _known(table, rows)
+        # Each row adds (f' G f + f' C b + b' S b) / N + l log N, with f its features and b its targets and basis.
+        image = wide @ slope.gram
+        crossed = known @ slope.cross.T
+        quadratic = ((image + crossed) * wide).sum(1) + ((known @ slope.products) * known).sum(1)
+        by_features = image.mul_(2).add_(crossed).div_(variance[:, None])
+        by_noise = (slope.log_noise - quadratic / variance) / variance
+        outputs = [(features, by_features), (noise, by_noise)]
+        outputs = [(output, weight) for output, weight in outputs if output.requires_grad]
+        found = torch.autograd.grad(
+            [output for output, _ in outputs],
+            list(values.values()),
+            [weight.to(output) for output, weight in outputs],
+            allow_unused=True,
+        )
+        for name, part in zip(values, found, strict=True):
+            if part is not None:
+                total[name] += part
+    return {name: value.detach().double().cpu() for name, value in total.items()}
+
+
+def count_columns(kernel: Kernel, draw: FeatureDraw) -> int:
+    """Return how many columns the features of a kernel have."""
+    row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
+    with torch.no_grad():
+        return kernel.features(row, draw).shape[1]
+
+
+def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice) -> tuple[Tensor, Tensor]:
+    """Return the features (rows, m) and the noise (rows,) of a block of rows."""
+    X = table.X[rows]
+    noise = model.noise_variance[rows] if model.noise_is_known else model.noise_variance
+    return model.kernel.features(X, draw), noise.to(X) + model.kernel.white(X)
+
+
+def _known(table: TrainingTable, rows: slice) -> Tensor:
+    """Return targets and mean basis of a block, float64."""
+    X = table.X[rows]
+    return torch.cat([table.Y[rows], table.mean.basis(X).to(X)], 1).double()

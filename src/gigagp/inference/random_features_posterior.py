@@ -1,0 +1,150 @@
+"""The posterior of a Gaussian process with finitely many features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.random_features_algebra import WeightSpace, row_blocks
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels.features import FeatureDraw
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.random import standard_normal
+
+
+class FeaturePosterior(Posterior):
+    """The posterior of the weights, which predicts anywhere at a cost that does not depend on the rows.
+
+    Far from the data the variance is right in the mean over draws of the features; near many rows it is too small where
+    there are fewer features than the data could tell apart.
+
+    Parameters
+    ----------
+    model : Model
+    table : TrainingTable
+    draw : FeatureDraw
+        The features' frequencies.
+    space : WeightSpace
+        The posterior of their weights.
+    """
+
+    kind = "random features"
+
+    def __init__(self, model: Model, table: TrainingTable, draw: FeatureDraw, space: WeightSpace) -> None:
+        self.model, self.table = model, table
+        self.X, self.budget = table.X, table.budget
+        self.draw, self.space = draw, space
+        self.coefficients = space.coefficients.to(table.X)
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.space.weights.shape[1]
+
+    @property
+    def target_solutions(self) -> Tensor:  # type: ignore[override]  # computed when asked for: nothing here needs it
+        """``H^-1 (Y - mean)`` of the model with features, shape (n, t)."""
+        residual = self.table.Y - self.mean(self.X)
+        noise = self.model.kernel.white(self.X) + self.model.noise_variance.to(self.X)
+        return residual / noise[:, None]  # Y - F w is N H^-1 Y, by Woodbury
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return "cholesky"
+
+    def engine_name(self) -> str:
+        """Return what computes the features, where, in which precision."""
+        dtype = str(self.X.dtype).removeprefix("torch.")
+        return f"{len(self.space.weights)} features, {self.X.device.type}, {dtype}"
+
+    def _features(self, X: Tensor) -> Iterator[Tensor]:
+        """Iterate over the features of blocks of rows, float64."""
+        for rows in row_blocks(X.shape[0], len(self.space.weights), self.budget):
+            yield self.model.kernel.features(X[rows], self.draw).double()
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        return self.trend(X) + _stacked([block @ self.space.weights for block in self._features(X)], X, self.n_targets)
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, whatever the method: the variance is a sum of squares, exact for these features."""
+        means, variances = [], []
+        for block in self._features(X):
+            means.append(block @ self.space.weights)
+            variances.append(self._whitened(block).square().sum(0)[:, None])
+        return self.trend(X) + _stacked(means, X, self.n_targets), _stacked(variances, X, 1)[:, 0]
+
+    def _whitened(self, features: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.space.factor, features.T, upper=False)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the full covariance."""
+        m, columns = X.shape[0], len(self.space.weights)
+        require(8 * m * (2 * m + 3 * columns), self.budget, f"The covariance of {m:,} points", "")
+        whitened = self._whitened(self.model.kernel.features(X, self.draw).double())
+        return (whitened.T @ whitened).to(X)
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples of the weights as functions: exact for these features, as many as are asked for."""
+        draws = standard_normal(len(self.space.weights), self.n_targets * n_samples, generator=generator)
+        # A^-1 = L^-T L^-1: solving with the transposed factor gives draws with that covariance.
+        spread = torch.linalg.solve_triangular(self.space.factor.T, draws.to(self.space.factor), upper=True)
+        weights = self.space.weights[:, :, None] + spread.reshape(-1, self.n_targets, n_samples)
+        flat = weights.reshape(-1, self.n_targets * n_samples)
+
+        def evaluate(X: Tensor) -> Tensor:
+            values = _stacked([block @ flat for block in self._features(X)], X, flat.shape[1])
+            return self.trend(X)[:, :, None] + values.reshape(X.shape[0], self.n_targets, n_samples)
+
+        return evaluate
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the log marginal likelihood of the model with these features, which is exact for it.
+
+        Of the Gaussian process with infinitely many features it is an estimate that is too high in the data fit and
+        too low in the log-determinant (Potapczynski et al. 2021, Theorem 2).
+        """
+        return Estimate(self.space.value, 0.0)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a file needs to predict again without a pass over the rows."""
+        space = self.space
+        tensors = {
+            "X": self.X,
+            "Y": self.table.Y,
+            "factor": space.factor,
+            "weights": space.weights,
+            "coefficients": space.coefficients,
+        }
+        drawn, header = self.draw.state()
+        tensors.update({f"draw.{name}": value for name, value in drawn.items()})
+        numbers = {"data_fit": space.data_fit, "log_determinant": space.log_determinant, "value": space.value}
+        return tensors, {"draw": header, **numbers}
+
+    @classmethod
+    def from_state(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
+    ) -> FeaturePosterior:
+        """Return the posterior that `state` described."""
+        drawn = {name.removeprefix("draw."): value for name, value in tensors.items() if name.startswith("draw.")}
+        space = WeightSpace(
+            tensors["factor"],
+            tensors["weights"],
+            tensors["coefficients"],
+            header["data_fit"],
+            header["log_determinant"],
+            header["value"],
+        )
+        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
+        return cls(model, table, FeatureDraw.from_state(drawn, header["draw"]), space)
+
+
+def _stacked(blocks: list[Tensor], X: Tensor, width: int) -> Tensor:
+    """Return blocks of rows as one tensor of the dtype of ``X``; no rows are no blocks."""
+    return torch.cat(blocks).to(X) if blocks else X.new_zeros(0, width)

@@ -1,0 +1,86 @@
+"""SGPR: the best distribution of the inducing values in closed form (Titsias 2009)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.random_features_algebra import RowSums, WeightSpace
+from gigagp.inference.sparse_variational.objective import SparseObjective
+from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
+from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.model import Model
+from gigagp.optimization.objective import Evaluation
+
+
+class CollapsedObjective(SparseObjective):
+    """The collapsed bound and its gradient, in two passes over the rows; nothing has n rows and m columns."""
+
+    _last: tuple[Model, InducingPoints, WeightSpace, float] | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Every step sees all rows."""
+        return True
+
+    def _fit(self, model: Model) -> tuple[InducingPoints, RowSums, WeightSpace, float]:
+        self._last = None
+        points = self.points(model)
+        sums, space, value = self.optimum(model, points)
+        self._last = model, points, space, value
+        return points, sums, space, value
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the bound and its gradient."""
+        points, sums, space, value = self._fit(model)
+        return Evaluation(value, self._gradient(model, points, sums, space))
+
+    @torch.no_grad()
+    def _gradient(self, model: Model, points: InducingPoints, sums: RowSums, space: WeightSpace) -> dict[str, Tensor]:
+        """Return the gradient; the coefficients of the mean are at their best, so nothing goes through them.
+
+        A row with features f, covariances ``c = L f`` with the inducing points, targets and basis b, and noise N adds
+        to the bound, as a function of the sums over rows linearised there,
+        ``[f' (G + t I / 2) f + f' C b + b' S b - t k / 2] / N + l log N``
+        with the slopes G, C, S, l of those sums.
+        """
+        t = self.table.n_targets
+        slope = space.slope()
+        inner = 2 * slope.gram
+        inner.diagonal().add_(t)
+        by_products = inner @ sums.gram
+        by_products.addmm_(slope.cross, sums.cross.T)
+        outer = points.unwhiten(points.unwhiten(inner).T)  # L^-T inner L^-1, symmetric
+        crossing = points.unwhiten(slope.cross).T
+        gradient = PointsGradient(model, points, learn_points=self._fixed is None)
+        for rows in self._blocks():
+            X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
+            tiles = points.tiles(X)
+            covariances = points.covariances(tiles)
+            image = covariances @ outer
+            crossed = known @ crossing
+            quadratic = ((0.5 * image + crossed) * covariances).sum(1) + ((known @ slope.products) * known).sum(1)
+            quadratic.sub_(model.kernel.diagonal(X).detach(), alpha=0.5 * t)
+            gradient.add_covariances(tiles, image.add_(crossed).div_(noise[:, None]))
+            gradient.add_diagonal(X, -0.5 * t / noise)
+            gradient.add_noise(X, (slope.log_noise - quadratic / noise) / noise)
+        gradient.add_features(by_products)
+        return gradient.result()
+
+    def current_posterior(self) -> SparsePosterior | None:
+        """Return the posterior where `evaluate` was last called."""
+        if self._last is None:
+            return None
+        model, points, space, value = self._last
+        # The covariance of the whitened inducing values is A^-1 = (L_A^-T) (L_A^-T)' (Titsias 2009, eq. 10).
+        identity = torch.eye(points.count, dtype=torch.float64, device=space.factor.device)
+        root = torch.linalg.solve_triangular(space.factor.T, identity, upper=True)
+        return self._posterior(model, points, space.weights, root, space.coefficients, value)
+
+    def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
+        """Return the posterior at a model."""
+        self._fit(self.start(model))
+        posterior = self.current_posterior()
+        assert posterior is not None
+        self._last = None
+        return posterior

@@ -1,0 +1,145 @@
+"""What the collapsed and the stochastic bound share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.random_features_algebra import RowSums, WeightSpace
+from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
+from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.inference.sparse_variational.settings import SparseVariational
+from gigagp.inference.sparse_variational.start import choose_points
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import trend_from_products
+from gigagp.model import Model
+
+POINTS = "inducing_points"
+
+
+class SparseObjective(TableObjective):
+    """A lower bound of the log marginal likelihood of a table.
+
+    Parameters
+    ----------
+    settings : SparseVariational
+    table : TrainingTable
+    generator : torch.Generator
+        Of the start and of minibatches.
+    """
+
+    def __init__(self, settings: SparseVariational, table: TrainingTable, generator: torch.Generator) -> None:
+        super().__init__(table)
+        self.settings = settings
+        self.count = min(settings.n_inducing, table.n_rows)
+        self.batch_size = min(settings.batch_size or 1, table.n_rows)
+        require_points(self.count, table, self.batch_size)
+        self._seed = int(torch.randint(2**62, (), generator=generator))
+        self._fixed: Tensor | None = None
+        # Targets less a plain least-squares trend: a large mean would cancel digits in sums of squares. What the
+        # better trend adds to it is found with the rest.
+        basis = table.basis.double()
+        self._trend = trend_from_products(basis.T @ basis, basis.T @ table.Y.double())
+        self._targets = table.Y.double() - basis @ self._trend
+
+    @property
+    def is_likelihood(self) -> bool:
+        """It is a lower bound of the likelihood."""
+        return False
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    def _blocks(self) -> Iterator[slice]:
+        return row_blocks(self.table.n_rows, self.count, self.table.budget, self.table.X.device)
+
+    def _known(self, rows: slice | Tensor) -> Tensor:
+        """Return the targets, less the least-squares trend, and the mean's basis, shape (rows, t + p), float64."""
+        X = self.table.X[rows]
+        return torch.cat([self._targets[rows], self.table.mean.basis(X).to(self._targets)], 1)
+
+    def _noise(self, model: Model, rows: slice | Tensor) -> Tensor:
+        """Return the noise variances of rows with the kernel's white part, float64."""
+        X = self.table.X[rows].double()
+        noise = model.noise_variance.to(X).detach()
+        return (noise[rows] if model.noise_is_known else noise) + model.kernel.white(X).detach()
+
+    # Inducing points ------------------------------------------------------------------------------------------------
+
+    def start(self, model: Model) -> Model:
+        """Return the model with its inducing points: those it has, or rows of the table; fixed ones are kept here."""
+        if POINTS in model.free or self._fixed is not None:
+            return model
+        generator = torch.Generator().manual_seed(self._seed)
+        points = choose_points(self.settings.start, model, self.table, self.count, generator)
+        if self.settings.learn_inducing_points:
+            return replace(model, free={**model.free, POINTS: points.cpu()})
+        self._fixed = points
+        return model
+
+    def points(self, model: Model) -> InducingPoints:
+        """Return the inducing points of a model that was started, with their factor."""
+        found = self._fixed if self._fixed is not None else model.free[POINTS]
+        return InducingPoints(model.kernel, found.to(self._targets), self.settings.jitter)
+
+    @torch.no_grad()
+    def optimum(self, model: Model, points: InducingPoints) -> tuple[RowSums, WeightSpace, float]:
+        """Return the sums over rows, the best distribution of the whitened inducing values, and the collapsed bound.
+
+        In the features ``F = K(X, Z) L^-T`` the bound of Titsias (2009, eq. 9) is the likelihood of a model with these
+        features less ``sum_i (k(x_i, x_i) - f_i' f_i) / (2 noise_i)``, for each target.
+        """
+        m, q = points.count, self.table.n_targets + self._trend.shape[0]
+        new = self._targets.new_zeros
+        gram, cross, products, log_noise, unexplained = new(m, m), new(m, q), new(q, q), new(()), new(())
+        for rows in self._blocks():
+            X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
+            features = points.features(X)
+            unexplained += ((model.kernel.diagonal(X) - features.square().sum(1)) / noise).sum()
+            root = noise.rsqrt()[:, None]
+            features.mul_(root)
+            known.mul_(root)
+            gram.addmm_(features.T, features)
+            cross.addmm_(features.T, known)
+            products.addmm_(known.T, known)
+            log_noise += noise.log().sum()
+        sums = RowSums(gram, cross, products, log_noise)
+        space = WeightSpace.fit(sums, self.table.n_rows, self.table.n_targets)
+        return sums, space, space.value - 0.5 * self.table.n_targets * float(unexplained)
+
+    # Posteriors -----------------------------------------------------------------------------------------------------
+
+    def _posterior(
+        self, model: Model, points: InducingPoints, mean: Tensor, root: Tensor, coefficients: Tensor, value: float
+    ) -> SparsePosterior:
+        """Return the posterior for whitened inducing values ``N(mean, root root')``."""
+        return SparsePosterior(
+            model,
+            points,
+            mean,
+            root,
+            self._trend + coefficients,
+            value,
+            method=self.settings.method,
+            n_rows=self.table.n_rows,
+            dtype=self.table.X.dtype,
+            budget=self.table.budget,
+        )
+
+    @abstractmethod
+    def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
+        """Return the posterior at a model."""
+
+    @abstractmethod
+    def current_posterior(self) -> SparsePosterior | None:
+        """Return the posterior where `evaluate` was last called."""
+
+    def thin(self, rows: Tensor) -> SparseObjective:
+        """Return the collapsed bound on a subset of the rows."""
+        from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
+
+        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))

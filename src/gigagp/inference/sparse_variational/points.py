@@ -1,0 +1,186 @@
+"""Covariances with inducing points: one factor, whitened features of rows, and derivatives through both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import NotPositiveDefiniteError
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import Kernel
+from gigagp.memory import require
+from gigagp.model import NOISE, Model
+from gigagp.products.tiles import Tiles, tiles_of
+
+#: m x m arrays in float64 alive at once.
+_SQUARES = 10
+#: Numbers alive at once for every entry of a block: covariances, features, derivatives and the tiles behind them.
+_COPIES = 8
+#: Entries of a block of rows: a matrix product at full speed, and no more memory than that needs.
+_CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
+_ALL = slice(None)
+
+
+def require_points(n_inducing: int, table: TrainingTable, batch_size: int = 1) -> None:
+    """Raise `MemoryBudgetError` where so many inducing points do not fit, before anything is allocated.
+
+    All rows can be taken one at a time; a minibatch stays whole.
+    """
+    needed = 8 * (_SQUARES * n_inducing**2 + _COPIES * n_inducing * batch_size)
+    remedy = "Use a smaller n_inducing or batch_size of SparseVariational, or raise memory_budget."
+    require(needed, table.budget, f"Inference with {n_inducing:,} inducing points", remedy)
+
+
+def row_blocks(n_rows: int, n_inducing: int, budget: int, device: torch.device) -> Iterator[slice]:
+    """Iterate over slices of rows whose covariances keep to what the square arrays leave of the budget."""
+    left = budget - 8 * _SQUARES * n_inducing**2
+    entries = min(_CPU_ENTRIES if device.type == "cpu" else _GPU_ENTRIES, left // (8 * _COPIES))
+    rows = max(1, entries // n_inducing)
+    for first in range(0, n_rows, rows):
+        yield slice(first, min(first + rows, n_rows))
+
+
+class InducingPoints:
+    """Inducing points at one model: ``K(Z, Z) + jitter = L L'``. Everything is float64, whatever the table is.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    points : Tensor of shape (m, d)
+        Z, float64.
+    jitter : float
+        Share of the mean prior variance at the points.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If the factor does not exist.
+    """
+
+    def __init__(self, kernel: Kernel, points: Tensor, jitter: float) -> None:
+        self.kernel, self.points, self.share = kernel, points, jitter
+        with torch.no_grad():
+            tiles = tiles_of(kernel, points, points)
+            covariance = tiles.evaluate(_ALL, _ALL).mul_(tiles.factor)
+            #: variance of the noise that the inducing values have
+            self.jitter = jitter * float(kernel.diagonal(points).mean())
+            covariance.diagonal().add_(self.jitter)
+            self.factor, info = torch.linalg.cholesky_ex(covariance)
+        if int(info) != 0 or not bool(torch.isfinite(self.factor.diagonal()).all()):
+            msg = (
+                f"the covariance of the {len(points)} inducing points is not positive definite (pivot {int(info)}). "
+                "Raise jitter of SparseVariational, or take a smaller n_inducing."
+            )
+            raise NotPositiveDefiniteError(msg)
+
+    @property
+    def count(self) -> int:
+        """Number of inducing points, m."""
+        return len(self.points)
+
+    def tiles(self, X: Tensor) -> Tiles:
+        """Return what evaluates and differentiates ``K(X, Z)``."""
+        return tiles_of(self.kernel, X.double(), self.points)
+
+    @torch.no_grad()
+    def covariances(self, tiles: Tiles) -> Tensor:
+        """Return ``K(X, Z)``, shape (rows, m); the tiles' next call overwrites it."""
+        return tiles.evaluate(_ALL, _ALL).mul_(tiles.factor)
+
+    def whiten(self, covariances: Tensor) -> Tensor:
+        """Return the features ``K(X, Z) L^-T``: in them the inducing values have a standard normal prior."""
+        return torch.linalg.solve_triangular(self.factor.T, covariances, upper=True, left=False)
+
+    def features(self, X: Tensor) -> Tensor:
+        """Return the features of rows, shape (rows, m); ``F F'`` is the Nystrom covariance."""
+        return self.whiten(self.covariances(self.tiles(X)))
+
+    def unwhiten(self, weights: Tensor) -> Tensor:
+        """Return ``L^-T weights``: what multiplies covariances where ``weights`` multiply features."""
+        return torch.linalg.solve_triangular(self.factor.T, weights, upper=True)
+
+
+class PointsGradient:
+    """Adds up a derivative by every hyperparameter and, where asked for, by every inducing point.
+
+    Parameters
+    ----------
+    model : Model
+    points : InducingPoints
+    learn_points : bool
+    """
+
+    def __init__(self, model: Model, points: InducingPoints, *, learn_points: bool) -> None:
+        self.model, self.points, self.learn_points = model, points, learn_points
+        self.total = {name: torch.zeros_like(value) for name, value in model.parameters().items()}
+        self.by_points = torch.zeros_like(points.points)
+
+    def _add(self, found: dict[str, Tensor]) -> None:
+        for name, value in found.items():
+            self.total[name] += value
+
+    def add_covariances(self, tiles: Tiles, weights: Tensor) -> None:
+        """Add ``sum_ij weights_ij dK(X, Z)_ij``."""
+        with torch.no_grad():
+            if self.learn_points:
+                tiles.follow_points()
+            tiles.accumulate(_ALL, _ALL, weights, 1.0)
+            self._add(tiles.gradient())
+            if self.learn_points:
+                self.by_points += tiles.points_gradient()
+
+    def add_features(self, products: Tensor) -> None:
+        """Add what goes through the factor, given ``G' F`` with features F and the derivative G by them.
+
+        The reverse of ``F = K(X, Z) L^-T`` and of the Cholesky factorisation (Murray 2016, arXiv:1602.07527, eq. 10):
+        the derivative by K(Z, Z) is ``-L^-T S L^-1 / 2``, with S the lower triangle of ``G' F`` and its mirror image.
+        """
+        points = self.points
+        mirrored = products.tril() + products.tril(-1).T
+        half = torch.linalg.solve_triangular(points.factor.T, mirrored, upper=True)
+        weights = torch.linalg.solve_triangular(points.factor, half, upper=False, left=False).mul_(-0.5)
+        tiles = tiles_of(points.kernel, points.points, points.points)
+        if self.learn_points:
+            tiles.follow_points()
+        with torch.no_grad():
+            tiles.accumulate(_ALL, _ALL, weights, 1.0)
+        self._add(tiles.gradient())
+        if self.learn_points:  # every point stands on both sides
+            self.by_points += 2 * tiles.points_gradient()
+        jitter = points.share * weights.trace() / points.count
+        self.add_diagonal(points.points, jitter.expand(points.count), moves=self.learn_points)
+
+    def add_diagonal(self, X: Tensor, weights: Tensor, *, moves: bool = False) -> None:
+        """Add ``sum_i weights_i dk(x_i, x_i)``; with ``moves`` also by the rows, which are the inducing points."""
+        self._differentiate(lambda kernel, rows: kernel.diagonal(rows), X, weights, moves=moves)
+
+    def add_noise(self, X: Tensor, weights: Tensor) -> None:
+        """Add ``sum_i weights_i d noise_i``: the noise variance's and the white part's."""
+        if NOISE in self.total:
+            self.total[NOISE] += weights.sum().cpu()
+        if any(leaf.is_white for leaf in self.model.kernel.leaves()):
+            self._differentiate(lambda kernel, rows: kernel.white(rows), X, weights)
+
+    def _differentiate(
+        self, function: Callable[[Kernel, Tensor], Tensor], X: Tensor, weights: Tensor, *, moves: bool = False
+    ) -> None:
+        kernel = self.model.kernel
+        with torch.enable_grad():
+            values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
+            rows = X.double().detach()
+            rows = rows.clone().requires_grad_() if moves else rows
+            output = function(kernel.replace(values), rows)
+            if not output.requires_grad:
+                return
+            wanted = [*values.values(), *([rows] if moves else [])]
+            found = torch.autograd.grad(output, wanted, weights.to(output), allow_unused=True)
+        self._add({name: one for name, one in zip(values, found, strict=False) if one is not None})
+        if moves and found[-1] is not None:
+            self.by_points += found[-1]
+
+    def result(self) -> dict[str, Tensor]:
+        """Return the sums, float64 on the CPU, natural units; the points' under ``"inducing_points"``."""
+        total = {name: value.double().cpu() for name, value in self.total.items()}
+        return total | ({"inducing_points": self.by_points.cpu()} if self.learn_points else {})

@@ -1,0 +1,213 @@
+"""The posterior through inducing points: m numbers a target and an m x m root, whatever the number of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.prior_samples import PriorSamples
+from gigagp.products import select
+from gigagp.random import standard_normal
+
+#: Sine and cosine columns of the prior functions behind samples.
+_SAMPLE_FEATURES = 4000
+
+
+class SparsePosterior(Posterior):
+    """The posterior that a Gaussian distribution of the inducing values gives.
+
+    Parameters
+    ----------
+    model : Model
+    points : InducingPoints
+    mean : Tensor of shape (m, t)
+        Of the whitened inducing values ``v = L^-1 u``.
+    root : Tensor of shape (m, m)
+        Their covariance is ``root root'``, the same for all targets.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis.
+    value : float
+        The lower bound of the log marginal likelihood.
+    method : {"SGPR", "SVGP"}
+        Where the distribution comes from.
+    n_rows : int
+        Rows that the bound is of.
+    dtype : torch.dtype
+        Of what is returned; within, everything is float64.
+    budget : int
+        Bytes.
+    """
+
+    kind = "sparse variational"
+    covariance_is_cheap = True
+
+    def __init__(
+        self,
+        model: Model,
+        points: InducingPoints,
+        mean: Tensor,
+        root: Tensor,
+        coefficients: Tensor,
+        value: float,
+        *,
+        method: str,
+        n_rows: int,
+        dtype: torch.dtype,
+        budget: int,
+    ) -> None:
+        self.model, self.points, self.budget = model, points, budget
+        self.X = points.points.to(dtype)
+        self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a file gives them back
+        self.coefficients = coefficients.to(dtype)
+        self._wide_coefficients = coefficients
+        self._value, self.method, self._n_rows = value, method, n_rows
+        #: what multiplies ``K(x, Z)`` in the mean
+        self.weights = points.unwhiten(mean)
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """The inducing points, shape (m, d), in the units in which the model was fitted."""
+        return self.points.points
+
+    @property
+    def n_inducing(self) -> int:
+        """Number of inducing points."""
+        return self.points.count
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that it was fitted to; they are not kept."""
+        return self._n_rows
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.whitened_mean.shape[1]
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return f"{self.method}, {self.n_inducing} inducing points"
+
+    def engine_name(self) -> str:
+        """Return what computes kernel products, where, in which precision."""
+        engine = select(self.model.kernel, self.X.device, torch.float64)
+        return f"{engine.name}, {self.X.device.type}, float64"
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def trend(self, X: Tensor) -> Tensor:
+        """Return the learned part of the mean at new points, shape (m, t)."""
+        return (self.model.mean.basis(X).to(self._wide_coefficients) @ self._wide_coefficients).to(X)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        engine = select(self.model.kernel, X.device, torch.float64)
+        wide = X.double()
+        product = engine.product(self.model.kernel, wide, self.inducing_points, self.weights, budget=self.budget)
+        return self.trend(X) + product.to(X)
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, whatever the method.
+
+        The variance ``(k - f'f) + |root' f|^2`` with features f is what the inducing values leave open and what is open
+        about them (Titsias 2009, eq. 6); the first is never below zero but for rounding.
+        """
+        means, variances = [self.trend(X[:0]).double()], [X.new_zeros(0).double()]
+        for rows in row_blocks(X.shape[0], self.n_inducing, self.budget, X.device):
+            block = X[rows].double()
+            covariances = self.points.covariances(self.points.tiles(block))
+            means.append(covariances @ self.weights)
+            features = self.points.whiten(covariances)
+            left = (self.model.kernel.diagonal(block) - features.square().sum(1)).clamp_min(0)
+            variances.append(left + (features @ self.whitened_root).square().sum(1))
+        return self.trend(X) + torch.cat(means).to(X), torch.cat(variances).to(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the full covariance."""
+        m = X.shape[0]
+        require(8 * m * (3 * m + 4 * self.n_inducing), self.budget, f"The covariance of {m:,} points", "")
+        wide = X.double()
+        features = self.points.features(wide)
+        spread = features @ self.whitened_root
+        return (self.model.kernel.block(wide, wide) - features @ features.T + spread @ spread.T).to(X)
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples as functions: random features for the prior, inducing values for the update.
+
+        ``f(x) + K(x, Z) (K(Z, Z) + jitter)^-1 (u - f(Z) - noise)`` with u from the posterior (Wilson et al. 2020,
+        arXiv:2002.09309, eq. 13). For samples without the features' error at a few thousand points use `sample_at`.
+        """
+        kernel, points, t = self.model.kernel, self.points, self.n_targets
+        if not kernel.has_features():
+            msg = (
+                "sample_functions needs a kernel with random features for prior functions; got "
+                f"{kernel!r}. sample_y at up to 2,000 points does without."
+            )
+            raise InvalidInputError(msg)
+        needed = n_samples * t  # targets are independent given the hyperparameters
+        prior = PriorSamples.new(kernel, self.X.shape[1], needed, _SAMPLE_FEATURES, generator)
+        draws = standard_normal(2, points.count, needed, generator=generator).to(self.whitened_root)
+        inducing = self.whitened_mean.repeat_interleave(n_samples, 1) + self.whitened_root @ draws[0]
+        at_points = prior.evaluate(kernel, points.points, self.budget) + points.jitter**0.5 * draws[1]
+        at_points = torch.linalg.solve_triangular(points.factor, at_points, upper=False)
+        weights = points.unwhiten(inducing - at_points)
+        engine = select(kernel, self.X.device, torch.float64)
+
+        def evaluate(X: Tensor) -> Tensor:
+            wide = X.double()
+            update = engine.product(kernel, wide, points.points, weights, budget=self.budget)
+            values = prior.evaluate(kernel, wide, self.budget) + update
+            return self.trend(X)[:, :, None] + values.to(X).reshape(X.shape[0], t, n_samples)
+
+        return evaluate
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the lower bound of the log marginal likelihood that was maximised, on all rows.
+
+        Its standard error is 0: the bound is exact, and how far the likelihood lies above it is not known.
+        """
+        return Estimate(self._value, 0.0)
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a file needs to predict again: nothing of the rows."""
+        tensors = {
+            "inducing_points": self.inducing_points,
+            "mean": self.whitened_mean,
+            "root": self.whitened_root,
+            "coefficients": self._wide_coefficients,
+        }
+        return tensors, {
+            "value": self._value,
+            "method": self.method,
+            "jitter": self.points.share,
+            "n_rows": self.n_rows,
+            "dtype": str(self.X.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_state(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
+    ) -> SparsePosterior:
+        """Return the posterior that `state` described."""
+        return cls(
+            model,
+            InducingPoints(model.kernel, tensors["inducing_points"], header["jitter"]),
+            tensors["mean"],
+            tensors["root"],
+            tensors["coefficients"],
+            header["value"],
+            method=header["method"],
+            n_rows=header["n_rows"],
+            dtype={"float64": torch.float64, "float32": torch.float32}[header["dtype"]],
+            budget=budget,
+        )

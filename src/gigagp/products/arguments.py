@@ -1,0 +1,70 @@
+"""Checks of what engines are given, alike in all of them, made before any work."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
+from gigagp.products.engine import LowRankWeights, Weights
+
+
+def check_points(engine: str, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
+    """Raise `InvalidInputError` unless the kernel is bound to the columns of X and Z, which fit and are finite."""
+    if X.ndim != 2 or X.dtype not in (torch.float32, torch.float64):
+        msg = (
+            f"X of {engine} must be a float32 or float64 tensor of shape (n, d); "
+            f"got {X.dtype} of shape {tuple(X.shape)}."
+        )
+        raise InvalidInputError(msg)
+    if kernel.n_inputs != X.shape[1]:
+        bound = "not bound to data" if kernel.n_inputs is None else f"bound to {kernel.n_inputs} inputs"
+        msg = (
+            f"The kernel of {engine} is {bound}, but X has {X.shape[1]} columns; call bind({X.shape[1]}) of the kernel."
+        )
+        raise InvalidInputError(msg)
+    if Z is not X:
+        _check(f"Z of {engine}", Z, X, "m", X.shape[1])
+        _check_finite(f"Z of {engine}", Z)
+    _check_finite(f"X of {engine}", X)
+
+
+def check_vectors(engine: str, V: Tensor, Z: Tensor) -> None:
+    """Raise `InvalidInputError` unless V has a row for each of Z."""
+    _check(f"V of {engine}", V, Z, Z.shape[0], "s")
+
+
+def check_weights(engine: str, weights: Weights, X: Tensor, Z: Tensor) -> None:
+    """Raise `InvalidInputError` unless low-rank weights have a row for each of X and of Z."""
+    if not isinstance(weights, LowRankWeights):
+        return
+    _check(f"weights.left of {engine}", weights.left, X, X.shape[0], "s")
+    _check(f"weights.right of {engine}", weights.right, X, Z.shape[0], "s")
+    if weights.left.shape[1] != weights.right.shape[1]:
+        msg = (
+            f"weights.left and weights.right of {engine} must have as many columns; "
+            f"got {weights.left.shape[1]} and {weights.right.shape[1]}."
+        )
+        raise InvalidInputError(msg)
+
+
+def _check_finite(name: str, points: Tensor) -> None:
+    """Raise at NaN or infinity, which a distance could turn into an ordinary covariance."""
+    if not bool(torch.isfinite(points.detach().sum())) and not bool(torch.isfinite(points).all()):
+        row, column = torch.nonzero(~torch.isfinite(points))[0].tolist()
+        msg = f"{name} must be finite; got {float(points[row, column])} in row {row}, column {column}."
+        raise InvalidInputError(msg)
+
+
+def _check(name: str, given: Tensor, like: Tensor, rows: int | str, columns: int | str) -> None:
+    """Raise unless a matrix has a dtype and a device, and the lengths that are given as numbers."""
+    fits = given.ndim == 2 and all(
+        isinstance(wanted, str) or wanted == found for wanted, found in zip((rows, columns), given.shape, strict=True)
+    )
+    if not fits or given.dtype != like.dtype or given.device != like.device:
+        msg = (
+            f"{name} must be {like.dtype} on {like.device} of shape ({rows}, {columns}); "
+            f"got {given.dtype} on {given.device} of shape {tuple(given.shape)}."
+        )
+        raise InvalidInputError(msg)

@@ -1,0 +1,391 @@
+// The Python module: checks every argument, packs points and vectors into panels, and runs the tile kernels that this
+// processor has.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "kernels.h"
+#include "schedule.h"
+
+namespace py = pybind11;
+
+namespace gigagp {
+namespace {
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+// Zeroed memory on the boundaries of cache lines.
+template <class T>
+class Aligned {
+   public:
+    Aligned() = default;
+    explicit Aligned(std::size_t n) {
+        const std::size_t bytes = (n * sizeof(T) + 2 * kLine - 1) / kLine * kLine;
+        data_ = static_cast<T *>(std::aligned_alloc(kLine, bytes));
+        if (!data_) throw std::bad_alloc();
+        std::memset(data_, 0, bytes);
+    }
+    Aligned(Aligned &&other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+    Aligned &operator=(Aligned &&other) noexcept {
+        std::swap(data_, other.data_);
+        return *this;
+    }
+    ~Aligned() { std::free(data_); }
+    T *get() const { return data_; }
+    T &operator[](std::size_t i) const { return data_[i]; }
+
+   private:
+    static constexpr std::size_t kLine = 64;
+    T *data_ = nullptr;
+};
+
+[[noreturn]] void refuse(const std::string &what) { throw std::invalid_argument("native kernel products: " + what); }
+
+long padded(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+std::vector<const InstructionSet *> available() {
+    std::vector<const InstructionSet *> found;
+#ifdef GIGAGP_X86_VARIANTS
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
+        found.push_back(&avx512_kernels());
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        found.push_back(&avx2_kernels());
+#endif
+    found.push_back(&baseline_kernels());
+    return found;
+}
+
+const InstructionSet &choose(const std::string &name) {
+    static const std::vector<const InstructionSet *> sets = available();
+    if (name.empty()) return *sets.front();
+    for (const InstructionSet *set : sets)
+        if (name == set->name) return *set;
+    refuse("this processor or build has no instruction set " + name);
+}
+
+const Kernels<float> &kernels_of(const InstructionSet &set, float) { return set.single_precision; }
+const Kernels<double> &kernels_of(const InstructionSet &set, double) { return set.double_precision; }
+
+// Points (n, c) in panels of `width`, [panel][input][point], with their squared norms (zeros for inner products).
+template <class T>
+struct Panels {
+    Aligned<T> values, squares;
+    Panels() = default;
+    // The first `inputs` of `all_inputs` coordinates make the norm.
+    Panels(const T *points, long n, int inputs, int all_inputs, long rows, int width, T scale)
+        : values(rows * std::max(all_inputs, 1)), squares(rows) {
+        for (long i = 0; i < n; i++) {
+            const T *point = points + i * all_inputs;
+            T *to = values.get() + i / width * width * all_inputs + i % width;
+            double square = 0;
+            for (int k = 0; k < all_inputs; k++) to[static_cast<long>(k) * width] = scale * point[k];
+            for (int k = 0; k < inputs; k++) square += static_cast<double>(point[k]) * point[k];
+            squares[i] = static_cast<T>(square);
+        }
+    }
+};
+
+template <class T>
+struct PackedTerm {
+    Panels<T> left, right;
+    Term<T> term;
+
+    PackedTerm(const Kernels<T> &kernels, int profile, bool direct, double alpha, double floor, const T *left_points,
+               const T *right_points, int inputs, int all_inputs, long n, long m, long rows, long columns) {
+        const T scale = profile == DOT ? T(-1) : direct ? T(1) : T(2);
+        const int normed = profile == DOT ? 0 : inputs;  // inner products start from zero instead of norms
+        left = Panels<T>(left_points, n, normed, all_inputs, rows, kernels.rows, scale);
+        right = Panels<T>(right_points, m, normed, all_inputs, columns, kernels.columns, T(1));
+        term = {profile,
+                inputs,
+                all_inputs,
+                direct,
+                static_cast<T>(alpha),
+                static_cast<T>(floor),
+                scale,
+                left.values.get(),
+                left.squares.get(),
+                right.values.get(),
+                right.squares.get()};
+    }
+};
+
+// A kernel on two sets of points, read from Python and packed.
+template <class T>
+struct Packed {
+    const Kernels<T> &kernels;
+    bool symmetric;
+    long n, m, rows, columns;  // points, and points with padding
+    std::vector<PackedTerm<T>> packed;
+    std::vector<Term<T>> terms;
+    std::vector<Step<T>> steps;
+    Program<T> program;
+    long tile_columns;
+
+    // terms: (profile, inputs, direct, alpha, floor, left (n, c), right (m, c)); steps: (operation, a, b, a_factor, b_factor)
+    Packed(const InstructionSet &set, const py::list &given_terms, const py::list &given_steps, long n, long m,
+           bool symmetric)
+        : kernels(kernels_of(set, T())), symmetric(symmetric), n(n), m(m) {
+        if (n < 0 || m < 0 || (symmetric && n != m)) refuse("a symmetric product needs the same points twice");
+        // every tile starts on a panel, from the left and from the right
+        columns = padded(m, symmetric ? kernels.tile_rows : kernels.columns);
+        rows = symmetric ? columns : padded(n, kernels.rows);
+        long widest = 1;
+        for (const auto &item : given_terms) {
+            const auto tuple = item.cast<py::tuple>();
+            if (tuple.size() != 7) refuse("a term has seven parts");
+            const int profile = tuple[0].cast<int>();
+            if (profile < RBF || profile > DOT) refuse("unknown profile");
+            const auto left = points(tuple[5]), right = points(tuple[6]);
+            if (left.shape(0) != n || right.shape(0) != m || left.shape(1) != right.shape(1) ||
+                left.shape(1) > 1'000'000)
+                refuse("the points of a term do not fit");
+            const int inputs = tuple[1].cast<int>(), all_inputs = static_cast<int>(left.shape(1));
+            if (inputs < 0 || inputs > all_inputs) refuse("the inputs of a term do not fit");
+            widest = std::max<long>(widest, all_inputs);
+            packed.emplace_back(kernels, profile, tuple[2].cast<bool>(), tuple[3].cast<double>(),
+                                tuple[4].cast<double>(), left.data(), right.data(), inputs, all_inputs, n, m, rows,
+                                columns);
+        }
+        for (auto &term : packed) terms.push_back(term.term);
+        read_steps(given_steps);
+        program = {static_cast<int>(terms.size()), static_cast<int>(steps.size()), terms.data(), steps.data()};
+        tile_columns = columns_for(widest);
+    }
+
+    static Array<T> points(const py::handle &given) {
+        if (!py::isinstance<Array<T>>(given)) refuse("points must be contiguous arrays of the products' dtype");
+        auto array = py::reinterpret_borrow<Array<T>>(given);
+        if (array.ndim() != 2) refuse("points must have two dimensions");
+        return array;
+    }
+
+    // Columns of a tile: right panels that are read again for every strip should stay in the second-level cache.
+    long columns_for(long inputs) const {
+        const long fitting = (long{1} << 19) / (inputs * static_cast<long>(sizeof(T)));
+        return std::max<long>(kernels.columns, std::min(kernels.tile_columns, fitting / kernels.columns * kernels.columns));
+    }
+
+    void read_steps(const py::list &given) {
+        std::vector<int> used(given.size(), 0);
+        int next_term = 0;
+        for (std::size_t k = 0; k < given.size(); k++) {
+            const auto tuple = given[k].cast<py::tuple>();
+            if (tuple.size() != 5) refuse("a step has five parts");
+            Step<T> step = {tuple[0].cast<int>(), tuple[1].cast<int>(), tuple[2].cast<int>(),
+                            static_cast<T>(tuple[3].cast<double>()), static_cast<T>(tuple[4].cast<double>())};
+            if (step.operation == TERM) {
+                if (step.a != next_term++ || next_term > static_cast<int>(terms.size())) refuse("terms out of order");
+            } else if (step.operation == ADD || step.operation == MULTIPLY) {
+                for (int value : {step.a, step.b}) {
+                    if (value < 0 || value >= static_cast<int>(k) || used[value]++) refuse("a value used twice");
+                }
+            } else if (step.operation != ONE) {
+                refuse("unknown operation");
+            }
+            steps.push_back(step);
+        }
+        if (steps.empty() || next_term != static_cast<int>(terms.size())) refuse("terms or steps are missing");
+        for (std::size_t k = 0; k + 1 < steps.size(); k++)
+            if (used[k] != 1) refuse("a value that is never used");
+    }
+};
+
+template <class T>
+std::vector<Aligned<T>> scratch_for(int threads, std::size_t size) {
+    std::vector<Aligned<T>> found;
+    for (int thread = 0; thread < threads; thread++) found.emplace_back(size);
+    return found;
+}
+
+// Columns to multiply with: full SIMD vectors of them side by side, a few left over each by itself.
+template <class T>
+struct PackedVectors {
+    int wide, single;
+    Aligned<T> wide_values, single_values;
+    long stride;
+
+    PackedVectors(const T *values, long m, long s, long rows, int lanes) : stride(rows) {
+        const bool pad = s % lanes > lanes / 2;
+        wide = static_cast<int>(s / lanes + pad);
+        single = static_cast<int>(pad ? 0 : s % lanes);
+        const long width = static_cast<long>(wide) * lanes, together = s - single;
+        wide_values = Aligned<T>(rows * width);
+        single_values = Aligned<T>(rows * single);
+        for (long i = 0; i < m; i++) {
+            std::copy(values + i * s, values + i * s + together, wide_values.get() + i * width);
+            for (int k = 0; k < single; k++) single_values[k * rows + i] = values[i * s + together + k];
+        }
+    }
+
+    Vectors<T> view() const { return {wide, single, wide_values.get(), single_values.get(), stride}; }
+};
+
+template <class T>
+void product(const InstructionSet &set, const py::list &terms, const py::list &steps, double factor, Array<T> vectors,
+             Array<T> out, bool symmetric, int threads) {
+    if (vectors.ndim() != 2 || out.ndim() != 2 || vectors.shape(1) != out.shape(1)) refuse("vectors do not fit");
+    const long s = vectors.shape(1);
+    Packed<T> kernel(set, terms, steps, out.shape(0), vectors.shape(0), symmetric);
+    const T *in = vectors.data();
+    T *to = out.mutable_data();
+    py::gil_scoped_release release;
+    if (s == 0 || kernel.n == 0) return;
+    const int lanes = kernel.kernels.lanes;
+    const PackedVectors<T> packed(in, kernel.m, s, kernel.columns, lanes);
+    const long width = static_cast<long>(packed.wide) * lanes, together = s - packed.single;
+    const Aligned<double> wide(kernel.rows * width), single(kernel.rows * packed.single);
+    const Sums sums = {packed.wide, packed.single, wide.get(), single.get(), kernel.rows};
+    const ProductWork<T> work = {kernel.program, kernel.tile_columns, packed.view(), sums, packed.view(), sums};
+    const long tile = kernel.kernels.tile_rows;
+    const Schedule schedule = symmetric ? Schedule::symmetric(kernel.rows, tile)
+                                        : Schedule::by_rows(kernel.rows, kernel.columns, kernel.kernels.rows, threads);
+    const auto scratch = scratch_for<T>(threads, kernel.kernels.product_scratch(work));
+    schedule.run(threads, [&](std::size_t t, int thread) {
+        const Task &task = schedule.tasks()[t];
+        kernel.kernels.product(work, task.block, task.mirrored, scratch[thread].get());
+    });
+    for (long i = 0; i < kernel.n; i++) {
+        for (long k = 0; k < together; k++) to[i * s + k] = static_cast<T>(factor * wide[i * width + k]);
+        for (int k = 0; k < packed.single; k++)
+            to[i * s + together + k] = static_cast<T>(factor * single[k * kernel.rows + i]);
+    }
+}
+
+template <class T>
+void dense(const InstructionSet &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,
+           bool symmetric, int threads) {
+    if (out.ndim() != 2) refuse("the result must have two dimensions");
+    Packed<T> kernel(set, terms, steps, out.shape(0), out.shape(1), symmetric);
+    const DenseWork<T> work = {kernel.program, kernel.tile_columns,    kernel.n,
+                               kernel.m,       static_cast<T>(factor), out.mutable_data()};
+    py::gil_scoped_release release;
+    const Schedule schedule = symmetric
+                                  ? Schedule::symmetric(kernel.rows, kernel.kernels.tile_rows)
+                                  : Schedule::by_rows(kernel.rows, kernel.columns, kernel.kernels.rows, threads);
+    const auto scratch = scratch_for<T>(threads, kernel.kernels.dense_scratch(work));
+    schedule.run(threads, [&](std::size_t t, int thread) {
+        const Task &task = schedule.tasks()[t];
+        kernel.kernels.dense(work, task.block, task.mirrored, scratch[thread].get());
+    });
+}
+
+// Weights A = left @ right' (low rank), or A = left (n, m) if right is None.
+template <class T>
+py::tuple gradient(const InstructionSet &set, const py::list &terms, const py::list &steps, Array<T> left,
+                   const py::object &right, long n, long m, bool symmetric, int threads) {
+    Packed<T> kernel(set, terms, steps, n, m, symmetric);
+    if (left.ndim() != 2 || left.shape(0) != n) refuse("weights do not fit");
+    std::vector<PackedTerm<T>> weights;
+    if (!right.is_none()) {
+        const auto other = Packed<T>::points(right);
+        if (other.shape(0) != m || other.shape(1) != left.shape(1)) refuse("weights do not fit");
+        weights.emplace_back(kernel.kernels, DOT, false, 1.0, 0.0, left.data(), other.data(),
+                             static_cast<int>(left.shape(1)), static_cast<int>(left.shape(1)), n, m, kernel.rows,
+                             kernel.columns);
+    } else if (left.shape(1) != m) {
+        refuse("weights do not fit");
+    }
+    long all_inputs = 0;
+    for (const auto &term : kernel.terms) all_inputs += term.all_inputs;
+    const long n_terms = kernel.terms.size(), n_steps = kernel.steps.size(), width = n_steps + n_terms + all_inputs;
+    const T *dense = weights.empty() ? left.data() : nullptr;
+    py::array_t<double> sums(width);
+    py::array_t<double> row_sums({n_terms, n}), column_sums({n_terms, m});
+    double *to = sums.mutable_data(), *to_rows = row_sums.mutable_data(), *to_columns = column_sums.mutable_data();
+    {
+        py::gil_scoped_release release;
+        const Aligned<double> by_row(n_terms * kernel.rows), by_column(n_terms * kernel.columns);
+        const GradientWork<T> work = {kernel.program,
+                                      std::max<long>(kernel.kernels.columns, kernel.tile_columns / 2),
+                                      n,
+                                      m,
+                                      weights.empty() ? nullptr : &weights[0].term,
+                                      dense,
+                                      m,
+                                      by_row.get(),
+                                      by_column.get(),
+                                      kernel.rows,
+                                      kernel.columns};
+        const long tile = kernel.kernels.tile_rows;
+        const Schedule schedule = symmetric ? Schedule::symmetric(kernel.rows, tile)
+                                            : Schedule::rectangular(kernel.rows, kernel.columns, tile);
+        const std::size_t n_tasks = schedule.tasks().size();
+        const Aligned<double> parts(n_tasks * width);
+        const auto scratch = scratch_for<T>(threads, kernel.kernels.gradient_scratch(work));
+        schedule.run(threads, [&](std::size_t t, int thread) {
+            const Task &task = schedule.tasks()[t];
+            double *mine = parts.get() + t * width;
+            kernel.kernels.gradient(work, task.block, task.mirrored, {mine, mine + n_steps, mine + n_steps + n_terms},
+                                    scratch[thread].get());
+        });
+        std::fill(to, to + width, 0.0);
+        for (std::size_t t = 0; t < n_tasks; t++)
+            for (long k = 0; k < width; k++) to[k] += parts[t * width + k];
+        for (long t = 0; t < n_terms; t++) {
+            std::copy(by_row.get() + t * kernel.rows, by_row.get() + t * kernel.rows + n, to_rows + t * n);
+            std::copy(by_column.get() + t * kernel.columns, by_column.get() + t * kernel.columns + m, to_columns + t * m);
+        }
+    }
+    return py::make_tuple(sums, row_sums, column_sums);
+}
+
+int checked(int threads) {
+    if (threads < 1 || threads > 4096) refuse("threads must be between 1 and 4096");
+    return threads;
+}
+
+template <class T>
+void define(py::module_ &module) {
+    module.def(
+        "product",
+        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> vectors,
+           Array<T> out, bool symmetric, int threads) {
+            product<T>(choose(set), terms, steps, factor, vectors, out, symmetric, checked(threads));
+        },
+        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"),
+        py::arg("vectors").noconvert(), py::arg("out").noconvert(), py::arg("symmetric"), py::arg("threads"));
+    module.def(
+        "dense",
+        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,
+           bool symmetric, int threads) {
+            dense<T>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
+        },
+        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
+        py::arg("symmetric"), py::arg("threads"));
+    module.def(
+        "gradient",
+        [](const std::string &set, const py::list &terms, const py::list &steps, Array<T> left,
+           const py::object &right, long n, long m, bool symmetric, int threads) {
+            return gradient<T>(choose(set), terms, steps, left, right, n, m, symmetric, checked(threads));
+        },
+        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("left").noconvert(), py::arg("right"),
+        py::arg("n"), py::arg("m"), py::arg("symmetric"), py::arg("threads"));
+}
+
+}  // namespace
+}  // namespace gigagp
+
+PYBIND11_MODULE(_native, module) {
+    module.doc() = "Kernel products on the CPU; the Python side is gigagp.products.native_tiles.";
+    module.def("instruction_sets", [] {
+        std::vector<std::string> names;
+        for (const auto *set : gigagp::available()) names.push_back(set->name);
+        return names;
+    });
+    gigagp::define<float>(module);
+    gigagp::define<double>(module);
+}

@@ -1,0 +1,203 @@
+"""The native CPU engine: distances, profile and product fused, tile by tile in the cache (``native/``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
+from gigagp.memory import require
+from gigagp.products.arguments import check_points, check_vectors, check_weights
+from gigagp.products.engine import LowRankWeights, Weights
+from gigagp.products.program import Profile, Program, TermSums, compile_kernel, supports
+
+try:
+    _native: Any = import_module("gigagp.products._native")
+except ImportError:  # no compiler when gigagp was installed
+    _native = None
+
+#: Up to this many inputs distances by differences cost next to nothing.
+FEW_INPUTS = 3
+#: Entries below which a second thread costs more than it brings.
+ENTRIES_A_THREAD = 2**18
+#: Rows and columns of the dense weights that a gradient reads at a time.
+WEIGHTS_SIDE = 2048
+
+
+@dataclass(frozen=True)
+class NativeTiles:
+    """Products with compiled kernels for this processor, on as many threads as torch uses.
+
+    When to use: `select` takes it by itself wherever it can run. The result does not depend on the number of threads.
+
+    Parameters
+    ----------
+    instruction_set : str
+        One of `NativeTiles.instruction_sets`; empty for the best one.
+
+    Raises
+    ------
+    InvalidInputError
+        If the extension was not built, or the processor has no such instructions.
+    """
+
+    instruction_set: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.available():
+            msg = "NativeTiles needs gigagp's compiled extension, which was not built; install gigagp with a compiler."
+            raise InvalidInputError(msg)
+        if self.instruction_set and self.instruction_set not in self.instruction_sets():
+            allowed = ", ".join(self.instruction_sets())
+            msg = f"instruction_set of NativeTiles must be one of {allowed}; got {self.instruction_set!r}."
+            raise InvalidInputError(msg)
+
+    @property
+    def name(self) -> str:
+        """What runs, in words."""
+        return f"native tiles ({self.instruction_set or self.instruction_sets()[0]})"
+
+    @staticmethod
+    def available() -> bool:
+        """Whether the extension was built."""
+        return _native is not None
+
+    @staticmethod
+    def instruction_sets() -> list[str]:
+        """Return the names of what this processor and this build have, the best first."""
+        return list(_native.instruction_sets()) if _native is not None else []
+
+    @classmethod
+    def supports(cls, kernel: Kernel) -> bool:
+        """Whether the engine can run, and knows the kernel."""
+        return cls.available() and supports(kernel)
+
+    @torch.no_grad()
+    def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
+        """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        check_points(self.name, kernel, X, Z)
+        check_vectors(self.name, V, Z)
+        symmetric = Z is X
+        right = V.detach().contiguous()
+        out = X.new_empty(X.shape[0], V.shape[1])
+        # What grows with the rows: embedded points twice (packed too), and float64 sums.
+        row_bytes = 16 * (2 * _width(kernel, X) + V.shape[1] + 1)
+        for rows in [slice(None)] if symmetric else _ranges(X.shape[0], max(budget // row_bytes, 1024)):
+            left = X[rows]
+            program = compile_kernel(kernel, left, left if symmetric else Z)
+            dtype = _working_dtype(program, X.dtype)
+            found = out[rows].to(dtype)
+            _native.product(
+                self.instruction_set,
+                *_arguments(program, dtype),
+                program.factor,
+                right.to(dtype).numpy(),
+                found.numpy(),
+                symmetric,
+                _threads(left.shape[0] * Z.shape[0]),
+            )
+            if dtype != X.dtype:
+                out[rows] = found.to(X.dtype)
+        return out
+
+    @torch.no_grad()
+    def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
+        """Return the whole matrix; see `Engine.dense`."""
+        symmetric = Z is None
+        Z = X if Z is None else Z
+        check_points(self.name, kernel, X, Z)
+        needed = X.shape[0] * Z.shape[0] * X.element_size()
+        require(needed, budget, f"A dense covariance of {X.shape[0]:,} by {Z.shape[0]:,}", "Multiply tile by tile.")
+        program = compile_kernel(kernel, X, Z)
+        dtype = _working_dtype(program, X.dtype)
+        out = X.new_empty(X.shape[0], Z.shape[0], dtype=dtype)
+        _native.dense(
+            self.instruction_set,
+            *_arguments(program, dtype),
+            program.factor,
+            out.numpy(),
+            symmetric,
+            _threads(out.numel()),
+        )
+        return out.to(X.dtype)
+
+    @torch.no_grad()
+    def gradient(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
+    ) -> dict[str, Tensor]:
+        """Return the gradient in all hyperparameters; see `Engine.gradient`."""
+        check_points(self.name, kernel, X, Z)
+        check_weights(self.name, weights, X, Z)
+        if isinstance(weights, LowRankWeights):
+            right = X if symmetric else Z
+            return self._gradient(kernel, X, right, weights.left, weights.right, symmetric=symmetric)
+        total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in kernel.parameters().items()}
+        side = max(min(WEIGHTS_SIDE, int((budget / X.element_size()) ** 0.5)), 64)
+        for rows in _ranges(X.shape[0], side):
+            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
+                found = self._gradient(kernel, X[rows], Z[columns], weights(rows, columns), None, symmetric=False)
+                multiple = 2.0 if symmetric and rows != columns else 1.0
+                for name, value in found.items():
+                    total[name] += multiple * value
+        return total
+
+    def _gradient(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None, *, symmetric: bool
+    ) -> dict[str, Tensor]:
+        program = compile_kernel(kernel, X, X if symmetric else Z, derivatives=True)
+        dtype = X.dtype
+        if any(term.is_wide(dtype) for term in program.terms):
+            dtype = torch.float64  # sums of squared differences cancel as much as distances do
+        sums, rows, columns = _native.gradient(
+            self.instruction_set,
+            *_arguments(program, dtype),
+            left.to(dtype).contiguous().numpy(),
+            None if right is None else right.to(dtype).contiguous().numpy(),
+            X.shape[0],
+            Z.shape[0],
+            symmetric,
+            _threads(X.shape[0] * Z.shape[0]),
+        )
+        n_steps, n_terms = len(program.steps), len(program.terms)
+        values, alphas, cross = torch.from_numpy(sums).split([n_steps, n_terms, len(sums) - n_steps - n_terms])
+        crosses = cross.split([term.left.shape[1] for term in program.terms])
+        by_term = [
+            TermSums(float(alphas[t]), crosses[t], torch.from_numpy(rows[t]), torch.from_numpy(columns[t]))
+            for t in range(n_terms)
+        ]
+        return program.gradient(values.tolist(), by_term)
+
+
+def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[Any]]:
+    """Return terms and steps as ``native/module.cpp`` reads them."""
+    terms = []
+    for term in program.terms:
+        left = term.left.to(dtype).contiguous()
+        right = left if term.right is term.left else term.right.to(dtype).contiguous()
+        direct = term.profile != Profile.DOT and (term.inputs <= FEW_INPUTS or term.is_wide(dtype))
+        terms.append((int(term.profile), term.inputs, direct, term.alpha, term.floor, left.numpy(), right.numpy()))
+    return terms, [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps]
+
+
+def _working_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which entries keep the digits of their own."""
+    return torch.float64 if any(term.is_far(dtype) for term in program.terms) else dtype
+
+
+def _width(kernel: Kernel, X: Tensor) -> int:
+    return X.shape[1] * sum(2 for _ in kernel.leaves())
+
+
+def _threads(entries: int) -> int:
+    return max(1, min(torch.get_num_threads(), entries // ENTRIES_A_THREAD))
+
+
+def _ranges(n: int, size: int, start: int = 0) -> Iterator[slice]:
+    for first in range(start, n, size):
+        yield slice(first, min(first + size, n))

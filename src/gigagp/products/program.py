@@ -1,0 +1,309 @@
+"""A kernel as a short program over pairs of points, for engines that fuse everything into one pass.
+
+Every elementary kernel of the package is a profile of the squared distance (or inner product) of *embedded* points:
+inputs over lengthscales, points on circles for `Periodic`. A tree of kernels is a list of steps over such terms.
+Engines compute values, and for gradients a handful of sums; this module turns those into derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import (
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    StationaryKernel,
+    Sum,
+    White,
+)
+from gigagp.kernels.distances import COINCIDENT
+from gigagp.kernels.leaf import Leaf
+from gigagp.products.tiles import DISTANCE_ERROR
+
+
+class Profile(IntEnum):
+    """The function of a term; the numbers are those of ``native/kernels.h``."""
+
+    RBF = 0
+    MATERN_12 = 1
+    MATERN_32 = 2
+    MATERN_52 = 3
+    RATIONAL_QUADRATIC = 4
+    #: the inner product itself
+    DOT = 5
+
+
+class Operation(IntEnum):
+    """What a step does; the numbers are those of ``native/kernels.h``."""
+
+    TERM = 0
+    ADD = 1
+    MULTIPLY = 2
+    ONE = 3
+
+
+@dataclass(frozen=True)
+class Term:
+    """``profile(|e - f|^2)``, or ``e'f``, of embedded points.
+
+    Attributes
+    ----------
+    profile : Profile
+    left : Tensor of shape (n, c)
+        Float64, centred (but for inner products).
+    right : Tensor of shape (m, c)
+        The same object as ``left`` where left and right points and their coordinates are the same.
+    inputs : int
+        How many of the c coordinates are those of the points; the others are there for derivatives alone.
+    alpha : float
+        Of `Profile.RATIONAL_QUADRATIC`.
+    """
+
+    profile: Profile
+    left: Tensor
+    right: Tensor
+    inputs: int
+    alpha: float = 1.0
+
+    @property
+    def largest(self) -> float:
+        """Bound of the squared norms of a pair of points; rounding errors of distances are this times epsilon."""
+        if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):
+            return 0.0
+        return float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
+
+    @property
+    def floor(self) -> float:
+        """Squared distance that rounding cannot tell from zero."""
+        return COINCIDENT * torch.finfo(torch.float64).eps * self.largest
+
+    def is_wide(self, dtype: torch.dtype) -> bool:
+        """Whether distances as differences of norms would show rounding: points far apart, or a profile with a kink."""
+        return self.profile == Profile.MATERN_12 or self.largest * torch.finfo(dtype).eps > DISTANCE_ERROR
+
+    def is_far(self, dtype: torch.dtype) -> bool:
+        """Whether even the differences of coordinates would: those of near points carry the rounding of the points."""
+        return 2 * self.largest**0.5 * torch.finfo(dtype).eps > DISTANCE_ERROR
+
+
+@dataclass(frozen=True)
+class Step:
+    """Value k of a program: a term, ``a_factor * a + b_factor * b``, ``a * b`` or one."""
+
+    operation: Operation
+    a: int = 0
+    b: int = 0
+    a_factor: float = 1.0
+    b_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class TermSums:
+    """What an engine sums up for one term, with A the weights of the gradient, g the term's value, p its distance.
+
+    Attributes
+    ----------
+    alpha : float
+        ``sum_ij A dk/dg dg/dalpha`` (0 without alpha).
+    cross : Tensor of shape (c,)
+        ``sum_ij S_ij e_ik f_jk`` with ``S = A dk/dg dg/dp``.
+    rows, columns : Tensor of shape (n,), (m,)
+        Row and column sums of S.
+    """
+
+    alpha: float
+    cross: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+@dataclass
+class Program:
+    """Terms and steps; ``factor`` times the last step's value is the kernel."""
+
+    kernel: Kernel
+    derivatives: bool
+    terms: list[Term] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    factor: float = 1.0
+
+    def gradient(self, values: list[float], sums: list[TermSums]) -> dict[str, Tensor]:
+        """Return the derivatives of ``sum_ij A_ij k(x_i, z_j)`` in every hyperparameter.
+
+        Parameters
+        ----------
+        values : list of float
+            For each step that is a term or one: ``sum_ij A_ij dK/dvalue value`` with ``K = k / factor``.
+        sums : list of TermSums
+            For each term, likewise without ``factor``.
+        """
+        position = iter([k for k, step in enumerate(self.steps) if step.operation in (Operation.TERM, Operation.ONE)])
+        found, _ = self._gradient(self.kernel, "", position, values, sums)
+        order = self.kernel.parameters()
+        return {name: found[name].reshape(order[name].shape) for name in order}
+
+    def _gradient(
+        self, kernel: Kernel, prefix: str, position: Iterator[int], values: list[float], sums: list[TermSums]
+    ) -> tuple[dict[str, Tensor], float]:
+        """Return derivatives, and the sum of weights times this part's share (for factors beside it)."""
+        if isinstance(kernel, Sum | Product):
+            found: dict[str, Tensor] = {}
+            shares = []
+            for index, part in enumerate(kernel.parts):
+                if _is_skipped(part, kernel):
+                    found |= {f"{prefix}{index}.{name}": torch.zeros_like(v) for name, v in part.parameters().items()}
+                    continue
+                derivatives, share = self._gradient(part, f"{prefix}{index}.", position, values, sums)
+                found |= derivatives
+                shares.append(share)
+            return found, sum(shares) if isinstance(kernel, Sum) else shares[0]
+        assert isinstance(kernel, Leaf)
+        step = next(position)
+        share = self.factor * values[step]
+        if isinstance(kernel, White):
+            return {f"{prefix}{name}": torch.zeros_like(v) for name, v in kernel.parameters().items()}, share
+        if isinstance(kernel, Constant):
+            return {f"{prefix}variance": _by_variance(kernel, share)}, share
+        t = self.steps[step].a
+        own = _derivatives(kernel, self.terms[t], sums[t])
+        own = {name: self.factor * value for name, value in own.items()}
+        if not isinstance(kernel, Linear):
+            own["variance"] = _by_variance(kernel, share)
+        return {f"{prefix}{name}": value.to(torch.float64) for name, value in own.items()}, share
+
+
+def supports(kernel: Kernel) -> bool:
+    """Whether a kernel is made of the package's own elementary kernels (not of classes derived from them)."""
+    known = {RBF, Matern, RationalQuadratic, Periodic, Linear, Constant, White}
+    return all(type(leaf) in known for leaf in kernel.leaves())
+
+
+def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
+    """Return the program of a bound kernel that `supports` says yes to.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+    Z : Tensor of shape (m, d)
+        Pass X itself for a symmetric matrix.
+    derivatives : bool
+        Whether `Program.gradient` is to be asked.
+    """
+    program = Program(kernel, derivatives)
+    with torch.no_grad():
+        last, program.factor = _emit(kernel, X, Z, program)
+    assert last == len(program.steps) - 1
+    return program
+
+
+def _is_skipped(part: Kernel, parent: Kernel) -> bool:
+    """Whether a part adds nothing: white noise in a sum, which is never between two points."""
+    return isinstance(part, White) and isinstance(parent, Sum) and not all(isinstance(p, White) for p in parent.parts)
+
+
+def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:
+    """Append a kernel's steps; return the position of its value and the factor that makes it the kernel."""
+    if isinstance(kernel, Sum | Product):
+        parts = [_emit(part, X, Z, program) for part in kernel.parts if not _is_skipped(part, kernel)]
+        last, factor = parts[0]
+        for other, other_factor in parts[1:]:
+            if isinstance(kernel, Sum):
+                program.steps.append(Step(Operation.ADD, last, other, factor, other_factor))
+                factor = 1.0
+            else:
+                program.steps.append(Step(Operation.MULTIPLY, last, other))
+                factor *= other_factor
+            last = len(program.steps) - 1
+        return last, factor
+    if isinstance(kernel, Constant | White):
+        program.steps.append(Step(Operation.ONE))
+        return len(program.steps) - 1, 0.0 if isinstance(kernel, White) else float(kernel.value("variance"))
+    assert isinstance(kernel, Leaf)
+    term, factor = _term(kernel, X, Z, program.derivatives)
+    program.terms.append(term)
+    program.steps.append(Step(Operation.TERM, len(program.terms) - 1))
+    return len(program.steps) - 1, factor
+
+
+def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, float]:
+    """Return the term of an elementary kernel and the factor that makes it the kernel."""
+    left, right = (points.detach().to(torch.float64) for points in (X, Z))
+    if isinstance(kernel, Linear):
+        left, right = kernel.scale(left), kernel.scale(right)
+        return Term(Profile.DOT, left, right, left.shape[1]), 1.0
+    factor = float(kernel.value("variance"))
+    if isinstance(kernel, Periodic):
+        return _periodic_term(kernel, left, right, derivatives), factor
+    assert isinstance(kernel, StationaryKernel)
+    root = kernel.distance_factor**0.5
+    left, right = kernel.scale(left) * root, kernel.scale(right) * root
+    if len(right):
+        centre = right.mean(0)  # rounding errors of distances grow with the norms
+        left, right = left - centre, right - centre
+    if isinstance(kernel, Matern):
+        profile = {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[kernel.nu]
+    else:
+        profile = Profile.RATIONAL_QUADRATIC if isinstance(kernel, RationalQuadratic) else Profile.RBF
+    alpha = float(kernel.value("alpha")) if isinstance(kernel, RationalQuadratic) else 1.0
+    return Term(profile, left, right, left.shape[1], alpha), factor
+
+
+def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
+    """Return an RBF on circles, whose squared distances are ``p = sum_k (1 - cos(a_k - b_k)) / lengthscale_k^2``.
+
+    A derivative in a period needs sums of ``(a - b) sin(a - b)``, which is a sum of four products of a function of a
+    with a function of b.
+    """
+    centre = right.mean(0) if len(right) else 0.0  # fewer turns, smaller rounding errors
+    e, f = (kernel.embed(points - centre) * 0.5**0.5 for points in (left, right))
+    inputs = e.shape[1]
+    if derivatives:
+        a, b = (
+            kernel.active(points - centre) * (2 * math.pi / kernel.value("period", points)) for points in (left, right)
+        )
+        e = torch.cat([e, a * a.sin(), a * a.cos(), a.sin(), a.cos()], 1)
+        f = torch.cat([f, b.cos(), -b.sin(), -b * b.cos(), b * b.sin()], 1)
+    return Term(Profile.RBF, e, f, inputs)
+
+
+def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
+    """Return the derivatives in everything but a leaf's variance factor."""
+    cross, more = sums.cross[: term.inputs].cpu(), sums.cross[term.inputs :].cpu()
+    if isinstance(kernel, Linear):
+        variance = kernel.value("variance").detach()
+        return {"variance": _shared(cross, variance) / variance}
+    # sum_ij S_ij (e_ik - f_jk)^2, all k at once
+    left, right = (points[:, : term.inputs].square() for points in (term.left, term.right))
+    by_square = (sums.rows @ left + sums.columns @ right).cpu() - 2 * cross
+    lengthscale = kernel.value("lengthscale").detach()
+    found = {}
+    if isinstance(kernel, Periodic):
+        by_square = by_square.view(2, -1).sum(0)
+        turned = _shared(more.view(4, -1).sum(0) / lengthscale.square(), kernel.value("period"))
+        found["period"] = -turned / kernel.value("period").detach()
+    if isinstance(kernel, RationalQuadratic):
+        found["alpha"] = torch.tensor(sums.alpha, dtype=torch.float64)
+    found["lengthscale"] = -2 * _shared(by_square, lengthscale) / lengthscale
+    return found
+
+
+def _by_variance(kernel: Leaf, share: float) -> Tensor:
+    """Return the derivative in a factor of a part whose weighted sum is ``share``."""
+    return torch.tensor(share / float(kernel.value("variance")), dtype=torch.float64)
+
+
+def _shared(by_input: Tensor, parameter: Tensor) -> Tensor:
+    """Return sums by input as derivatives of a parameter that all inputs may share."""
+    return by_input if parameter.numel() == by_input.numel() else by_input.sum(0, keepdim=True)

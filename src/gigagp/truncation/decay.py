@@ -1,0 +1,150 @@
+"""Laws with geometric tails, for series that converge geometrically."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from gigagp.errors import InvalidInputError
+from gigagp.truncation.distribution import Distribution, check_moments
+from gigagp.truncation.special import geometric_mean, geometric_variance
+
+
+class _Decay(Distribution):
+    """``P(J = minimum + k step) ~ exp(-a k)``."""
+
+    @property
+    @abstractmethod
+    def _decay(self) -> float:
+        """Return ``a``."""
+
+    def _tail(self, index: int) -> float:
+        # e^(-ak) - e^(-aK) over 1 - e^(-aK), with nothing left to cancel
+        a, n_points = self._decay, self.n_points
+        share = 1.0 if n_points is None else math.expm1(-a * (n_points - index)) / math.expm1(-a * n_points)
+        return math.exp(-a * index) * share
+
+    def _mass(self, index: int) -> float:
+        a, n_points = self._decay, self.n_points
+        return math.exp(-a * index) * math.expm1(-a) / (-1.0 if n_points is None else math.expm1(-a * n_points))
+
+    def _moments(self) -> tuple[float, float]:
+        a, n_points = self._decay, self.n_points
+        if n_points is None:
+            return geometric_mean(a) + 1 / a, geometric_variance(a) + 1 / a**2
+        return (
+            geometric_mean(a) - n_points * geometric_mean(a * n_points),
+            geometric_variance(a) - n_points**2 * geometric_variance(a * n_points),
+        )
+
+    def _index(self, level: float) -> int:
+        a, n_points = self._decay, self.n_points
+        if n_points is None:
+            return math.floor(-math.log(level) / a)
+        # level + (1 - level) e^(-aK), without the rounding of 1 - level
+        return min(math.floor(-math.log1p((1 - level) * math.expm1(-a * n_points)) / a), n_points - 1)
+
+
+def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tuple[float, int]:
+    """Return the decay and the smallest length that meet a mean exactly and a standard deviation nearly."""
+    check_moments(owner, mean, standard_deviation)
+    # sd = 1 / (2 sinh(a / 2)) gives the mean's distance from the smallest length, which has to be an integer
+    offset = 1 / math.expm1(2 * math.asinh(0.5 / standard_deviation))
+    minimum = round(mean - offset)
+    if minimum >= mean:
+        minimum = math.ceil(mean) - 1
+    if minimum < 1:
+        msg = (
+            f"from_moments of {owner}: with a standard deviation of {standard_deviation} the mean is at least "
+            f"{1 + offset:.4g}, the smallest length being 1; got a mean of {mean}. Lower standard_deviation."
+        )
+        raise InvalidInputError(msg)
+    return math.log1p(1 / (mean - minimum)), minimum
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(_Decay):
+    """``P(J) ~ exp(-rate * J)`` from ``minimum`` on: the law for series that converge geometrically.
+
+    When to use: for conjugate gradients. Rates of 0.05 to 0.1 (standard deviations of 20 to 10) and a minimum of most
+    of the wanted mean; a larger minimum costs iterations and saves variance. The variance stays moderate while the
+    error of conjugate gradients falls by more than ``exp(-rate / 2)`` an iteration.
+
+    Parameters
+    ----------
+    rate : float
+        Positive.
+    minimum : int, default 1
+    maximum : int, optional
+        None: the number of rows, where conjugate gradients end.
+    step : int, default 1
+
+    References
+    ----------
+    Potapczynski et al. (2021), "Bias-free scalable Gaussian processes via randomized truncations", eq. 17 and
+    Theorem 3, arXiv:2102.06695.
+
+    Examples
+    --------
+    >>> from gigagp.truncation import ExponentialDecay
+    >>> law = ExponentialDecay(rate=0.05, minimum=80)
+    >>> round(law.mean, 2), round(law.standard_deviation, 2)
+    (99.5, 20.0)
+    """
+
+    rate: float
+    minimum: int = 1
+    maximum: int | None = None
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate < math.inf:
+            msg = f"rate of ExponentialDecay must be a positive number; got {self.rate!r}. 0.05 is the paper's."
+            raise InvalidInputError(msg)
+        self._check_support()
+
+    @property
+    def _decay(self) -> float:
+        return self.rate * self.step
+
+    @classmethod
+    def from_moments(cls, mean: float, standard_deviation: float) -> ExponentialDecay:
+        """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
+        decay, minimum = _decay_of_moments("ExponentialDecay", mean, standard_deviation)
+        return cls(decay, minimum)
+
+
+@dataclass(frozen=True)
+class Geometric(_Decay):
+    """``P(J = minimum + k step) ~ ratio^k``: `ExponentialDecay` in other words.
+
+    Parameters
+    ----------
+    ratio : float, default 0.5
+        Between 0 and 1, both excluded: the chance to go on.
+    minimum : int, default 1
+    maximum : int, optional
+    step : int, default 1
+    """
+
+    ratio: float = 0.5
+    minimum: int = 1
+    maximum: int | None = None
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ratio, bool) or not isinstance(self.ratio, (int, float)) or not 0 < self.ratio < 1:
+            msg = f"ratio of Geometric must be above 0 and below 1; got {self.ratio!r}."
+            raise InvalidInputError(msg)
+        self._check_support()
+
+    @property
+    def _decay(self) -> float:
+        return -math.log(self.ratio)
+
+    @classmethod
+    def from_moments(cls, mean: float, standard_deviation: float) -> Geometric:
+        """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
+        decay, minimum = _decay_of_moments("Geometric", mean, standard_deviation)
+        return cls(math.exp(-decay), minimum)

@@ -1,0 +1,218 @@
+"""Laws of the random length J at which a series is cut.
+
+Every law lives on ``minimum, minimum + step, ..., maximum``. Survival functions are closed forms in float64: weights
+are their inverses, and one minus a cumulative sum has no digits left where the weights are large.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import lru_cache
+from typing import Self
+
+import torch
+
+from gigagp.errors import InvalidInputError
+
+
+class Distribution(ABC):
+    """A law of the length J of a truncated series.
+
+    Terms are counted from 1. ``minimum`` terms are always computed; where the law does not reach the end of the
+    series, what is estimated is the sum of its first ``maximum`` terms.
+
+    Attributes
+    ----------
+    minimum : int
+        Smallest length.
+    maximum : int or None
+        No length is larger. None: no bound; see `bounded`.
+    step : int
+        Distance between two lengths.
+    """
+
+    step: int
+    maximum: int | None
+
+    @property
+    @abstractmethod
+    def minimum(self) -> int:
+        """Smallest length."""
+
+    @abstractmethod
+    def _tail(self, index: int) -> float:
+        """Return P(J >= the support point of this index), 0 < index < number of points."""
+
+    @abstractmethod
+    def _mass(self, index: int) -> float:
+        """Return P(J = the support point of this index)."""
+
+    @abstractmethod
+    def _moments(self) -> tuple[float, float]:
+        """Return mean and variance of the index."""
+
+    @classmethod
+    @abstractmethod
+    def from_moments(cls, mean: float, standard_deviation: float) -> Distribution:
+        """Return the law of this kind with a wanted mean and standard deviation of J.
+
+        Lengths are integers, so that not every pair can be met: the mean comes first.
+
+        Raises
+        ------
+        InvalidInputError
+            If no law of this kind is near.
+        """
+
+    # ------------------------------------------------------------------ support
+
+    @property
+    def base(self) -> int:
+        """Length one step before the smallest: what a single-sample estimate always computes."""
+        return self.minimum - self.step
+
+    @property
+    def n_points(self) -> int | None:
+        """Number of lengths with positive probability; None where there is no maximum."""
+        return None if self.maximum is None else (self.maximum - self.minimum) // self.step + 1
+
+    @property
+    def last(self) -> int | None:
+        """Largest length with positive probability, `maximum` or a little below it; None without a maximum."""
+        n_points = self.n_points
+        return None if n_points is None else self.minimum + (n_points - 1) * self.step
+
+    def support(self) -> range:
+        """Return every length with positive probability.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no maximum.
+        """
+        return range(self.minimum, self.minimum + self._require_points() * self.step, self.step)
+
+    def bounded(self, largest: int, what: str = "the length of the series") -> Self:
+        """Return the law on lengths of at most ``largest``, normalised again.
+
+        Parameters
+        ----------
+        largest : int
+            Where the series ends, for instance the number of rows for conjugate gradients.
+        what : str
+            The meaning of ``largest``, for the message.
+
+        Raises
+        ------
+        InvalidInputError
+            If the smallest length, or a maximum that was asked for, is above it.
+        """
+        name = type(self).__name__
+        for label, value in (("minimum", self.minimum), ("maximum", self.maximum)):
+            if value is not None and value > largest:
+                msg = (
+                    f"{label} of {name} must be at most {what}, {largest}; got {value}. Choose a smaller one, or leave "
+                    "maximum None."
+                )
+                raise InvalidInputError(msg)
+        return self if self.maximum is not None else replace(self, maximum=largest)  # type: ignore[type-var]
+
+    # ------------------------------------------------------------ probabilities
+
+    def survival(self, j: int) -> float:
+        """Return ``P(J >= j)``; 1 up to the smallest length, 0 beyond the largest."""
+        index = -((self.minimum - j) // self.step)  # the next support point at or above j
+        if index <= 0:
+            return 1.0
+        n_points = self.n_points
+        return 0.0 if n_points is not None and index >= n_points else self._tail(index)
+
+    def probability(self, j: int) -> float:
+        """Return ``P(J = j)``."""
+        index, remainder = divmod(j - self.minimum, self.step)
+        n_points = self.n_points
+        if remainder or index < 0 or (n_points is not None and index >= n_points):
+            return 0.0
+        return self._mass(index)
+
+    @property
+    def mean(self) -> float:
+        """Expected length."""
+        return self.minimum + self.step * self._moments()[0]
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation of the length."""
+        return self.step * math.sqrt(max(self._moments()[1], 0.0))
+
+    def expected_longest(self, draws: int = 2) -> float:
+        """Return the mean of the longest of several independent lengths: the cost of a run that all are read from."""
+        return _expected_longest(self, draws)
+
+    def sample(self, generator: torch.Generator) -> int:
+        """Return a random length."""
+        # 1 - U is never zero, so that J is the largest length that survives it.
+        uniform = 1.0 - float(torch.rand((), generator=generator, dtype=torch.float64))
+        return self.minimum + self.step * self._index(uniform)
+
+    def _index(self, level: float) -> int:
+        """Return the largest index whose tail is at least ``level``, by bisection."""
+        low, high = 0, self._require_points() - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._tail(middle) >= level else (low, middle - 1)
+        return low
+
+    # -------------------------------------------------------------------- checks
+
+    def _require_points(self) -> int:
+        n_points = self.n_points
+        if n_points is None:
+            msg = f"{type(self).__name__} needs a maximum before it has probabilities; give one, or call bounded()."
+            raise InvalidInputError(msg)
+        return n_points
+
+    def _check_support(self) -> None:
+        name = type(self).__name__
+        check_int(self.step, "step", name, 1)
+        check_int(self.minimum, "minimum", name, 1)
+        if self.maximum is None:
+            return
+        check_int(self.maximum, "maximum", name, 1)
+        if self.maximum < self.minimum:
+            msg = (
+                f"maximum of {name} must be at least its smallest length, {self.minimum}; got {self.maximum}: there is "
+                "no length left."
+            )
+            raise InvalidInputError(msg)
+
+
+def check_int(value: object, argument: str, owner: str, least: int) -> None:
+    """Raise `InvalidInputError` unless ``value`` is an int that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        msg = f"{argument} of {owner} must be an int of at least {least}; got {value!r}."
+        raise InvalidInputError(msg)
+
+
+@lru_cache(maxsize=64)
+def _expected_longest(law: Distribution, draws: int) -> float:
+    """Return ``sum_j P(max >= j)``; the sum ends where it has no digits left to add."""
+    total, j = float(law.minimum), law.minimum + law.step
+    while True:
+        tail = law.survival(j)
+        if draws * tail * (j + law.step) < 1e-15 * total:
+            return total
+        total += law.step * (1 - (1 - tail) ** draws)
+        j += law.step
+
+
+def check_moments(owner: str, mean: float, standard_deviation: float) -> None:
+    """Raise `InvalidInputError` for moments that no law of lengths has."""
+    if not (math.isfinite(mean) and mean >= 1 and math.isfinite(standard_deviation) and standard_deviation > 0):
+        msg = (
+            f"from_moments of {owner} needs a mean of at least 1 and a positive standard_deviation; got {mean!r} and "
+            f"{standard_deviation!r}."
+        )
+        raise InvalidInputError(msg)

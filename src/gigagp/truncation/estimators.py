@@ -1,0 +1,230 @@
+"""Estimates of the sum of a series from a random number of its terms.
+
+Both are weights on the terms ``D_j`` of the series: given the length J, the estimate is ``sum_j w_j(J) D_j`` with
+``E[w_j(J)] = 1`` (Potapczynski et al. 2021, eqs. 6 and 7).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Self, TypeVar
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.truncation.distribution import Distribution
+
+#: A term of a series: a number or a tensor, whatever can be added and multiplied by a float.
+Term = TypeVar("Term", float, torch.Tensor)
+
+
+class TruncatedSeries(ABC):
+    """How the terms of a series are weighted when it is cut at a random length.
+
+    Attributes
+    ----------
+    distribution : Distribution
+        The law of the length.
+    """
+
+    distribution: Distribution
+
+    def _check_distribution(self) -> None:
+        if not isinstance(self.distribution, Distribution):
+            msg = (
+                f"distribution of {type(self).__name__} must be one of gigagp.truncation, such as "
+                f"ExponentialDecay(0.05, 80); got {self.distribution!r}."
+            )
+            raise InvalidInputError(msg)
+
+    @abstractmethod
+    def weight(self, j: int, length: int) -> float:
+        """Return the weight of the j-th term (from 1) of a series cut at ``length``; 0 beyond it."""
+
+    def bounded(self, largest: int, what: str = "the length of the series") -> Self:
+        """Return the same with the law bounded; see `Distribution.bounded`."""
+        return replace(self, distribution=self.distribution.bounded(largest, what))  # type: ignore[type-var]
+
+    def coefficients(self, length: int) -> dict[int, float]:
+        """Return the weights of the partial sums that the estimate is made of.
+
+        The estimate is ``sum_i c_i S_i`` with ``S_i`` the sum of the first i terms. Increments are between
+        consecutive lengths of the law, so that a step larger than 1 leaves nothing out.
+
+        Parameters
+        ----------
+        length : int
+            One that the law can give.
+
+        Returns
+        -------
+        dict of int to float
+            By number of terms, ascending; partial sums that are not needed, and the empty one, are left out. The
+            coefficients add up to 1 if that includes the empty one.
+        """
+        law = self.distribution
+        if law.probability(length) == 0:
+            msg = f"length must be one that {law!r} can give; got {length!r}."
+            raise InvalidInputError(msg)
+        points = [law.base, *range(law.base + law.step, length + 1, law.step)]
+        weights = [1.0, *(self.weight(j, length) for j in points[1:]), 0.0]
+        found = {point: here - after for point, here, after in zip(points, weights, weights[1:], strict=False)}
+        return {point: value for point, value in found.items() if value != 0 and point > 0}
+
+    def estimate(self, partial_sum: Callable[[int], Term], length: int) -> Term:
+        """Return the estimate from the partial sums of the series.
+
+        Parameters
+        ----------
+        partial_sum : callable
+            From a number of terms to their sum, a float or a tensor; called once for each that is needed, ascending.
+        length : int
+            Drawn from the law, independently of the series.
+        """
+        terms = [partial_sum(point) * value for point, value in self.coefficients(length).items()]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+
+@dataclass(frozen=True)
+class RussianRoulette(TruncatedSeries):
+    """Keep every term up to J, each divided by the chance that it was reached.
+
+    When to use: where the terms before the last come for free, as in conjugate gradients.
+
+    Parameters
+    ----------
+    distribution : Distribution
+    trust_convergence : bool, default False
+        True: where conjugate gradients converge before J, return the converged solution without weights, as the
+        authors' code does. Its variance is smaller, and it is biased: those draws should be larger than the solution
+        by what the shorter ones lack. Only to reproduce that code.
+
+    References
+    ----------
+    Potapczynski et al. (2021), arXiv:2102.06695, eq. 6.
+    """
+
+    distribution: Distribution
+    trust_convergence: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_distribution()
+
+    def weight(self, j: int, length: int) -> float:
+        """Return ``1 / P(J >= j)`` for terms that were reached."""
+        return 1 / self.distribution.survival(j) if j <= length else 0.0
+
+
+@dataclass(frozen=True)
+class SingleSample(TruncatedSeries):
+    """Keep the terms that are always computed, and those of the last step divided by the chance of that step.
+
+    When to use: where each partial sum is a computation of its own, as over the number of random features.
+
+    Parameters
+    ----------
+    distribution : Distribution
+        ``OneOverJ(base, maximum, step)`` for random features.
+
+    References
+    ----------
+    Potapczynski et al. (2021), arXiv:2102.06695, eqs. 7 and 20.
+    """
+
+    distribution: Distribution
+
+    def __post_init__(self) -> None:
+        self._check_distribution()
+
+    def weight(self, j: int, length: int) -> float:
+        """Return 1 up to the law's base, ``1 / P(J = length)`` within the last step, 0 between."""
+        law = self.distribution
+        if j <= law.base:
+            return 1.0
+        return 1 / law.probability(length) if length - law.step < j <= length else 0.0
+
+
+def russian_roulette(terms: Iterable[Term], distribution: Distribution, length: int) -> Term:
+    """Return ``sum_{j <= length} D_j / P(J >= j)``, an unbiased estimate of the sum of all terms.
+
+    Parameters
+    ----------
+    terms : iterable of float or Tensor
+        ``D_1, D_2, ...``; no more than ``length`` of them are taken, so that they may be computed as they are asked
+        for. A series that ends sooner goes on with zeros.
+    distribution : Distribution
+        Law of the length.
+    length : int
+        Drawn from it, independently of the terms.
+    """
+    return _weighted_sum(terms, RussianRoulette(distribution), length)
+
+
+def single_sample(terms: Iterable[Term], distribution: Distribution, length: int) -> Term:
+    """Return the first terms and ``sum D_j / P(J = length)`` over the last step, unbiased for the sum of all terms.
+
+    Where a partial sum costs less than all of its terms, `SingleSample.estimate` needs three partial sums only.
+
+    Parameters
+    ----------
+    terms : iterable of float or Tensor
+    distribution : Distribution
+    length : int
+        As for `russian_roulette`.
+    """
+    return _weighted_sum(terms, SingleSample(distribution), length)
+
+
+def _weighted_sum(terms: Iterable[Term], kind: TruncatedSeries, length: int) -> Term:
+    if kind.distribution.probability(length) == 0:
+        msg = f"length must be one that {kind.distribution!r} can give; got {length!r}."
+        raise InvalidInputError(msg)
+    total: Term | None = None
+    for j, term in enumerate(islice(terms, length), start=1):
+        weight = kind.weight(j, length)
+        if weight == 0:
+            continue
+        total = term * weight if total is None else total + term * weight
+    if total is None:
+        msg = "terms must hold at least one term of the series; got none that has a weight."
+        raise InvalidInputError(msg)
+    return total
+
+
+def russian_roulette_variance(terms: Sequence[float], distribution: Distribution) -> float:
+    """Return the exact variance of `russian_roulette` for a series of known terms.
+
+    ``sum_j D_j (D_j + 2 sum_{k > j} D_k) / P(J >= j) - (sum_j D_j)^2``; terms that the law never reaches are no part
+    of what is estimated.
+    """
+    reached = [(term, distribution.survival(j)) for j, term in enumerate(terms, start=1)]
+    reached = [(term, survival) for term, survival in reached if survival > 0]
+    rest, total = 0.0, []
+    for term, survival in reversed(reached):
+        # The same sum with every weight less 1: what the terms that are always computed would cancel out.
+        total.append(term * (term + 2 * rest) * (1 / survival - 1))
+        rest += term
+    return math.fsum(total)
+
+
+def single_sample_variance(terms: Sequence[float], distribution: Distribution) -> float:
+    """Return the exact variance of `single_sample` for a series of known terms.
+
+    ``sum_J I_J^2 / P(J) - (sum_J I_J)^2`` over the increments ``I_J`` between consecutive lengths of the law.
+    """
+    law = distribution
+    increments, j = [], law.base
+    while j < len(terms) and law.probability(j + law.step) > 0:
+        increments.append((math.fsum(terms[max(j, 0) : j + law.step]), law.probability(j + law.step)))
+        j += law.step
+    mean = math.fsum(increment for increment, _ in increments)
+    # P(J) (I_J / P(J) - mean)^2: the lengths beyond the series have increment zero.
+    beyond = max(0.0, 1 - math.fsum(probability for _, probability in increments))
+    return math.fsum(p * (increment / p - mean) ** 2 for increment, p in increments) + beyond * mean**2
