@@ -31,6 +31,14 @@ class MatrixWeights:
         return self.matrix[rows, columns]
 
 
+@dataclass(frozen=True)
+class Same(MatrixWeights):
+    """The same answer whatever is asked for."""
+
+    def __call__(self, rows: slice, columns: slice) -> Tensor:
+        return self.matrix
+
+
 class EngineUnderTest:
     """An engine, called in this process with CPU tensors."""
 
@@ -78,7 +86,7 @@ def _to_cuda(argument: Any) -> Any:
     if isinstance(argument, LowRankWeights):
         return LowRankWeights(argument.left.cuda(), argument.right.cuda())
     if isinstance(argument, MatrixWeights):
-        return MatrixWeights(argument.matrix.cuda())
+        return type(argument)(argument.matrix.cuda())
     return argument
 
 

@@ -431,7 +431,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Returns
         -------
         Estimate
-            ``value`` and ``standard_error``; exact inference has standard error 0.
+            ``value`` and ``standard_error``; exact inference has standard error 0. With inference.ComputationAware and
+            SparseVariational the value is their lower bound, and the log marginal likelihood is at least that.
         """
         check_is_fitted(self)
         return self.posterior_.log_marginal_likelihood(generator_from(random_state))

@@ -103,6 +103,7 @@ def test_memory_of_a_product_is_linear_in_the_rows():
         matrix = KernelMatrix(Matern(1.5), points(n, 2), 0.1, memory_budget=2**22)
         with largest_tensor() as spy:
             product = actions.kernel_product(matrix)
+            assert matrix.entries_computed == n * n  # every entry once, however many actions there are
             actions.kernel_product_at(matrix, product)
             actions.kernel_gradient(matrix, product)
         sizes.append(spy.elements)

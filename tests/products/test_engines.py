@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines import BUDGET, MAKERS, MatrixWeights, parameters
+from engines import BUDGET, MAKERS, MatrixWeights, Same, parameters
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.kernels import RBF, Matern
 from gigagp.products import LowRankWeights
@@ -406,6 +406,12 @@ def test_refused_products(engine, arguments, words):
 def test_refused_gradients(engine, left, right, words):
     with pytest.raises(InvalidInputError, match=words):
         engine.gradient(ALL["matern32"], X8, X8, LowRankWeights(left, right), symmetric=False)
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (5, 8), (8, 8, 1), (8,)])
+def test_refused_tiles_of_weights(engine, shape):
+    with pytest.raises(InvalidInputError, match=r"weights\(.*\) of .* of shape \(8, 8\); got"):
+        engine.gradient(ALL["matern32"], X8, X8, Same(torch.ones(shape).double()), symmetric=False)
 
 
 def test_an_unbound_kernel_is_refused(engine):

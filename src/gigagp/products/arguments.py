@@ -49,6 +49,19 @@ def check_weights(engine: str, weights: Weights, X: Tensor, Z: Tensor) -> None:
         raise InvalidInputError(msg)
 
 
+def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: Tensor) -> Tensor:
+    """Return one tile of weights; raise `InvalidInputError` unless it has its shape and is where X is."""
+    tile = weights(rows, columns)
+    shape = (rows.stop - rows.start, columns.stop - columns.start)
+    if tile.shape != shape or tile.device != X.device or not tile.is_floating_point():
+        msg = (
+            f"weights({rows}, {columns}) of {engine} must be floating-point numbers on {X.device} of shape {shape}; "
+            f"got {tile.dtype} on {tile.device} of shape {tuple(tile.shape)}."
+        )
+        raise InvalidInputError(msg)
+    return tile
+
+
 def _check_finite(name: str, points: Tensor) -> None:
     """Raise at NaN or infinity, which a distance could turn into an ordinary covariance."""
     if not bool(torch.isfinite(points.detach().sum())) and not bool(torch.isfinite(points).all()):

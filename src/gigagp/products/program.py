@@ -242,7 +242,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     left, right = (points.detach().to(torch.float64) for points in (X, Z))
     if isinstance(kernel, Linear):
         left, right = kernel.scale(left), kernel.scale(right)
-        return Term(Profile.DOT, left, right, left.shape[1]), 1.0
+        return Term(Profile.DOT, left, left if Z is X else right, left.shape[1]), 1.0
     factor = float(kernel.value("variance"))
     if isinstance(kernel, Periodic):
         return _periodic_term(kernel, left, right, derivatives), factor
@@ -257,7 +257,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     else:
         profile = Profile.RATIONAL_QUADRATIC if isinstance(kernel, RationalQuadratic) else Profile.RBF
     alpha = float(kernel.value("alpha")) if isinstance(kernel, RationalQuadratic) else 1.0
-    return Term(profile, left, right, left.shape[1], alpha), factor
+    return Term(profile, left, left if Z is X else right, left.shape[1], alpha), factor
 
 
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:

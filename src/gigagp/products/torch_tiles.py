@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.kernels import Kernel
 from gigagp.memory import require
-from gigagp.products.arguments import check_points, check_vectors, check_weights
+from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.engine import Weights
 from gigagp.products.tiles import tiles_of
 
@@ -98,7 +98,8 @@ class TorchTiles:
         side = self._side(kernel, X, budget)
         for rows in _ranges(X.shape[0], side):
             for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
-                tiles.accumulate(rows, columns, weights(rows, columns), 2.0 if symmetric and rows != columns else 1.0)
+                A = read_weights(self.name, weights, rows, columns, X)
+                tiles.accumulate(rows, columns, A, 2.0 if symmetric and rows != columns else 1.0)
         return tiles.gradient()
 
 

@@ -7,9 +7,8 @@ float64 from the end of a walk on; nothing depends on the order in which instanc
 
 Points are stored one coordinate after the other, shape (coordinates, points), zero-padded so that no load needs a mask.
 What is in capitals is known at compile time: there is a new compilation for every new tree of kernels and number of
-inputs, but none for new hyperparameters. ``data`` holds, for the left and for the right points, coordinates, what is to
-be added to them, and squared norms (for each term), and then the numbers of `triton_tiles`; n and m are their padded
-counts. A step is (operation, a, b, profile, method, first coordinate, coordinates together, single ones, chunk).
+inputs, but none for new hyperparameters. ``data`` is that of `triton_packing.Packed`, n and m are padded counts, and a
+step is (operation, a, b, profile, method, first coordinate, coordinates together, single ones, chunk).
 """
 # mypy: ignore-errors
 # (Triton compiles these functions; they are no Python that a type checker could follow.)
@@ -20,7 +19,9 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
+from gigagp.kernels import distances
 from gigagp.products.program import Operation, Profile
+from gigagp.products.triton_packing import Method
 
 RBF = tl.constexpr(Profile.RBF.value)
 MATERN_12 = tl.constexpr(Profile.MATERN_12.value)
@@ -30,14 +31,13 @@ DOT = tl.constexpr(Profile.DOT.value)
 TERM = tl.constexpr(Operation.TERM.value)
 ADD = tl.constexpr(Operation.ADD.value)
 MULTIPLY = tl.constexpr(Operation.MULTIPLY.value)
-#: How a term's argument is computed, in the order of `triton_packing.Method`.
-DIFFERENCES, TWO_PART_DIFFERENCES, PRODUCTS, TF32_PRODUCTS, SPLIT_PRODUCTS, WIDENED_SPLIT_PRODUCTS = (
-    tl.constexpr(number) for number in range(6)
-)
-#: What is stored for each step in ``numbers``: alpha, floor, a_factor, b_factor and d kernel / d value.
+TWO_PART_DIFFERENCES = tl.constexpr(Method.TWO_PART_DIFFERENCES.value)
+TF32_PRODUCTS = tl.constexpr(Method.TF32_PRODUCTS.value)
+SPLIT_PRODUCTS = tl.constexpr(Method.SPLIT_PRODUCTS.value)
+#: Numbers of a step in ``data[6]``: alpha, floor, a_factor, b_factor and the number in d kernel / d value.
 NUMBERS = tl.constexpr(5)
 #: Larger squared distances are cut: every profile is zero there, and infinity times zero would be NaN.
-FARTHEST = tl.constexpr(1e30)
+FARTHEST = tl.constexpr(distances.FARTHEST)
 #: Smaller ones are raised: the root is far below one rounding of 1, and division by it stays finite.
 NEAREST = tl.constexpr(1e-30)
 

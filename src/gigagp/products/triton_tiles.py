@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.memory import require
-from gigagp.products.arguments import check_points, check_vectors, check_weights
+from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Operation, Profile, Program, TermSums, compile_kernel, supports
 from gigagp.products.torch_tiles import _ranges
@@ -189,7 +189,8 @@ class TritonTiles:
             side = max(min(WEIGHTS_SIDE, int((budget / (4 * X.element_size())) ** 0.5)), 64)
             for rows in _ranges(X.shape[0], side):
                 for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
-                    found = _gradient(kernel, X[rows], Z[columns], weights(rows, columns), None, symmetric=False)
+                    A = read_weights(self.name, weights, rows, columns, X)
+                    found = _gradient(kernel, X[rows], Z[columns], A, None, symmetric=False)
                     multiple = 2.0 if symmetric and rows != columns else 1.0
                     for name, value in found.items():
                         total[name] += multiple * value
