@@ -8,7 +8,7 @@ import torch
 from engines import BUDGET
 from gigagp.errors import MemoryBudgetError
 from gigagp.kernels import RBF, Linear, Matern, RationalQuadratic
-from gigagp.products import LowRankWeights, TorchTiles, native_tiles, select, tiles, torch_tiles
+from gigagp.products import LowRankWeights, TorchTiles, blocks, native_tiles, select, tiles
 from helpers import all_kernels, largest_tensor, points, reference_block, relative_error
 
 ALL = all_kernels()
@@ -83,6 +83,6 @@ def test_closed_forms_are_used_where_they_exist():
 
 
 def test_ranges_cover_everything_once():
-    found = torch.cat([torch.arange(100)[part] for part in torch_tiles._ranges(100, 32)])
+    found = torch.cat([torch.arange(100)[part] for part in blocks.ranges(100, 32)])
     assert torch.equal(found, torch.arange(100))
-    assert [part.start for part in torch_tiles._ranges(100, 32, start=64)] == [64, 96]
+    assert [part.start for part in blocks.ranges(100, 32, start=64)] == [64, 96]

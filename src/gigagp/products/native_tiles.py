@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -13,7 +12,8 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.memory import require
-from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
+from gigagp.products.arguments import check_points, check_vectors, check_weights
+from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Profile, Program, TermSums, compile_kernel, supports
 
@@ -88,7 +88,7 @@ class NativeTiles:
         out = X.new_empty(X.shape[0], V.shape[1])
         # What grows with the rows: embedded points twice (packed too), and float64 sums.
         row_bytes = 16 * (2 * _width(kernel, X) + V.shape[1] + 1)
-        for rows in [slice(None)] if symmetric else _ranges(X.shape[0], max(budget // row_bytes, 1024)):
+        for rows in [slice(None)] if symmetric else ranges(X.shape[0], max(budget // row_bytes, 1024)):
             left = X[rows]
             program = compile_kernel(kernel, left, left if symmetric else Z)
             dtype = _working_dtype(program, X.dtype)
@@ -137,19 +137,18 @@ class NativeTiles:
         if isinstance(weights, LowRankWeights):
             right = X if symmetric else Z
             return self._gradient(kernel, X, right, weights.left, weights.right, symmetric=symmetric)
-        total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in kernel.parameters().items()}
         side = max(min(WEIGHTS_SIDE, int((budget / X.element_size()) ** 0.5)), 64)
-        for rows in _ranges(X.shape[0], side):
-            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
-                A = read_weights(self.name, weights, rows, columns, X)
-                found = self._gradient(kernel, X[rows], Z[columns], A, None, symmetric=False)
-                multiple = 2.0 if symmetric and rows != columns else 1.0
-                for name, value in found.items():
-                    total[name] += multiple * value
-        return total
+        return gradient_by_blocks(self.name, self._gradient, kernel, X, Z, weights, side, symmetric=symmetric)
 
     def _gradient(
-        self, kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None, *, symmetric: bool
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        Z: Tensor,
+        left: Tensor,
+        right: Tensor | None = None,
+        *,
+        symmetric: bool = False,
     ) -> dict[str, Tensor]:
         program = compile_kernel(kernel, X, X if symmetric else Z, derivatives=True)
         dtype = X.dtype
@@ -197,8 +196,3 @@ def _width(kernel: Kernel, X: Tensor) -> int:
 
 def _threads(entries: int) -> int:
     return max(1, min(torch.get_num_threads(), entries // ENTRIES_A_THREAD))
-
-
-def _ranges(n: int, size: int, start: int = 0) -> Iterator[slice]:
-    for first in range(start, n, size):
-        yield slice(first, min(first + size, n))

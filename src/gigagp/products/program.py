@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ class Term:
     inputs: int
     alpha: float = 1.0
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """Bound of the squared norms of a pair of points; rounding errors of distances are this times epsilon."""
         if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):

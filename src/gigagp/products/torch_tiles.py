@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
+from gigagp.products.blocks import ranges
 from gigagp.products.engine import Weights
 from gigagp.products.tiles import tiles_of
 
@@ -58,8 +58,8 @@ class TorchTiles:
         # over tiles is in float64 also for float32 tiles: it would lose a digit more.
         mirrored = Z is X
         total = torch.zeros(X.shape[0], V.shape[1], dtype=torch.float64, device=X.device)
-        for rows in _ranges(X.shape[0], side):
-            for columns in _ranges(Z.shape[0], side, start=rows.start if mirrored else 0):
+        for rows in ranges(X.shape[0], side):
+            for columns in ranges(Z.shape[0], side, start=rows.start if mirrored else 0):
                 tile = tiles.evaluate(rows, columns)
                 total[rows] += tile @ V[columns]
                 if mirrored and rows != columns:
@@ -77,8 +77,8 @@ class TorchTiles:
         tiles = tiles_of(kernel, X, Z)
         side = self._side(kernel, X, budget)
         whole = X.new_empty(X.shape[0], Z.shape[0])
-        for rows in _ranges(X.shape[0], side):
-            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
+        for rows in ranges(X.shape[0], side):
+            for columns in ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
                 tile = tiles.evaluate(rows, columns).mul_(tiles.factor)
                 if symmetric and rows == columns:  # a matrix product rounds the two halves differently
                     tile = tile.triu() + tile.triu(1).T
@@ -96,14 +96,8 @@ class TorchTiles:
         check_weights(self.name, weights, X, Z)
         tiles = tiles_of(kernel, X, Z)
         side = self._side(kernel, X, budget)
-        for rows in _ranges(X.shape[0], side):
-            for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
+        for rows in ranges(X.shape[0], side):
+            for columns in ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
                 A = read_weights(self.name, weights, rows, columns, X)
                 tiles.accumulate(rows, columns, A, 2.0 if symmetric and rows != columns else 1.0)
         return tiles.gradient()
-
-
-def _ranges(n: int, size: int, start: int = 0) -> Iterator[slice]:
-    """Iterate over slices that cover start..n; starts that are multiples of size give the same grid."""
-    for first in range(start, n, size):
-        yield slice(first, min(first + size, n))

@@ -13,10 +13,10 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.memory import require
-from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
+from gigagp.products.arguments import check_points, check_vectors, check_weights
+from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Operation, Profile, Program, TermSums, compile_kernel, supports
-from gigagp.products.torch_tiles import _ranges
 from gigagp.products.triton_packing import (
     FEW,
     MOST_COORDINATES,
@@ -134,10 +134,10 @@ class TritonTiles:
         # What grows with the rows: embedded points (float64 and packed twice), and float64 sums.
         row_bytes = 24 * (2 * X.shape[1] * sum(1 for _ in kernel.leaves()) + MOST_VECTORS)
         with _on(X.device):
-            for rows in _ranges(n, max(budget // row_bytes, 1024)):
+            for rows in ranges(n, max(budget // row_bytes, 1024)):
                 program = compile_kernel(kernel, X[rows], Z)
                 packed = self._packed(program, rows.stop - rows.start, Z.shape[0], X)
-                for group in _ranges(s, MOST_VECTORS):
+                for group in ranges(s, MOST_VECTORS):
                     found = _multiply(packed, V[:, group]).mul_(program.factor)
                     out[rows, group] = found[: rows.stop - rows.start].to(X.dtype)
         return out
@@ -185,16 +185,8 @@ class TritonTiles:
         with _on(X.device):
             if isinstance(weights, LowRankWeights):
                 return _gradient(kernel, X, Z, weights.left, weights.right, symmetric=symmetric)
-            total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in kernel.parameters().items()}
             side = max(min(WEIGHTS_SIDE, int((budget / (4 * X.element_size())) ** 0.5)), 64)
-            for rows in _ranges(X.shape[0], side):
-                for columns in _ranges(Z.shape[0], side, start=rows.start if symmetric else 0):
-                    A = read_weights(self.name, weights, rows, columns, X)
-                    found = _gradient(kernel, X[rows], Z[columns], A, None, symmetric=False)
-                    multiple = 2.0 if symmetric and rows != columns else 1.0
-                    for name, value in found.items():
-                        total[name] += multiple * value
-        return total
+            return gradient_by_blocks(self.name, _gradient, kernel, X, Z, weights, side, symmetric=symmetric)
 
     def _packed(self, program: Program, n: int, m: int, like: Tensor) -> Packed:
         interpreted = _kernels().INTERPRETED
@@ -217,7 +209,7 @@ class _GradientWeights:
 
 
 def _gradient(
-    kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None, *, symmetric: bool
+    kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None = None, *, symmetric: bool = False
 ) -> dict[str, Tensor]:
     """Return the gradient for weights ``left @ right.T``, or ``left`` (n, m)."""
     n, m = X.shape[0], Z.shape[0]
