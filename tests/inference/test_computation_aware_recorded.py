@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp import actions, solvers
+import gigagp
+from gigagp import GPRegressor, actions, solvers
 from gigagp.errors import InvalidInputError
+from gigagp.gradients import Pathwise
+from gigagp.inference import Iterative
 from gigagp.inference.computation_aware import RecordingMatrix
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Matern
@@ -131,3 +134,55 @@ def test_repeated_and_empty_products_do_no_harm():
     assert matrix.actions()[0].shape == (150, 3)
     with pytest.raises(InvalidInputError, match="capacity of RecordingMatrix must be at least 1"):
         recording(capacity=0)
+
+
+MANY = points(700, 2, seed=8)  # more rows than the clusters that a solution is cut into, or nothing is left uncomputed
+MANY_Y = draw_targets(KERNEL, MANY, 0.05)
+EXACT = dense_posterior(KERNEL, MANY, MANY_Y, X_NEW, 0.05)
+
+
+def budgeted(aware, max_epochs=3):
+    solver = solvers.ConjugateGradients(tolerance=1e-9, max_epochs=max_epochs, preconditioner=None)
+    settings = Iterative(solver, Pathwise(n_probes=16), computational_uncertainty=aware)
+    estimator = GPRegressor(
+        KERNEL, settings, optimizer=None, mean="zero", noise_variance=0.05, standardize=False, random_state=0
+    )
+    return estimator.fit(MANY.numpy(), MANY_Y[:, 0].numpy())
+
+
+@pytest.mark.filterwarnings("ignore::gigagp.errors.SolverWarning")
+def test_the_option_of_iterative_inference_keeps_the_variance_above_the_exact_one(tmp_path):
+    exact = EXACT.covariance.diagonal().sqrt().numpy()
+    aware = budgeted(True)
+    mean, std = aware.predict(X_NEW.numpy(), return_std=True)
+    assert (std >= exact - 1e-9).all()
+    assert std.mean() > 1.05 * exact.mean()
+    samples = budgeted(False, max_epochs=300).predict(X_NEW.numpy(), return_std=True)[1]  # as good as samples can be
+    assert not (samples >= exact - 1e-9).all()
+    assert "what ConjugateGradients multiplied in 3 epochs" in aware.solver_
+    assert "budget_spent" in aware.describe()
+    aware.save(tmp_path / "model.gp")
+    loaded = gigagp.load(tmp_path / "model.gp")
+    assert loaded.describe() == aware.describe()
+    for before, after in zip((mean, std), loaded.predict(X_NEW.numpy(), return_std=True), strict=True):
+        torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before), rtol=1e-11, atol=1e-12)
+
+
+def test_where_the_solve_converges_the_option_keeps_the_mean_and_stays_above_the_variance():
+    mean, std = budgeted(True, max_epochs=300).predict(X_NEW.numpy(), return_std=True)
+    # directions with a share of the curvature below 3e-10 are taken for repetitions: the root of that is the error
+    torch.testing.assert_close(torch.from_numpy(mean), EXACT.mean[:, 0], rtol=5e-5, atol=5e-5)
+    exact = EXACT.covariance.diagonal().sqrt().numpy()
+    assert (std >= exact - 1e-9).all()
+    assert std.mean() < 1.05 * exact.mean()
+
+
+def test_memory_bounds_what_is_remembered():
+    model = Model(KERNEL, ZeroMean(), torch.as_tensor(0.05, **F64))
+    assert RecordingMatrix(model, TrainingTable(X, Y, ZeroMean(), 2**30)).capacity == 1024
+    assert RecordingMatrix(model, TrainingTable(X, Y, ZeroMean(), 2**20)).capacity == 2**20 // (4 * 16 * 150)
+
+
+def test_the_option_is_a_bool():
+    with pytest.raises(InvalidInputError, match="computational_uncertainty of Iterative must be a bool"):
+        Iterative(computational_uncertainty="yes")

@@ -12,6 +12,7 @@ from gigagp.errors import InvalidInputError, SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
+from gigagp.inference.computation_aware import ComputationAwarePosterior, RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
@@ -63,6 +64,12 @@ class Iterative:
     final_tolerance : float or None, default None
         Relative residual of the last solve, the one that predictions are made of. None: the solver's own; with
         ``solver="auto"`` what keeps the residual below a twentieth of the noise, at 0.01 at most.
+    computational_uncertainty : bool, default False
+        Predict from everything that the last solve has multiplied with H, and from its solution cut into clusters of
+        rows (one epoch more), as computation-aware inference does: variances then hold what the solve left undone and
+        are never below the exact ones, and cost no sampling error. For solves that stop early on a budget
+        (``max_epochs`` of the solver); where they converge, the plain posterior is sharper. Takes 16 bytes a row and
+        remembered column, up to 1,280 columns, and float64 or float32 products only (not ``dtype="mixed"``'s).
     """
 
     solver: Solver | Literal["auto"] = "auto"
@@ -70,6 +77,7 @@ class Iterative:
     warm_start: bool | Literal["previous", "subspace"] = True
     n_samples: int = 64
     final_tolerance: float | None = None
+    computational_uncertainty: bool = False
 
     def __post_init__(self) -> None:
         if self.solver != "auto" and not isinstance(self.solver, Solver):
@@ -86,6 +94,9 @@ class Iterative:
             raise InvalidInputError(msg)
         if self.final_tolerance is not None and not self.final_tolerance > 0:
             msg = f"final_tolerance of Iterative must be positive or None; got {self.final_tolerance!r}."
+            raise InvalidInputError(msg)
+        if not isinstance(self.computational_uncertainty, bool):
+            msg = f"computational_uncertainty of Iterative must be a bool; got {self.computational_uncertainty!r}."
             raise InvalidInputError(msg)
 
     def resolve(self) -> Iterative:
@@ -105,7 +116,8 @@ class Iterative:
         """Return one line for people."""
         resolved = self.resolve()
         warm = resolved.warm_start or "none"
-        return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm})"
+        aware = ", computational uncertainty" if self.computational_uncertainty else ""
+        return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm}{aware})"
 
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -297,12 +309,13 @@ class IterativeObjective(TableObjective):
         """Return the posterior that the last step's solutions are; None without pathwise probes."""
         return self._current
 
-    def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior:
-        """Solve once more at ``model`` and return the posterior that the solutions are.
+    def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior | ComputationAwarePosterior:
+        """Solve once more at ``model`` and return the posterior that the solutions are, or the products behind them.
 
         Training's own probes serve again (and their solutions as a start) where they are pathwise, frozen and enough.
         """
-        matrix, table = self._matrix(model), self.table
+        table, aware = self.table, self.settings.computational_uncertainty
+        matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
         probes = self._probes
         reusable = (
             isinstance(probes, PathwiseProbes)
@@ -324,6 +337,10 @@ class IterativeObjective(TableObjective):
         solver = self._final_solver(matrix, right_hand_sides)
         solved = self._solve(solver, matrix, right_hand_sides)
         self._warn_of_unfinished_solves()
+        if isinstance(matrix, RecordingMatrix):
+            matrix.add_blocks(solved.nearest[0])
+            note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
+            return matrix.posterior(note, solved.record)
         return PathwisePosterior(
             model, table, *solved.nearest, solved.coefficients, probes.prior, solver, final_solve=solved.record
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
+from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 
@@ -42,7 +44,9 @@ class ComputationAwarePosterior(Posterior):
     bound : float or None
         The evidence lower bound, where it is known.
     note : str
-        Why there are fewer actions than asked for.
+        Why there are fewer actions than asked for, or where they are from.
+    final_solve : SolveRecord or None
+        What the solve did whose products are the actions.
     """
 
     kind = "computation-aware"
@@ -59,13 +63,14 @@ class ComputationAwarePosterior(Posterior):
         noise: Tensor,
         bound: float | None = None,
         note: str = "",
+        final_solve: SolveRecord | None = None,
     ) -> None:
         self.model, self.table, self.actions = model, table, actions
         self.X, self.budget = table.X, table.budget
         self.factor, self.weights, self.noise = factor, weights, noise
         self.coefficients = coefficients.to(self.X)
         self.target_solutions = actions.combine(weights).to(self.X)
-        self.bound, self.note = bound, note
+        self.bound, self.note, self.final_solve = bound, note, final_solve
 
     @property
     def n_actions(self) -> int:
@@ -172,7 +177,8 @@ class ComputationAwarePosterior(Posterior):
         tensors |= {"coefficients": self.coefficients, "noise": self.noise}
         tensors |= {f"actions.{name}": value for name, value in self.actions.state().items()}
         form = next(name for name, item in _ACTIONS.items() if type(self.actions) is item)
-        return tensors, {"actions": form, "bound": self.bound, "note": self.note}
+        solve = None if self.final_solve is None else asdict(self.final_solve)
+        return tensors, {"actions": form, "bound": self.bound, "note": self.note, "final_solve": solve}
 
     @classmethod
     def from_state(
@@ -197,4 +203,5 @@ class ComputationAwarePosterior(Posterior):
             tensors["noise"],
             header["bound"],
             header["note"],
+            None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),
         )

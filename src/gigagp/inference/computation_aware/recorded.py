@@ -8,6 +8,8 @@ directions, blocks, a preconditioner's columns, the check of the residual) is an
     solution = solver.solve(matrix, right_hand_sides)        # any solver, any budget
     matrix.add_blocks(solution.value[:, :n_targets])         # one epoch: the solution cut into clusters of rows
     posterior = matrix.posterior("5 epochs")                 # never surer than the exact one
+
+`Iterative(computational_uncertainty=True)` does this with its last solve.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import Index
+from gigagp.optimization.history import SolveRecord
 from gigagp.preconditioners.clusters import clustered_into
 
 #: Directions whose share of the largest curvature ``s'Hs`` is below this (times the number of directions, in units of
 #: rounding) are repetitions of others.
 _REPEATED = 1e3
+#: Columns that are remembered where nobody says otherwise.
+_CAPACITY = 1024
 #: Parts of a solution that are multiplied together.
 _PARTS = 16
 
@@ -39,9 +44,9 @@ class RecordingMatrix(KernelMatrix):
     ----------
     model : Model
     table : TrainingTable
-    capacity : int, default 1024
+    capacity : int or None, default None
         Most columns to remember; 16 bytes a row and column. Of a product that does not fit only the leading columns are
-        kept (the targets'), and then nothing.
+        kept (the targets'), and then nothing. None: 1024, or what a quarter of the table's memory budget holds.
 
     Attributes
     ----------
@@ -49,8 +54,10 @@ class RecordingMatrix(KernelMatrix):
         Columns remembered.
     """
 
-    def __init__(self, model: Model, table: TrainingTable, capacity: int = 1024) -> None:
+    def __init__(self, model: Model, table: TrainingTable, capacity: int | None = None) -> None:
         super().__init__(model.kernel, table.X, model.noise_variance, memory_budget=table.budget)
+        if capacity is None:
+            capacity = max(1, min(_CAPACITY, table.budget // (4 * 16 * self.n)))
         if capacity < 1:
             msg = f"capacity of RecordingMatrix must be at least 1; got {capacity!r}."
             raise InvalidInputError(msg)
@@ -144,13 +151,15 @@ class RecordingMatrix(KernelMatrix):
         mix = vectors[:, kept] / values[kept].sqrt()
         return S @ mix, image @ mix
 
-    def posterior(self, note: str = "") -> ComputationAwarePosterior:
+    def posterior(self, note: str = "", final_solve: SolveRecord | None = None) -> ComputationAwarePosterior:
         """Return the posterior conditioned on everything that was multiplied.
 
         Parameters
         ----------
         note : str
             Which solver left these actions, for `ComputationAwarePosterior.note`.
+        final_solve : SolveRecord or None
+            What it did.
         """
         model, table = self.model, self.table
         S, image = self.actions()
@@ -166,4 +175,5 @@ class RecordingMatrix(KernelMatrix):
             noise,
             found.terms().elbo,
             note,
+            final_solve,
         )
