@@ -2,8 +2,8 @@
 
     python benchmarks/mixed_precision.py --data ../shared/data --table pol
 
-Each is `GPRegressor(inference=Iterative())` with all defaults: fit on all training rows of a split and prediction of all
-test rows, one after the other in one process. ``--tiles`` keeps the kernel matrix out of memory, so that every product
+Each is `GPRegressor(inference=Iterative())` with all defaults: fit on the training rows of a split and prediction of
+all test rows, one after the other in one process. ``--tiles`` keeps the kernel matrix out of memory, so that every product
 computes its entries.
 """
 
@@ -61,8 +61,8 @@ def main() -> None:
         ratio = float(results[0]["cpu_seconds"]) / float(row["cpu_seconds"])  # type: ignore[arg-type]
         print(
             f"{dtype:8s} RMSE {row['rmse']:.5f}, log-likelihood {row['log_likelihood']:.5f}, "
-            f"{row['cpu_seconds']:.1f} CPU s ({ratio:.2f} times faster), {row['seconds']:.1f} wall, {row['evaluations']} evaluations, "
-            f"{row['epochs']:.0f} epochs, {row['engine']}",
+            f"{row['cpu_seconds']:.1f} CPU s ({ratio:.2f} times faster), {row['seconds']:.1f} wall, "
+            f"{row['evaluations']} evaluations, {row['epochs']:.0f} epochs, {row['engine']}",
             flush=True,
         )
     if arguments.json is not None:
