@@ -3,7 +3,7 @@
     python benchmarks/mixed_precision.py --data ../shared/data --table pol
 
 Each is `GPRegressor(inference=Iterative())` with all defaults: fit on the training rows of a split and prediction of
-all test rows, one after the other in one process. ``--tiles`` keeps the kernel matrix out of memory, so that every product
+all test rows, one after the other in one process. ``--tiles`` keeps the kernel matrix out of memory: every product
 computes its entries.
 """
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.leaf import Leaf, ParameterLike
 from gigagp.random import standard_normal
 
@@ -43,6 +44,10 @@ class Constant(Leaf):
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return nothing: a constant has no randomness."""
+        return {}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return nothing: a constant has no randomness."""
         return {}
 
@@ -99,6 +104,10 @@ class Linear(Leaf):
         """Return random slopes; they serve in products, where the kernel itself has no exact features."""
         n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
         return {"normal": standard_normal(n_frequencies, n_active, generator=generator)}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index."""
+        return {"normal": numbers.normal(self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the values of random linear functions."""

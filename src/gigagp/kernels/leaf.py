@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.base import Kernel
 
 #: What a constructor takes for a hyperparameter.
@@ -230,9 +231,37 @@ class Leaf(Kernel):
         """
         raise self._without_spectrum()
 
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the base randomness of some frequencies by their index, by the kernel's spectral density itself.
+
+        What `draw_frequencies` returns with ``law="joint"``, for any few of very many frequencies.
+
+        Raises
+        ------
+        InvalidInputError
+            Here: a kernel with a spectrum has to write this to be used with frequencies that are not kept.
+        """
+        raise self._without_spectrum()
+
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return amplitude and phase of every row and frequency; broadcastable to (n, m), phase None for zero."""
         raise self._without_spectrum()
+
+    @property
+    def n_active(self) -> int:
+        """Number of inputs that the kernel looks at.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is not bound to data and does not say which.
+        """
+        if self._columns is not None:
+            return len(self._columns)
+        if self._n_inputs is None:
+            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
+            raise InvalidInputError(msg)
+        return self._n_inputs
 
     def _without_spectrum(self) -> InvalidInputError:
         return InvalidInputError(

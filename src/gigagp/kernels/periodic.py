@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import Leaf, ParameterLike
 from gigagp.random import standard_normal
@@ -93,6 +94,10 @@ class Periodic(Leaf):
         """Return normal frequencies on the circles."""
         n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
         return {"normal": standard_normal(n_frequencies, 2 * n_active, generator=generator)}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index."""
+        return {"normal": numbers.normal(2 * self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the square root of the variance, and points on the circles times frequencies."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import Leaf, ParameterLike
 from gigagp.kernels.profiles import matern_profile
@@ -93,6 +94,11 @@ class StationaryKernel(Leaf):
         tail, weight = tail_probabilities(n_frequencies, generator, balanced=law == "balanced")
         return {"normal": normal, "tail": tail, "weight": weight}
 
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index, from the spectral density itself."""
+        weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
+        return {"normal": numbers.normal(self.n_active), "tail": numbers.uniform(1), "weight": weight}
+
     @abstractmethod
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
@@ -155,9 +161,16 @@ class RBF(StationaryKernel):
         g = p.neg_().exp_()
         return g, g.neg(), None
 
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index; no tail: the normal draws are frequencies already."""
+        weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
+        return {"normal": numbers.normal(self.n_active), "weight": weight}
+
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return normal draws: a direction, and the length that a chi-square of as many degrees as inputs leaves."""
         normal = draw["normal"]
+        if "tail" not in draw:
+            return normal
         squared_length = 2.0 * upper_gamma_quantile(draw["tail"], torch.tensor(0.5 * normal.shape[1]))
         return normal / normal.norm(dim=1, keepdim=True) * squared_length.sqrt()
 
