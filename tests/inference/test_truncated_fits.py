@@ -104,3 +104,28 @@ def test_what_cannot_work_is_refused():
 def test_a_budget_below_the_lengths_is_warned_of():
     with pytest.warns(SolverWarning, match="12 of 13 linear solves of this fit stopped before their tolerance"):
         fitted(ExponentialDecay(1e-4, 8), max_epochs=9, tolerance=0.5)
+
+
+def test_the_default_optimizer_averages_what_random_lengths_do_to_the_gradient(monkeypatch):
+    """Steps that trust each gradient follow the noise: the control."""
+    inputs = points(600, 3)
+    targets = draw_targets(kernels.RBF([0.8, 1.5, 3.0]), inputs, 0.05)[:, 0].numpy()
+    inputs = inputs.numpy()
+
+    def loss(seed):
+        """Return nats below the optimum."""
+        solver = solvers.ConjugateGradients(preconditioner=None, truncation=ExponentialDecay(0.1, 15))
+        method = inference.Iterative(solver, gradients.Hutchinson(8), warm_start=False, n_samples=4)
+        gp = GPRegressor(kernels.RBF(), method, random_state=seed).fit(inputs, targets)
+        same = GPRegressor(gp.kernel_, inference.Exact(), None, noise_variance=gp.noise_variance_)
+        return best - same.fit(inputs, targets).log_marginal_likelihood().value
+
+    best = GPRegressor(kernels.RBF(), inference.Exact()).fit(inputs, targets).log_marginal_likelihood().value
+    assert max(loss(seed) for seed in range(2)) < 3
+    monkeypatch.setattr(type(method_objective()), "deterministic", True)
+    assert max(loss(seed) for seed in range(2)) > 3
+
+
+def method_objective():
+    table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**30)
+    return inference.Iterative().objective(table, generator())

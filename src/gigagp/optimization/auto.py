@@ -23,12 +23,16 @@ from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import FisherObjective, Objective
 from gigagp.optimization.prior import WeakPrior
-from gigagp.optimization.quasi_newton import QuasiNewton, minimise
+from gigagp.optimization.quasi_newton import Evaluate, Metric, QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
 
 _DAMPING = 1e-3
 _MAX_DAMPING = 1e6
+#: With noisy gradients the k-th step, from 0, is divided by k plus this. The subset's optimum is a good start, of whose
+#: error about ``4 / (steps + 4)`` is left, and the first steps must not throw it away: with 1 in the place of 4 two of
+#: three fits to the table of `Auto._average` ended 5 and 7 nats below the optimum, now 1.5, 0.7 and 1.8.
+_FIRST_GAIN = 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class Auto:
         steps there cost a fraction of one on all rows, and leave two or three for those. 0: never.
     polish_steps : int, default 10
         Most gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
+    noisy_steps : int, default 30
+        Gradients on all rows in place of the polish where probes or lengths of solves are drawn anew at each: steps in the
+        subset's metric, divided by their number, which averages the noise out.
     subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
         Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
     n_probes : int, default 8
@@ -67,6 +74,7 @@ class Auto:
     subset_steps: int = 15
     middle_size: int = 8000
     polish_steps: int = 10
+    noisy_steps: int = 30
     subset_tolerance: float = 5e-4
     polish_tolerance: float = 1e-3
     n_probes: int = 8
@@ -82,8 +90,8 @@ class Auto:
         if self.middle_size < 0 or self.middle_size == 1:
             msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."
             raise InvalidInputError(msg)
-        if self.subset_steps < 1 or self.polish_steps < 0 or self.n_probes < 1:
-            msg = "subset_steps and n_probes of Auto must be at least 1 and polish_steps at least 0."
+        if min(self.subset_steps, self.noisy_steps, self.n_probes) < 1 or self.polish_steps < 0:
+            msg = "subset_steps, noisy_steps and n_probes of Auto must be at least 1 and polish_steps at least 0."
             raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
@@ -210,6 +218,8 @@ class Auto:
             value = None if evaluation.value is None else (prior.penalty(x) - evaluation.value) / n
             return value, (prior.gradient(x) - gradient) / n
 
+        if not objective.deterministic:
+            return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage)
         settings = QuasiNewton(
             steps=self.polish_steps - 1,
             tolerance=self.polish_tolerance,
@@ -221,3 +231,30 @@ class Auto:
             return trace.stop(space, vector, space.decode(vector), stage)
         # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
         return space.decode(vector + step)
+
+    def _average(
+        self,
+        evaluate: Evaluate,
+        metric: Metric,
+        space: ParameterSpace,
+        vector: torch.Tensor,
+        trace: Trace,
+        stage: str,
+    ) -> Model:
+        """Fisher scoring with noisy gradients: steps divided by their number (Robbins and Monro 1951).
+
+        With the inverse information as metric these gains are those of least asymptotic variance. Line searches and
+        quasi-Newton updates would follow the noise: with CG cut at about 20 iterations they ended 4 to 55 nats below
+        the optimum of 1,500 rows.
+        """
+        best: torch.Tensor = vector
+        for k in range(self.noisy_steps):
+            outcome = evaluate(vector)
+            if outcome is None:
+                return trace.stop(space, vector, space.decode(best), stage)
+            step = -metric(outcome[1]) / (k + _FIRST_GAIN)
+            best, vector = (
+                vector,
+                vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300)),
+            )
+        return space.decode(vector)

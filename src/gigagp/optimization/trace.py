@@ -96,6 +96,18 @@ class Trace:
         self.last_sound = model
         return evaluation, gradient
 
+    def record(self, objective: Objective, model: Model, step: Step) -> None:
+        """Record and show a step that an optimizer has evaluated by itself, in parts too large for one vector."""
+        log, nothing = self._log_of(objective), torch.zeros(0, dtype=torch.float64)
+        found = None if log is None else log.replay(nothing, model)
+        if found is not None:
+            step = found[0]
+            self.history.resume_after(step)
+        elif log is not None:
+            log.record(nothing, nothing, step)
+        self.history.append(step)
+        self._show(step)
+
     def _log_of(self, objective: Objective) -> EvaluationLog | None:
         return self.log if self.log is not None and self.log.objective is objective else None
 

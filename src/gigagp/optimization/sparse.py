@@ -1,0 +1,397 @@
+"""Ascent whose steps and state touch only what was sampled: for objectives with more numbers than a step may look at."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, warn
+from gigagp.model import Model
+from gigagp.optimization.history import Step, natural_values
+from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.trace import Trace, in_range
+
+#: Times that a fit looks back at what it has done: history, best state, divergence, checkpoint.
+_REPORTS = 50
+
+
+@dataclass(frozen=True)
+class SampledEvaluation:
+    """An unbiased estimate of an objective and of its gradient in the entries that a sample touches.
+
+    Attributes
+    ----------
+    value : float
+    index : Tensor of shape (w,), int64
+        Touched rows of the parameter arrays; different ones.
+    gradient : dict of str to Tensor
+        For each array that moves, of shape (w, ...).
+    hyperparameters : dict of str to Tensor
+        Gradient in natural units; empty where they were not asked for.
+    """
+
+    value: float
+    index: Tensor
+    gradient: dict[str, Tensor]
+    hyperparameters: dict[str, Tensor]
+
+
+@runtime_checkable
+class SampledObjective(Protocol):
+    """What `SparseAdaGrad` asks for beside `gigagp.optimization.Objective`."""
+
+    @property
+    def n_observations(self) -> int:
+        """Rows times targets."""
+        ...
+
+    def begin(self, model: Model) -> Model:
+        """Make the parameter arrays at their start; return the model in which only what can be learned is left free."""
+        ...
+
+    def learned_names(self, model: Model) -> tuple[str, ...]:
+        """Return the hyperparameters whose gradient it has."""
+        ...
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return the parameter arrays; they are moved in place."""
+        ...
+
+    def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
+        """Draw a sample and evaluate it."""
+        ...
+
+    def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
+        """Take note of what has been added to the touched entries."""
+        ...
+
+    def refresh(self) -> None:
+        """Compute anew what was updated along with the arrays: they were changed elsewhere, or rounding has added up."""
+        ...
+
+    def settle(self, model: Model) -> None:
+        """Do what comes once, after the last step."""
+        ...
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what further samples depend on."""
+        ...
+
+    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take over a snapshot."""
+        ...
+
+
+@dataclass(frozen=True)
+class SparseAscent:
+    """What `SparseAdaGrad` and `SparseSGD` share; use one of those.
+
+    Parameters
+    ----------
+    learning_rate : float
+    steps : int
+    final_share : float
+        Learning rate of the last step as a share of the first; it falls exponentially.
+    hyper_learning_rate : float
+        Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
+    hyper_start : float
+        Share of the steps that pass before the hyperparameters move.
+    """
+
+    learning_rate: float = 0.1
+    steps: int = 10_000
+    final_share: float = 0.01
+    hyper_learning_rate: float = 1e-3
+    hyper_start: float = 0.1
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            msg = f"learning_rate of {owner} must be positive and finite; got {self.learning_rate!r}."
+            raise InvalidInputError(msg)
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            msg = f"steps of {owner} must be an int of at least 1; got {self.steps!r}."
+            raise InvalidInputError(msg)
+        if not 0 < self.final_share <= 1:
+            msg = f"final_share of {owner} must be a share of learning_rate, above 0 and at most 1; got {self.final_share!r}."
+            raise InvalidInputError(msg)
+        if not 0 <= self.hyper_learning_rate < 1:
+            msg = f"hyper_learning_rate of {owner} must be 0 or a small positive number; got {self.hyper_learning_rate!r}."
+            raise InvalidInputError(msg)
+        if not 0 <= self.hyper_start <= 1:
+            msg = f"hyper_start of {owner} must be a share of the steps, from 0 to 1; got {self.hyper_start!r}."
+            raise InvalidInputError(msg)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 1, as a share of the first."""
+        return self.final_share ** ((step - 1) / max(self.steps - 1, 1))
+
+    @abstractmethod
+    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
+        """Return the step for the learning rate 1, and add to what is accumulated at the touched entries."""
+
+    @abstractmethod
+    def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return what is accumulated, at the start."""
+
+    def run(self, objective: Any, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the model after the last step, or the best one before a divergence.
+
+        Raises
+        ------
+        InvalidInputError
+            If the objective is not one of sampled parts.
+        """
+        if not isinstance(objective, SampledObjective):
+            msg = (
+                f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine; use "
+                '"auto", Adam or LBFGS with this inference.'
+            )
+            raise InvalidInputError(msg)
+        return _Run(self, objective, model, trace).go()
+
+
+@dataclass(frozen=True)
+class SparseAdaGrad(SparseAscent):
+    """AdaGrad that touches only what a step sampled (Duchi, Hazan and Singer 2011); the optimizer of Evans and Nair 2020.
+
+    Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that is
+    not sampled costs nothing, so neither a step nor its state depends on how many there are.
+
+    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
+    another number of steps.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.1
+        The largest first step of any number, in units of its prior standard deviation.
+    steps : int, default 10000
+    final_share : float, default 0.01
+        Learning rate of the last step as a share of the first; it falls exponentially.
+    hyper_learning_rate : float, default 1e-3
+        Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
+    hyper_start : float, default 0.1
+        Share of the steps that pass before the hyperparameters move.
+    epsilon : float, default 1e-10
+        Added to the roots.
+
+    References
+    ----------
+    https://jmlr.org/papers/v12/duchi11a.html; Evans and Nair 2020, "Quadruply stochastic Gaussian processes",
+    arXiv:2006.03015, section 6 (its rates are 0.1 and 1e-5).
+    """
+
+    epsilon: float = 1e-10
+
+    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
+        """Return the gradient over the root of accumulated squares."""
+        assert accumulated is not None
+        squares = accumulated[index] + gradient.square()
+        accumulated[index] = squares
+        return gradient / (squares.sqrt() + self.epsilon)
+
+    def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return zeros."""
+        return {name: torch.zeros_like(value) for name, value in arrays.items()}
+
+
+@dataclass(frozen=True)
+class SparseSGD(SparseAscent):
+    """Plain stochastic gradient ascent that touches only what a step sampled; it keeps no state.
+
+    When to use: to study convergence. Its learning rate has to fit the problem: below two over the largest curvature.
+
+    Parameters
+    ----------
+    learning_rate, steps, final_share, hyper_learning_rate, hyper_start
+        As for `SparseAdaGrad`.
+    """
+
+    learning_rate: float = 1e-4
+
+    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
+        """Return the gradient."""
+        return gradient
+
+    def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+
+class _Run:
+    """One run: the arrays with their state, Adam on the hyperparameters, and the look back now and then."""
+
+    def __init__(self, settings: SparseAscent, objective: SampledObjective, model: Model, trace: Trace) -> None:
+        self.settings, self.objective, self.trace = settings, objective, trace
+        self.model = objective.begin(model)
+        names = objective.learned_names(self.model) if settings.hyper_learning_rate > 0 else ()
+        # what is not learned here stays as the start has it
+        self.space = ParameterSpace(self.model, "log")
+        chosen = [label.split("[")[0] in names for label in self.space.labels]
+        self.moving = torch.tensor(chosen, dtype=torch.float64)
+        self.vector = self.space.encode(self.model)
+        self.first, self.second = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
+        self.arrays = objective.arrays()
+        self.accumulated = settings.start_state(self.arrays)
+        self.step = self.hyper_steps = 0
+        self.values: list[float] = []
+        self.norm = 0.0
+        # the first window's values (mean, standard error), the best window's mean, and the state that it ended in
+        self.reference: tuple[float, float] | None = None
+        self.best_value = -math.inf
+        self.best: tuple[Tensor, dict[str, Tensor]] | None = None
+        self.every = max(1, settings.steps // _REPORTS)
+
+    def go(self) -> Model:
+        self.trace.meter.start(self.settings.steps, type(self.settings).__name__)
+        self._resume()
+        while True:
+            if self.step % self.every == 0 and not self._look_back():
+                return self.model
+            if self.step == self.settings.steps:
+                break
+            self.step += 1
+            if not self._take_step():
+                return self._stop("the estimate or its gradient is not finite")
+        self.objective.settle(self.model)
+        return self.model
+
+    def _take_step(self) -> bool:
+        settings, share = self.settings, self.settings.rate(self.step)
+        learns = bool(self.moving.any()) and self.step > settings.hyper_start * settings.steps
+        found = self.objective.sample(self.model, hyperparameters=learns)
+        if not math.isfinite(found.value):
+            return False
+        changes, total = {}, 0.0
+        for name, gradient in found.gradient.items():
+            total += float(gradient.double().square().sum())
+            direction = settings.direction(gradient, self.accumulated.get(name), found.index)
+            changes[name] = direction.mul_(settings.learning_rate * share)
+        if not math.isfinite(total):
+            return False
+        for name, change in changes.items():
+            self.arrays[name].index_add_(0, found.index, change)
+        self.objective.moved(found, changes)
+        if learns and not self._move_hyperparameters(found.hyperparameters, share):
+            return False
+        self.values.append(found.value)
+        self.norm = math.sqrt(total) / self.objective.n_observations
+        return True
+
+    def _move_hyperparameters(self, by_name: dict[str, Tensor], share: float) -> bool:
+        zeros = {name: torch.zeros_like(value) for name, value in self.model.parameters().items()}
+        gradient = self.space.pull_back({**zeros, **by_name}, self.vector) * self.moving
+        if not bool(torch.isfinite(gradient).all()):
+            return False
+        self.hyper_steps += 1
+        self.first.lerp_(gradient, 0.1)
+        self.second.lerp_(gradient.square(), 0.001)
+        corrected = (self.second / (1 - 0.999**self.hyper_steps)).sqrt() + 1e-12
+        rate = self.settings.hyper_learning_rate * share
+        self.vector = self.vector + rate * (self.first / (1 - 0.9**self.hyper_steps)) / corrected
+        self.model = self.space.decode(self.vector)
+        return in_range(self.model)
+
+    # Looking back ---------------------------------------------------------------------------------------------------
+
+    def _look_back(self) -> bool:
+        """Record what the last window gave, remember it if it is the best, and stop if the fit diverges."""
+        values = torch.tensor(self.values, dtype=torch.float64)
+        mean = float(values.mean()) if len(values) else None
+        self._record(mean)
+        self.values = []
+        if mean is None:
+            self._remember(-math.inf)
+            return True
+        error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
+        if self.reference is None:
+            self.reference = mean, error
+        # The start is as good as knowing nothing, so a fit that stands clearly below its first steps runs away.
+        start, start_error = self.reference
+        slack = 4 * (error + start_error) + 0.1 * abs(start)
+        if mean < start - slack and len(values) > 1:
+            self._stop(f"the bound, now {mean:.4g}, fell far below where it began, {start:.4g}")
+            return False
+        if mean >= self.best_value:
+            self._remember(mean)
+        self.objective.refresh()
+        return True
+
+    def _remember(self, value: float) -> None:
+        if self.best is None:
+            self.best = self.vector.clone(), {name: array.clone() for name, array in self.arrays.items()}
+        else:
+            self.best = self.vector.clone(), self.best[1]
+            for name, array in self.arrays.items():
+                self.best[1][name].copy_(array)
+        self.best_value = value
+
+    def _stop(self, cause: str) -> Model:
+        """Go back to the best state and warn."""
+        if self.best is None or (self.best_value == -math.inf and self.step <= 1):
+            msg = (
+                f"The first step of the fit failed: {cause}. Give start values nearer to the data's scale, or a larger "
+                "noise_variance."
+            )
+            raise NonFiniteError(msg)
+        self.vector, kept = self.best
+        for name, array in self.arrays.items():
+            array.copy_(kept[name])
+        self.model = self.space.decode(self.vector)
+        self.objective.refresh()
+        self.objective.settle(self.model)
+        self.trace.stopped = True
+        warn(
+            f"The fit stopped at step {self.step} of {self.settings.steps}: {cause}. The best state before it was kept. Use a "
+            f"smaller learning_rate of {type(self.settings).__name__} (now {self.settings.learning_rate:g}).",
+            FitWarning,
+        )
+        return self.model
+
+    def _record(self, mean: float | None) -> None:
+        tensors, header = self.objective.snapshot()
+        numbers = [self.step, self.hyper_steps, *(self.reference or (math.nan, math.nan)), self.best_value, self.norm]
+        state = {
+            "last": self.vector,
+            "first": self.first,
+            "second": self.second,
+            "numbers": torch.tensor(numbers, dtype=torch.float64),
+            "values": torch.tensor(self.values, dtype=torch.float64),
+            **{f"array.{name}": value for name, value in self.arrays.items()},
+            **{f"accumulated.{name}": value for name, value in self.accumulated.items()},
+            **{f"objective.{name}": value for name, value in tensors.items()},
+            **{f"header.{name}": torch.tensor(float(value)).double() for name, value in header.items()},
+        }
+        if self.best is not None:
+            state["best"] = self.best[0]
+            state |= {f"best.{name}": value for name, value in self.best[1].items()}
+        self.trace.keep(self.objective, **state)
+        values = natural_values(self.model)
+        step = Step("sparse", self.trace.history.elapsed(), mean, self.norm, values)
+        self.trace.record(self.objective, self.model, step)
+
+    def _resume(self) -> None:
+        kept = self.trace.resume(self.objective, self.space)
+        if kept is None:
+            return
+        self.vector, self.first, self.second = (kept[name].clone() for name in ("last", "first", "second"))
+        step, hyper_steps, start, start_error, self.best_value, self.norm = kept["numbers"].tolist()
+        self.step, self.hyper_steps, self.values = int(step), int(hyper_steps), kept["values"].tolist()
+        self.reference = None if math.isnan(start) else (start, start_error)
+        self.model = self.space.decode(self.vector)
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+
+        for mine, theirs in ((self.arrays, part("array.")), (self.accumulated, part("accumulated."))):
+            for name, array in mine.items():
+                array.copy_(theirs[name])
+        if "best" in kept:
+            self.best = kept["best"], {name: value.to(self.arrays[name]) for name, value in part("best.").items()}
+        header = {name: float(value) for name, value in part("header.").items()}
+        self.objective.restore(self.model, part("objective."), header)
