@@ -25,13 +25,13 @@ COMMON = [
     "-Wno-uninitialized",  # GCC 12 about its own header
     "-Wno-maybe-uninitialized",
 ]
-#: function that returns the kernels, and the flags of its instruction set
-VARIANTS = {"baseline_kernels": []}
+#: beginning of the names of the functions that return the kernels, and the flags of their instruction set
+VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []
 if platform.machine().lower() in {"x86_64", "amd64"}:
     VARIANTS |= {
-        "avx2_kernels": ["-march=x86-64-v3"],
-        "avx512_kernels": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+        "avx2": ["-march=x86-64-v3"],
+        "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
     MACROS.append(("GIGAGP_X86_VARIANTS", None))
 
@@ -40,12 +40,12 @@ class BuildVariants(build_ext):
     """Compile the tile kernels with flags of their own, and link them into the module."""
 
     def build_extension(self, ext: Pybind11Extension) -> None:
-        """Compile every variant of tiles.cpp, then the rest as usual."""
-        for function, flags in VARIANTS.items():
+        """Compile every variant of tiles.cpp and grid.cpp, then the rest as usual."""
+        for name, flags in VARIANTS.items():
             ext.extra_objects += self.compiler.compile(
-                [f"{HERE}/tiles.cpp"],
-                output_dir=str(Path(self.build_temp) / function),
-                macros=[("GIGAGP_KERNELS", function), *MACROS],
+                [f"{HERE}/tiles.cpp", f"{HERE}/grid.cpp"],
+                output_dir=str(Path(self.build_temp) / name),
+                macros=[("GIGAGP_KERNELS", f"{name}_kernels"), ("GIGAGP_GRID_KERNELS", f"{name}_grid_kernels"), *MACROS],
                 include_dirs=[HERE],
                 extra_postargs=[*COMMON, *flags],
             )
@@ -56,7 +56,7 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "gigagp.products._native",
-            [f"{HERE}/module.cpp"],
+            [f"{HERE}/module.cpp", f"{HERE}/grid_module.cpp"],
             depends=[str(path) for path in sorted(Path(HERE).iterdir())],
             define_macros=MACROS,
             extra_compile_args=COMMON,

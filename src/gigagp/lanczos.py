@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -105,6 +106,7 @@ def log_determinant(
     max_steps: int | None = None,
     generator: torch.Generator | None = None,
     truncation: Distribution | TruncatedSeries | None = None,
+    starts: torch.Tensor | None = None,
 ) -> Estimate:
     """Estimate ``log det H``.
 
@@ -116,7 +118,7 @@ def log_determinant(
     Parameters
     ----------
     operator : LinearOperator
-        Symmetric positive definite in the dot product.
+        Self-adjoint and positive definite in its inner product.
     preconditioner : "auto", recipe, Preconditioner or None
         As for `gigagp.solvers.ConjugateGradients`.
     n_probes : int, default 16
@@ -156,9 +158,14 @@ def log_determinant(
             raise InvalidInputError(msg)
     check_choice(preconditioner, "log_determinant")
     generator = own_generator(generator)
-    series = None if truncation is None else _bounded(truncation, operator.n, max_steps)
+    series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
     built = build(preconditioner, operator, generator)
-    if built is None:
+    if starts is not None:
+        probes = starts
+    elif built is None:
+        if operator.dimension != operator.n:
+            msg = f"starts of log_determinant must be given for a {type(operator).__name__} without a preconditioner."
+            raise InvalidInputError(msg)
         probes = standard_normal(
             operator.n, n_probes, generator=generator, dtype=operator.dtype, device=operator.device
         )
@@ -166,10 +173,10 @@ def log_determinant(
         probes = built.sample(n_probes, generator)
     quadrature = Quadrature(operator, probes, built)
     if series is None:
-        values = _to_the_error(quadrature, operator.n, max_steps or _MAX_STEPS)
+        values = _to_the_error(quadrature, operator.dimension, max_steps or _MAX_STEPS)
     else:
-        lengths = [series.distribution.sample(generator) for _ in range(n_probes)]
-        values = operator.n * _truncated(quadrature, series, lengths)
+        lengths = [series.distribution.sample(generator) for _ in range(probes.shape[1])]
+        values = operator.dimension * _truncated(quadrature, series, lengths)
     total = float(values.mean()) + (0.0 if built is None else built.log_determinant())
     return Estimate(total, _standard_error(values))
 
@@ -209,6 +216,67 @@ def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[in
         factors = torch.tensor([wanted[column][steps] for column in columns.tolist()], dtype=torch.float64)
         values[columns] += factors * quadrature.values(steps, columns)
     return values
+
+
+@dataclass(frozen=True)
+class Tridiagonal:
+    """What Lanczos has found: ``H Q = Q T`` but for the last column.
+
+    Attributes
+    ----------
+    vectors : Tensor of shape (n, k)
+        ``Q``, orthonormal in the operator's inner product.
+    diagonal, off_diagonal : Tensor of shape (k,) and (k - 1,)
+        Of ``T``.
+    """
+
+    vectors: torch.Tensor
+    diagonal: torch.Tensor
+    off_diagonal: torch.Tensor
+
+    def dense(self) -> torch.Tensor:
+        """Return ``T``, shape (k, k)."""
+        return torch.diag(self.diagonal) + torch.diag(self.off_diagonal, 1) + torch.diag(self.off_diagonal, -1)
+
+
+def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown: float = 1e-8) -> Tridiagonal:
+    """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
+
+    With a `gigagp.operators.KernelMatrix` it is Algorithm 5 of Yadav et al. (2021), with a
+    `gigagp.operators.grid.GridOperator` its Algorithm 7: one product a step.
+
+    Parameters
+    ----------
+    operator : LinearOperator
+    start : Tensor of shape (n, 1)
+        The first direction, of any length but zero.
+    steps : int
+        Most columns.
+    breakdown : float
+        Stop once a new direction is shorter than this share of the largest diagonal entry: nothing is left of the
+        Krylov space but rounding.
+
+    References
+    ----------
+    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (its pseudo-code with the misprints mended).
+    """
+    current = start / operator.inner(start, start).sqrt()
+    vectors, diagonal, off_diagonal = [current], [], []
+    while True:
+        product = operator @ vectors[-1]
+        diagonal.append(operator.inner(vectors[-1], product))
+        if len(vectors) == steps:
+            break
+        known = torch.cat(vectors, 1)
+        for _ in range(2):  # twice is enough (Giraud et al. 2005)
+            product = product - known @ operator.inner(known, product.expand_as(known))[:, None]
+        length = operator.inner(product, product).clamp_min(0).sqrt()
+        if not bool(length > breakdown * torch.cat(diagonal).max()):
+            break
+        off_diagonal.append(length)
+        vectors.append(product / length)
+    none = start.new_zeros(0)
+    return Tridiagonal(torch.cat(vectors, 1), torch.cat(diagonal), torch.cat(off_diagonal) if off_diagonal else none)
 
 
 def _standard_error(values: torch.Tensor) -> float:

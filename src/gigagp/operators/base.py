@@ -21,6 +21,13 @@ class LinearOperator(ABC):
     n: int
     dtype: torch.dtype
     device: torch.device
+    #: a positive number that no eigenvalue is below, where one is known
+    floor: float | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the space; less than ``n`` where vectors are held with more numbers than they have freedoms."""
+        return self.n
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from gigagp.optimization.history import History, SolveRecord, Step
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.sparse import SparseAdaGrad, SparseSGD
 from gigagp.optimization.subset_start import SubsetStart
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Objective",
     "ParameterSpace",
     "SolveRecord",
+    "SparseAdaGrad",
+    "SparseSGD",
     "Step",
     "SubsetStart",
 ]

@@ -18,6 +18,8 @@ from gigagp.optimization.trace import Trace, in_range
 
 #: Times that a fit looks back at what it has done: history, best state, divergence, checkpoint.
 _REPORTS = 50
+#: Samples at the start, which later ones are compared with, and windows in a row below it that end a fit.
+_PILOTS, _PATIENCE = 8, 3
 
 
 @dataclass(frozen=True)
@@ -70,20 +72,8 @@ class SampledObjective(Protocol):
         """Take note of what has been added to the touched entries."""
         ...
 
-    def refresh(self) -> None:
-        """Compute anew what was updated along with the arrays: they were changed elsewhere, or rounding has added up."""
-        ...
-
     def settle(self, model: Model) -> None:
         """Do what comes once, after the last step."""
-        ...
-
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what further samples depend on."""
-        ...
-
-    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
         ...
 
 
@@ -241,15 +231,19 @@ class _Run:
         self.step = self.hyper_steps = 0
         self.values: list[float] = []
         self.norm = 0.0
-        # the first window's values (mean, standard error), the best window's mean, and the state that it ended in
-        self.reference: tuple[float, float] | None = None
+        #: mean and standard error of estimates at the start
+        self.start = math.nan, math.nan
+        #: windows in a row whose mean was far below it
+        self.below = 0
+        #: the best window's mean, and the state that it ended in
         self.best_value = -math.inf
-        self.best: tuple[Tensor, dict[str, Tensor]] | None = None
+        self.best = self.vector, {name: array.clone() for name, array in self.arrays.items()}
         self.every = max(1, settings.steps // _REPORTS)
 
     def go(self) -> Model:
-        self.trace.meter.start(self.settings.steps, type(self.settings).__name__)
-        self._resume()
+        self.trace.meter.start(self.settings.steps // self.every + 1, type(self.settings).__name__)
+        if not self._resume():
+            self._look_at_start()
         while True:
             if self.step % self.every == 0 and not self._look_back():
                 return self.model
@@ -299,51 +293,45 @@ class _Run:
 
     # Looking back ---------------------------------------------------------------------------------------------------
 
+    def _look_at_start(self) -> None:
+        found = [self.objective.sample(self.model, hyperparameters=False).value for _ in range(_PILOTS)]
+        pilots = torch.tensor(found, dtype=torch.float64)
+        if not bool(torch.isfinite(pilots).all()):
+            msg = (
+                "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a larger "
+                "noise_variance."
+            )
+            raise NonFiniteError(msg)
+        self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
+
     def _look_back(self) -> bool:
-        """Record what the last window gave, remember it if it is the best, and stop if the fit diverges."""
+        """Record what the last window gave, remember it if it is the best; return False where the fit has diverged."""
         values = torch.tensor(self.values, dtype=torch.float64)
         mean = float(values.mean()) if len(values) else None
         self._record(mean)
         self.values = []
         if mean is None:
-            self._remember(-math.inf)
             return True
         error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        if self.reference is None:
-            self.reference = mean, error
-        # The start is as good as knowing nothing, so a fit that stands clearly below its first steps runs away.
-        start, start_error = self.reference
-        slack = 4 * (error + start_error) + 0.1 * abs(start)
-        if mean < start - slack and len(values) > 1:
-            self._stop(f"the bound, now {mean:.4g}, fell far below where it began, {start:.4g}")
+        # Knowing nothing is where a fit starts: one that stays clearly below that runs away.
+        start, start_error = self.start
+        far_below = mean < start - 4 * (error + start_error) - 0.1 * abs(start)
+        self.below = self.below + 1 if far_below else 0
+        if self.below >= _PATIENCE or (far_below and self.step == self.settings.steps):
+            self._stop(f"the bound, now {mean:.4g}, stays far below where it began, {start:.4g}")
             return False
-        if mean >= self.best_value:
-            self._remember(mean)
-        self.objective.refresh()
-        return True
-
-    def _remember(self, value: float) -> None:
-        if self.best is None:
-            self.best = self.vector.clone(), {name: array.clone() for name, array in self.arrays.items()}
-        else:
-            self.best = self.vector.clone(), self.best[1]
+        if mean >= max(self.best_value, start):
+            self.best_value, self.best = mean, (self.vector, self.best[1])
             for name, array in self.arrays.items():
                 self.best[1][name].copy_(array)
-        self.best_value = value
+        return True
 
     def _stop(self, cause: str) -> Model:
         """Go back to the best state and warn."""
-        if self.best is None or (self.best_value == -math.inf and self.step <= 1):
-            msg = (
-                f"The first step of the fit failed: {cause}. Give start values nearer to the data's scale, or a larger "
-                "noise_variance."
-            )
-            raise NonFiniteError(msg)
         self.vector, kept = self.best
         for name, array in self.arrays.items():
             array.copy_(kept[name])
         self.model = self.space.decode(self.vector)
-        self.objective.refresh()
         self.objective.settle(self.model)
         self.trace.stopped = True
         warn(
@@ -354,44 +342,28 @@ class _Run:
         return self.model
 
     def _record(self, mean: float | None) -> None:
-        tensors, header = self.objective.snapshot()
-        numbers = [self.step, self.hyper_steps, *(self.reference or (math.nan, math.nan)), self.best_value, self.norm]
-        state = {
-            "last": self.vector,
-            "first": self.first,
-            "second": self.second,
-            "numbers": torch.tensor(numbers, dtype=torch.float64),
-            "values": torch.tensor(self.values, dtype=torch.float64),
-            **{f"array.{name}": value for name, value in self.arrays.items()},
-            **{f"accumulated.{name}": value for name, value in self.accumulated.items()},
-            **{f"objective.{name}": value for name, value in tensors.items()},
-            **{f"header.{name}": torch.tensor(float(value)).double() for name, value in header.items()},
-        }
-        if self.best is not None:
-            state["best"] = self.best[0]
-            state |= {f"best.{name}": value for name, value in self.best[1].items()}
+        numbers = [self.step, self.hyper_steps, *self.start, self.below, self.best_value, self.norm]
+        state = {"last": self.vector, "first": self.first, "second": self.second, "best": self.best[0]}
+        state["numbers"] = torch.tensor(numbers, dtype=torch.float64)
+        state["values"] = torch.tensor(self.values, dtype=torch.float64)
+        for kind, arrays in (("array", self.arrays), ("accumulated", self.accumulated), ("best array", self.best[1])):
+            state |= {f"{kind}.{name}": value for name, value in arrays.items()}
         self.trace.keep(self.objective, **state)
-        values = natural_values(self.model)
-        step = Step("sparse", self.trace.history.elapsed(), mean, self.norm, values)
+        step = Step("sparse", self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
         self.trace.record(self.objective, self.model, step)
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Take over what a killed run has kept; the objective takes over its own part when the log is played back."""
         kept = self.trace.resume(self.objective, self.space)
         if kept is None:
-            return
+            return False
         self.vector, self.first, self.second = (kept[name].clone() for name in ("last", "first", "second"))
-        step, hyper_steps, start, start_error, self.best_value, self.norm = kept["numbers"].tolist()
-        self.step, self.hyper_steps, self.values = int(step), int(hyper_steps), kept["values"].tolist()
-        self.reference = None if math.isnan(start) else (start, start_error)
+        step, hyper_steps, *start, below, self.best_value, self.norm = kept["numbers"].tolist()
+        self.step, self.hyper_steps, self.below = int(step), int(hyper_steps), int(below)
+        self.start, self.values = (start[0], start[1]), kept["values"].tolist()
+        self.best = kept["best"], self.best[1]
         self.model = self.space.decode(self.vector)
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
-
-        for mine, theirs in ((self.arrays, part("array.")), (self.accumulated, part("accumulated."))):
-            for name, array in mine.items():
-                array.copy_(theirs[name])
-        if "best" in kept:
-            self.best = kept["best"], {name: value.to(self.arrays[name]) for name, value in part("best.").items()}
-        header = {name: float(value) for name, value in part("header.").items()}
-        self.objective.restore(self.model, part("objective."), header)
+        for kind, arrays in (("array", self.arrays), ("accumulated", self.accumulated), ("best array", self.best[1])):
+            for name, array in arrays.items():
+                array.copy_(kept[f"{kind}.{name}"])
+        return True

@@ -252,13 +252,14 @@ class Problem:
 
     def nats_from(self, precondition: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Return ``r' P^-1 r / 2`` of the residuals in the units of the problem, shape (s,)."""
-        product = (self.residual * precondition(self.residual)).sum(0)
+        product = self.operator.inner(self.residual, precondition(self.residual))
         return (0.5 * self.scale.to(torch.float64).square() * product.to(torch.float64)).clamp_min(0)
 
     def nats_from_noise(self) -> torch.Tensor | None:
         """Return the crude bound ``r' N^-1 r / 2``: H is never below its noise N. None without noise."""
         if not isinstance(self.operator, SymmetricMatrix):
-            return None
+            floor = self.operator.floor
+            return None if floor is None else self.nats_from(lambda vectors: vectors / floor)
         noise = self.operator.noise()
         if not bool((noise > 0).all()):
             return None

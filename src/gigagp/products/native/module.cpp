@@ -379,6 +379,10 @@ void define(py::module_ &module) {
 }  // namespace
 }  // namespace gigagp
 
+namespace gigagp {
+void define_grid(py::module_ &module);  // grid_module.cpp
+}
+
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Kernel products on the CPU; the Python side is gigagp.products.native_tiles.";
     module.def("instruction_sets", [] {
@@ -388,4 +392,5 @@ PYBIND11_MODULE(_native, module) {
     });
     gigagp::define<float>(module);
     gigagp::define<double>(module);
+    gigagp::define_grid(module);
 }
