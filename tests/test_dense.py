@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.dense import cholesky, lower_inverse
+from gigagp.dense import cholesky, lower_inverse, tall_product
 from gigagp.errors import NotPositiveDefiniteError
-from helpers import DTYPES, spd_matrix
+from helpers import DTYPES, generator, spd_matrix
 
 EIGENVALUES = torch.logspace(-2, 1, 40).double()
 
@@ -35,3 +35,19 @@ def test_a_matrix_without_a_factor_names_the_pivot():
         cholesky(matrix, "the prior covariance")
     with pytest.raises(NotPositiveDefiniteError, match="Raise noise_variance"):
         cholesky(torch.full((3, 3), torch.nan))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(7, 5), (3, 7, 5), (0, 4)], ids=str)
+def test_products_with_few_columns(dtype, shape):
+    left = torch.randn(shape, generator=generator()).to(dtype)
+    for right in (
+        torch.randn(*shape[:-2], shape[-1], 3, generator=generator(1)),
+        torch.ones(*shape[:-2], shape[-1], 0),
+    ):
+        found = tall_product(left, right.to(dtype))
+        torch.testing.assert_close(found, left @ right.to(dtype))
+        assert found.is_contiguous()
+    if len(shape) == 2:
+        vector = torch.ones(shape[-1], dtype=dtype)
+        torch.testing.assert_close(tall_product(left, vector), left @ vector)

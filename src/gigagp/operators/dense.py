@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gigagp.dense import tall_product
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
@@ -48,7 +49,7 @@ class DenseMatrix(SymmetricMatrix):
         """Return the product with ``vectors`` of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
         noise = self._noise if vectors.ndim == 1 else self._noise[:, None]
-        return self.matrix @ vectors + noise * vectors
+        return tall_product(self.matrix, vectors) + noise * vectors
 
     def diagonal(self) -> Tensor:
         """Return the diagonal with the noise."""
@@ -61,12 +62,12 @@ class DenseMatrix(SymmetricMatrix):
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
-        return self.matrix[rows] @ vectors + self._noise[rows, None] * vectors[rows]
+        return tall_product(self.matrix[rows], vectors) + self._noise[rows, None] * vectors[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
         """Return ``H[:, columns] @ vectors``."""
         check_vectors(self, vectors, self._noise[columns].shape[0])
-        product = self.matrix[:, columns] @ vectors
+        product = tall_product(self.matrix[:, columns], vectors)
         return add_rows(product, columns, self._noise[columns, None] * vectors)
 
     def noise(self) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gigagp.dense import tall_product
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, StationaryKernel
 from gigagp.memory import require, resolve_budget
@@ -157,14 +158,17 @@ class KernelMatrix(SymmetricMatrix):
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return ``H @ vectors`` for vectors of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
-        product = self._matrix() @ vectors if self.storage == "dense" else self._product(self.X, self.X, vectors)
+        if self.storage == "dense":
+            product = tall_product(self._matrix(), vectors)
+        else:
+            product = self._product(self.X, self.X, vectors)
         return product.add_(_scaled(self._noise, vectors))
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
         if self.storage == "dense":
-            product = self._matrix()[rows] @ vectors
+            product = tall_product(self._matrix()[rows], vectors)
         else:
             product = self._product(self.X[rows], self.X, vectors)
         return product.add_(_scaled(self._noise[rows], vectors[rows]))
@@ -174,7 +178,7 @@ class KernelMatrix(SymmetricMatrix):
         chosen = self.X[columns]
         check_vectors(self, vectors, chosen.shape[0])
         if self.storage == "dense":  # rows of a symmetric matrix are its columns, and lie together in memory
-            product = self._matrix()[columns].T @ vectors
+            product = tall_product(self._matrix()[columns].T, vectors)
         else:
             product = self._product(self.X, chosen, vectors)
         return add_rows(product, columns, _scaled(self._noise[columns], vectors))

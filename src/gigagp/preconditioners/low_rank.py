@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gigagp.dense import tall_product
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import (
@@ -64,7 +65,7 @@ class LowRankPlusNoise(Preconditioner):
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``P^-1 @ vectors``."""
         result = self._inverse_noise * vectors
-        return result.addmm_(self._wing, self._wing.T @ vectors, alpha=-1)
+        return result.sub_(tall_product(self._wing, tall_product(self._wing.T, vectors)))
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
         """Return samples of N(0, P) made of normal numbers (n + rank, s)."""

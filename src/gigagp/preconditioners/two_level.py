@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp import memory
+from gigagp.dense import tall_product
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import (
@@ -97,8 +98,8 @@ class LowRankPlusBlocks(Preconditioner):
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``P^-1 @ vectors``."""
-        result = self.partition.unstack(torch.bmm(self._inverses, self.partition.stack(vectors)))
-        return result.addmm_(self._wing, self._wing.T @ vectors, alpha=-1) if self.rank else result
+        result = self.partition.unstack(tall_product(self._inverses, self.partition.stack(vectors)))
+        return result.sub_(tall_product(self._wing, tall_product(self._wing.T, vectors))) if self.rank else result
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
         """Return the product with the inverse of ``L L' + noise <= H``, if it was kept."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.dense import tall_product
 from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
@@ -61,9 +62,9 @@ class TorchTiles:
         for rows in ranges(X.shape[0], side):
             for columns in ranges(Z.shape[0], side, start=rows.start if mirrored else 0):
                 tile = tiles.evaluate(rows, columns)
-                total[rows] += tile @ V[columns]
+                total[rows] += tall_product(tile, V[columns])
                 if mirrored and rows != columns:
-                    total[columns] += tile.T @ V[rows]
+                    total[columns] += tall_product(tile.T, V[rows])
         return total.mul_(tiles.factor).to(X.dtype)
 
     @torch.no_grad()
