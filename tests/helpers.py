@@ -246,6 +246,9 @@ class FunctionObjective:
         self.n_observations = 1
         self.evaluations = 0
 
+    def own_optimizer(self) -> None:
+        return None
+
     def start(self, model: Model) -> Model:
         return replace(model, free=model.free or self.free)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         gradients,
         inference,
         kernels,
+        likelihoods,
         means,
         metrics,
         operators,
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
         solvers,
         truncation,
     )
+    from gigagp.classification import GPClassifier
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
 
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
+    "GPClassifier": "gigagp.classification",
     "GPRegressor": "gigagp.regression",
     "actions": None,
     "diagnostics": None,
@@ -40,6 +43,7 @@ _HOMES = {
     "gradients": None,
     "inference": None,
     "kernels": None,
+    "likelihoods": None,
     "load": "gigagp.persistence",
     "means": None,
     "metrics": None,
@@ -52,6 +56,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "GPClassifier",
     "GPRegressor",
     "__version__",
     "actions",
@@ -60,6 +65,7 @@ __all__ = [
     "gradients",
     "inference",
     "kernels",
+    "likelihoods",
     "load",
     "means",
     "metrics",

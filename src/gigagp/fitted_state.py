@@ -12,6 +12,7 @@ from gigagp.configuration import from_plain, to_plain
 from gigagp.errors import GigaGPWarning, warn
 from gigagp.inference.restore import restore_posterior
 from gigagp.kernels import from_dict
+from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import from_dict as mean_from_dict
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
@@ -34,8 +35,9 @@ def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, torch.Tensor], di
     settings = {
         name: to_plain(value)
         for name, value in estimator.get_params(deep=False).items()
-        if name not in ("mean", NOISE, "random_state", "verbose")
+        if name not in ("mean", NOISE, "random_state", "verbose", "likelihood")
     }
+    settings["likelihood"] = resolve_likelihood(estimator.likelihood).name
     # A generator has no seed to save, a meter is no data; the noise is as the constructor was given it.
     for name in ("random_state", "verbose"):
         if getattr(estimator, name) is None or isinstance(getattr(estimator, name), int):

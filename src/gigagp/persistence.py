@@ -27,7 +27,7 @@ FORMAT = "gigagp"
 #: Version of the file layout; a reader refuses what is newer.
 VERSION = 1
 #: Kind in the file -> module of the class of that name.
-_KINDS = {"GPRegressor": "gigagp.regression"}
+_KINDS = {"GPClassifier": "gigagp.classification", "GPRegressor": "gigagp.regression"}
 
 Path = str | os.PathLike[str]
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]

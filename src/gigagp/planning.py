@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference import ComputationAware, Exact, Iterative, RandomFeatures, SparseVariational
+from gigagp.inference import (
+    ComputationAware,
+    Exact,
+    Grid,
+    Iterative,
+    QuadruplyStochastic,
+    RandomFeatures,
+    SparseVariational,
+)
+from gigagp.likelihoods import Gaussian, Likelihood
 
 #: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
 #: elevators).
@@ -16,10 +25,12 @@ RULE = (
 
 
 #: Every way of inference that can be asked for.
-Inference = ComputationAware | Exact | Iterative | RandomFeatures | SparseVariational
+Inference = ComputationAware | Exact | Grid | Iterative | QuadruplyStochastic | RandomFeatures | SparseVariational
 
 
-def resolve_inference(inference: object, n_rows: int, itemsize: int, budget: int) -> Inference:
+def resolve_inference(
+    inference: object, n_rows: int, itemsize: int, budget: int, likelihood: Likelihood | None = None
+) -> Inference:
     """Return the inference object that ran or will run.
 
     Parameters
@@ -30,12 +41,24 @@ def resolve_inference(inference: object, n_rows: int, itemsize: int, budget: int
         Bytes of a number.
     budget : int
         Bytes that may be taken.
+    likelihood : Likelihood or None, default None
+        None: Gaussian. Others are for `gigagp.inference.QuadruplyStochastic` alone, and ``"auto"`` is that for them.
 
     Raises
     ------
     InvalidInputError
-        If it is neither ``"auto"`` nor one of `gigagp.inference`.
+        If it is neither ``"auto"`` nor one of `gigagp.inference`, or not one for the likelihood.
     """
+    if likelihood is not None and not isinstance(likelihood, Gaussian):
+        if inference == "auto":
+            return QuadruplyStochastic()
+        if isinstance(inference, QuadruplyStochastic):
+            return inference
+        msg = (
+            f'inference for the {likelihood.name} likelihood must be "auto" or inference.QuadruplyStochastic; got '
+            f"{inference!r}."
+        )
+        raise InvalidInputError(msg)
     if inference == "auto":
         return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
     if isinstance(inference, Inference):

@@ -15,15 +15,16 @@ from gigagp.checkpoint import Checkpoint, fingerprint
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
-from gigagp.inference import Iterative, RandomFeatures
+from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
+from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
-from gigagp.optimization import LBFGS, Adam, Auto, History, SubsetStart
+from gigagp.optimization import LBFGS, Adam, Auto, History, SparseAdaGrad, SparseAdam, SparseSGD, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
@@ -83,6 +84,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         0: silent, 1: a progress bar on a terminal and lines elsewhere.
     random_state : int, RandomState, Generator or None, default 0
         Seeds probes, features and subsets; the same seed gives the same bits on the same machine.
+    likelihood : {"gaussian", "laplace", "poisson"} or Likelihood, default "gaussian"
+        Of a target given the latent function (`gigagp.likelihoods`): Laplace noise does not mind outliers, Poisson counts
+        have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which ``"auto"`` then
+        is.
 
     Attributes
     ----------
@@ -134,6 +139,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         memory_budget: float | str | None = None,
         verbose: int = 0,
         random_state: RandomState = 0,
+        likelihood: str | Likelihood = "gaussian",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -146,6 +152,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.memory_budget = memory_budget
         self.verbose = verbose
         self.random_state = random_state
+        self.likelihood = likelihood
 
     # ------------------------------------------------------------------ fitting
 
@@ -210,16 +217,21 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         targets = y if y.ndim == 2 else y[:, None]
         mean = resolve_mean(self.mean)
         offset = mean.offset(X)
+        likelihood = resolve_likelihood(self.likelihood)
         scaling = Scaling.fit(X, targets - offset[:, None], self.standardize)
+        if not likelihood.has_noise:  # counts and signs have no scale
+            scaling = scaling.of_inputs_only()
         model = self._start_model(mean, X.shape, targets.shape[1], scaling)
         optimizer = self._resolve_optimizer()
-        inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget)
+        inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget, likelihood)
         if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
             msg = (
                 f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "
                 f"{model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
             )
             raise InvalidInputError(msg)
+        if isinstance(inference, Grid):
+            inference.check_model(model)
 
         generator, meter = generator_from(self.random_state), meter_for(self.verbose)
         table = TrainingTable(
@@ -229,7 +241,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             budget,
             mixed=self.dtype == "mixed",
         )
-        objective = inference.objective(table, spawn(generator))
+        if isinstance(inference, QuadruplyStochastic):
+            objective: TableObjective = inference.objective(table, spawn(generator), likelihood)
+        else:
+            objective = inference.objective(table, spawn(generator))
         validate = None if validation is None else validation_scorer(validation, scaling, table)
         history = History()
         log = None if checkpoint is None else self._open_checkpoint(checkpoint, objective, model)
@@ -297,7 +312,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _resolve_optimizer(self) -> Any:
         if self.optimizer == "auto":
             return Auto()
-        if self.optimizer is None or isinstance(self.optimizer, Auto | Adam | LBFGS | SubsetStart):
+        if self.optimizer is None or isinstance(
+            self.optimizer, Auto | Adam | LBFGS | SparseAdaGrad | SparseAdam | SparseSGD | SubsetStart
+        ):
             return self.optimizer
         msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
         raise InvalidInputError(msg)
@@ -366,6 +383,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
+        if include_noise and not resolve_likelihood(self.likelihood).has_noise:
+            msg = f"include_noise of GPRegressor.predict must be False: a {self.likelihood} likelihood has no noise variance."
+            raise InvalidInputError(msg)
         noise = self.posterior_.model.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         scale = self.scaling_.y_scale
         if return_cov:

@@ -30,6 +30,10 @@ class Scaling:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         return cls(*_statistics(X), *_statistics(Y))
 
+    def of_inputs_only(self) -> Scaling:
+        """Return the same without a change of the targets."""
+        return Scaling(self.x_centre, self.x_scale, np.zeros_like(self.y_centre), np.ones_like(self.y_scale))
+
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Return standardized inputs."""
         return (X - self.x_centre) / self.x_scale

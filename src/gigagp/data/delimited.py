@@ -6,6 +6,7 @@ import codecs
 import csv
 import io
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,36 @@ _SEPARATORS = ",;\t|"
 #: Cells that stand for a value that is not there, or for a truth value: what data has and a header has not.
 _DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
 _HEAD_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the columns; ``column1``, ``column2``, ... where the file has none.
+    header : bool
+        Whether the first line has the names.
+    separator : str
+    has_rows : bool
+        Whether a second line follows.
+    """
+
+    names: list[str]
+    header: bool
+    separator: str
+    has_rows: bool
+
+
+def dialect(path: Path, header: bool | None = None) -> Dialect:
+    """Look at the first lines of a CSV file; arguments and errors as those of `read_delimited`."""
+    first, second, separator = _first_rows(path)
+    if header is None:
+        header = _looks_like_header(first, second)
+    names = first if header else [f"column{place + 1}" for place in range(len(first))]
+    return Dialect(names, header, separator, bool(second))
 
 
 def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
@@ -38,15 +69,14 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
     InvalidInputError
         If the file is empty, not UTF-8 text, or a row has more or fewer cells than the first.
     """
-    first, second, separator = _first_rows(path)
-    if header is None:
-        header = _looks_like_header(first, second)
+    written = dialect(path, header)
+    header, separator = written.header, written.separator
     read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header)
     parse = pyarrow.csv.ParseOptions(delimiter=separator)
     # In a column that has text somewhere, an empty cell is still a missing number.
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-    if header and not second:  # pyarrow takes a header without an end of line for an empty file
-        return pa.table({name: pa.array([], pa.float64()) for name in first})
+    if header and not written.has_rows:  # pyarrow takes a header without an end of line for an empty file
+        return pa.table({name: pa.array([], pa.float64()) for name in written.names})
     try:
         table = pyarrow.csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
         names = list(table.column_names)

@@ -55,7 +55,9 @@ class Table:
         return pa.table({name: np.ascontiguousarray(self.values[:, i]) for i, name in enumerate(self.names)})
 
     @classmethod
-    def from_arrow(cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table") -> Table:
+    def from_arrow(
+        cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table", first_row: int = 0
+    ) -> Table:
         """Make numbers of the named columns.
 
         Parameters
@@ -66,6 +68,8 @@ class Table:
             Which columns, in which order; None: all of them.
         source : str
             What to call the table in messages, usually the file's name.
+        first_row : int
+            Rows of the source before these, so that messages count from its beginning.
 
         Raises
         ------
@@ -84,7 +88,7 @@ class Table:
             raise InvalidInputError(msg)
         values = np.empty((columns.num_rows, len(chosen)))
         for place, name in enumerate(chosen):
-            values[:, place] = _numbers(columns.column(name), name, source)
+            values[:, place] = _numbers(columns.column(name), name, source, first_row)
         return cls(tuple(chosen), values)
 
 
@@ -117,7 +121,7 @@ def _listing(names: Sequence[str], limit: int = 12) -> str:
     return shown if len(names) <= limit else f"{shown}, ... ({len(names)} in all)"
 
 
-def _numbers(column: pa.ChunkedArray, name: str, source: str) -> np.ndarray:
+def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> np.ndarray:
     """Return the column as finite float64 numbers, or raise for the first cell that is not one."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -128,12 +132,12 @@ def _numbers(column: pa.ChunkedArray, name: str, source: str) -> np.ndarray:
         text = _first_text(column)
         if text is None or row < text:
             msg = (
-                f"{source}: column {name!r}, row {row}: the cell is empty or NaN ({column.null_count} such cells in "
-                "this column). Fill in these cells, or remove their rows or the column."
+                f"{source}: column {name!r}, row {first_row + row}: the cell is empty or NaN ({column.null_count} such "
+                "cells in this column). Fill in these cells, or remove their rows or the column."
             )
             raise InvalidInputError(msg)
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else _from_text(column, name, source)
+        column = column.cast(pa.float64()) if pa.types.is_decimal(kind) else _from_text(column, name, source, first_row)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     # safe=False: 64-bit integers above 2**53 are rounded, as NumPy rounds them.
@@ -143,8 +147,8 @@ def _numbers(column: pa.ChunkedArray, name: str, source: str) -> np.ndarray:
         row = int(np.argmax(bad)) + 1
         what = "NaN" if np.isnan(values[row - 1]) else "infinite"
         msg = (
-            f"{source}: column {name!r}, row {row}: the number is {what} ({int(bad.sum())} such cells in this column). "
-            "Replace them, or remove their rows or the column."
+            f"{source}: column {name!r}, row {first_row + row}: the number is {what} ({int(bad.sum())} such cells in "
+            "this column). Replace them, or remove their rows or the column."
         )
         raise InvalidInputError(msg)
     return values
@@ -173,7 +177,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _from_text(column: pa.ChunkedArray, name: str, source: str) -> pa.ChunkedArray:
+def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> pa.ChunkedArray:
     """Return a text column as numbers, or raise for its first cell that is none; raise for every other type."""
     row = _first_text(column)
     if row is not None:
@@ -181,8 +185,8 @@ def _from_text(column: pa.ChunkedArray, name: str, source: str) -> pa.ChunkedArr
         shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
         hint = " A decimal point is needed, not a comma." if is_number(cell.replace(",", ".", 1)) else ""
         msg = (
-            f"{source}: column {name!r}, row {row}: {shown!r} is not a number.{hint} Correct the cell, turn the text "
-            "into numbers, or leave the column out (--columns chooses the inputs)."
+            f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{hint} Correct the cell, "
+            "turn the text into numbers, or leave the column out (--columns chooses the inputs)."
         )
         raise InvalidInputError(msg)
     if not _is_text(column.type):

@@ -62,6 +62,10 @@ class TableObjective(ABC):
         """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
         return True
 
+    def own_optimizer(self) -> Any | None:
+        """Return the optimizer that only this objective can have; None: any that moves one vector."""
+        return None
+
     def start(self, model: Model) -> Model:
         """Return the model with the free numbers (`Model.free`) that this inference learns; here: none."""
         return model

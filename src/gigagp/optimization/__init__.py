@@ -6,7 +6,7 @@ from gigagp.optimization.history import History, SolveRecord, Step
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
-from gigagp.optimization.sparse import SparseAdaGrad, SparseSGD
+from gigagp.optimization.sparse import SparseAdaGrad, SparseAdam, SparseSGD
 from gigagp.optimization.subset_start import SubsetStart
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ParameterSpace",
     "SolveRecord",
     "SparseAdaGrad",
+    "SparseAdam",
     "SparseSGD",
     "Step",
     "SubsetStart",

@@ -134,6 +134,9 @@ class Auto:
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Maximise an objective that is not the likelihood, free numbers and all."""
+        own = objective.own_optimizer()
+        if own is not None:
+            return own.run(objective, model, trace, generator)
         n, size = objective.n_rows, self.middle_size
         thins = n >= 2 * size or not objective.deterministic
         # Where the likelihood is a good start, a bound on fewer rows led away from it (protein, kin40k).
@@ -208,6 +211,7 @@ class Auto:
     ) -> Model:
         """Quasi-Newton; the first metric is the information that the last small subset had."""
         n = objective.n_observations
+        vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
 
         def evaluate(x: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -68,6 +68,10 @@ class Objective(Protocol):
     @property
     def target_variance(self) -> float:
         """Mean variance of the targets: the scale of signal and noise."""
+        ...
+
+    def own_optimizer(self) -> Any | None:
+        """Return the optimizer that only this objective can have; None: any that moves one vector."""
         ...
 
     def start(self, model: Model) -> Model:

@@ -45,7 +45,7 @@ class SampledEvaluation:
 
 @runtime_checkable
 class SampledObjective(Protocol):
-    """What `SparseAdaGrad` asks for beside `gigagp.optimization.Objective`."""
+    """What sparse ascent asks for beside `gigagp.optimization.Objective`."""
 
     @property
     def n_observations(self) -> int:
@@ -79,14 +79,14 @@ class SampledObjective(Protocol):
 
 @dataclass(frozen=True)
 class SparseAscent:
-    """What `SparseAdaGrad` and `SparseSGD` share; use one of those.
+    """What `SparseAdam`, `SparseAdaGrad` and `SparseSGD` share; use one of those.
 
     Parameters
     ----------
     learning_rate : float
     steps : int
     final_share : float
-        Learning rate of the last step as a share of the first; it falls exponentially.
+        Learning rate of the last step as a share of the largest; it falls exponentially.
     hyper_learning_rate : float
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float
@@ -118,16 +118,16 @@ class SparseAscent:
             raise InvalidInputError(msg)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 1, as a share of the first."""
+        """Return the learning rate of a step, counted from 1, as a share of the largest."""
         return self.final_share ** ((step - 1) / max(self.steps - 1, 1))
 
     @abstractmethod
-    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
-        """Return the step for the learning rate 1, and add to what is accumulated at the touched entries."""
+    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Return an array's step for the learning rate 1, and move its state at the touched entries."""
 
     @abstractmethod
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return what is accumulated, at the start."""
+        """Return the state, at the start."""
 
     def run(self, objective: Any, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after the last step, or the best one before a divergence.
@@ -153,8 +153,7 @@ class SparseAdaGrad(SparseAscent):
     Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that is
     not sampled costs nothing, so neither a step nor its state depends on how many there are.
 
-    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
-    another number of steps.
+    When to use: to do as the paper does. `SparseAdam` gets further in the same number of steps.
 
     Parameters
     ----------
@@ -178,16 +177,80 @@ class SparseAdaGrad(SparseAscent):
 
     epsilon: float = 1e-10
 
-    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient over the root of accumulated squares."""
-        assert accumulated is not None
-        squares = accumulated[index] + gradient.square()
-        accumulated[index] = squares
+        squares = state[name][index] + gradient.square()
+        state[name][index] = squares
         return gradient / (squares.sqrt() + self.epsilon)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return zeros."""
         return {name: torch.zeros_like(value) for name, value in arrays.items()}
+
+
+@dataclass(frozen=True)
+class SparseAdam(SparseAscent):
+    """Adam that touches only what a step sampled: averages of an entry's gradients and of their squares, when it is drawn.
+
+    AdaGrad never forgets the large gradients of its first steps, which overshoot where many functions move together, and is
+    slow from then on. The averages here forget them. As long as a step knows nothing of the scale, it is short.
+
+    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
+    another number of steps.
+
+    Parameters
+    ----------
+    learning_rate : float, default 0.05
+        The largest step of any number, in units of its prior standard deviation.
+    steps : int, default 5000
+    final_share : float, default 0.03
+        Learning rate of the last step as a share of the largest; it falls exponentially.
+    hyper_learning_rate, hyper_start
+        As for `SparseAdaGrad`.
+    beta1, beta2 : float, default 0.95 and 0.99
+        Weights of the past in the averages, counted in an entry's own draws.
+    warm_up : float, default 0.05
+        Share of the steps in which the learning rate rises to its largest, linearly.
+    epsilon : float, default 1e-10
+
+    References
+    ----------
+    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, without the correction of the averages' starts: the warm-up is in
+    its place, and the averages of the squares start at the first square.
+    """
+
+    learning_rate: float = 0.05
+    steps: int = 5000
+    final_share: float = 0.03
+    beta1: float = 0.95
+    beta2: float = 0.99
+    warm_up: float = 0.05
+    epsilon: float = 1e-10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta1", "beta2", "warm_up"):
+            if not 0 <= getattr(self, name) < 1:
+                msg = f"{name} of SparseAdam must be from 0 to below 1; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 1, as a share of the largest."""
+        rising = self.warm_up * self.steps
+        return super().rate(step) * (min(1.0, step / rising) if rising else 1.0)
+
+    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Return the average gradient over the root of the average square."""
+        before = state[f"second.{name}"][index]
+        square = gradient.square()
+        second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
+        first = torch.lerp(gradient, state[f"first.{name}"][index], self.beta1)
+        state[f"first.{name}"][index], state[f"second.{name}"][index] = first, second
+        return first / (second.sqrt() + self.epsilon)
+
+    def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return zeros."""
+        return {f"{kind}.{name}": torch.zeros_like(value) for kind in ("first", "second") for name, value in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -204,7 +267,7 @@ class SparseSGD(SparseAscent):
 
     learning_rate: float = 1e-4
 
-    def direction(self, gradient: Tensor, accumulated: Tensor | None, index: Tensor) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient."""
         return gradient
 
@@ -227,7 +290,7 @@ class _Run:
         self.vector = self.space.encode(self.model)
         self.first, self.second = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
         self.arrays = objective.arrays()
-        self.accumulated = settings.start_state(self.arrays)
+        self.state = settings.start_state(self.arrays)
         self.step = self.hyper_steps = 0
         self.values: list[float] = []
         self.norm = 0.0
@@ -264,7 +327,7 @@ class _Run:
         changes, total = {}, 0.0
         for name, gradient in found.gradient.items():
             total += float(gradient.double().square().sum())
-            direction = settings.direction(gradient, self.accumulated.get(name), found.index)
+            direction = settings.direction(gradient, name, found.index, self.state)
             changes[name] = direction.mul_(settings.learning_rate * share)
         if not math.isfinite(total):
             return False
@@ -346,7 +409,7 @@ class _Run:
         state = {"last": self.vector, "first": self.first, "second": self.second, "best": self.best[0]}
         state["numbers"] = torch.tensor(numbers, dtype=torch.float64)
         state["values"] = torch.tensor(self.values, dtype=torch.float64)
-        for kind, arrays in (("array", self.arrays), ("accumulated", self.accumulated), ("best array", self.best[1])):
+        for kind, arrays in (("array", self.arrays), ("state", self.state), ("best array", self.best[1])):
             state |= {f"{kind}.{name}": value for name, value in arrays.items()}
         self.trace.keep(self.objective, **state)
         step = Step("sparse", self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
@@ -363,7 +426,7 @@ class _Run:
         self.start, self.values = (start[0], start[1]), kept["values"].tolist()
         self.best = kept["best"], self.best[1]
         self.model = self.space.decode(self.vector)
-        for kind, arrays in (("array", self.arrays), ("accumulated", self.accumulated), ("best array", self.best[1])):
+        for kind, arrays in (("array", self.arrays), ("state", self.state), ("best array", self.best[1])):
             for name, array in arrays.items():
                 array.copy_(kept[f"{kind}.{name}"])
         return True

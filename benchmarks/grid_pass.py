@@ -1,0 +1,173 @@
+"""Rows a second of the pass that makes grid statistics, beside the direct sum and sparse matrices, in one run.
+
+    python benchmarks/grid_pass.py                       # 16 M rows in three inputs, 80 x 80 x 20 nodes
+    python benchmarks/grid_pass.py --rows 4000000 --shape 40 40 20 --probes 16
+    python benchmarks/grid_pass.py --stream --rows 120000000 --shape 160 80 10    # a radar volume from a generator
+
+Ways: `moments` (ours: 7^d sums a cell, expanded once), `direct` (add the 64 x 64 products of every row's weights to the
+stencil, in compiled NumPy calls), `sparse` (the authors' way: a SciPy matrix W, then W.T @ W). The slow ones
+run on fewer rows; rows a second are compared. All three must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from gigagp.grids import Accumulator, GridCollector, RegularGrid
+from gigagp.grids.gram import half_offsets
+
+
+def radar(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows in the unit cube as many radars see them: denser near a station and near the ground."""
+    rng = np.random.default_rng(seed)
+    stations = np.random.default_rng(0).random((143, 2))
+    which = rng.integers(len(stations), size=n)
+    angle, reach = rng.random(n) * 2 * np.pi, rng.random(n) * 0.12
+    X = np.empty((n, 3))
+    X[:, 0] = stations[which, 0] + reach * np.cos(angle)
+    X[:, 1] = stations[which, 1] + reach * np.sin(angle)
+    X[:, 2] = np.minimum(rng.random(n), 0.15 + reach * 7)
+    np.clip(X, 0, 1, out=X)
+    y = np.sin(9 * X[:, 0]) * np.cos(7 * X[:, 1]) - X[:, 2]
+    y += 0.1 * rng.standard_normal(n)
+    return X, y
+
+
+def seconds(work, repeats: int = 1) -> tuple[float, object]:
+    """Return the best time of a few and the last result."""
+    best, result = np.inf, None
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = work()
+        best = min(best, time.perf_counter() - start)
+    return best, result
+
+
+def direct(grid: RegularGrid, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return half of the stencil of W'W by adding every product of every row's weights."""
+    indices, weights = (part.numpy() for part in grid.stencil(torch.from_numpy(X)))
+    steps = {sum(a * b for a, b in zip(o, grid.strides, strict=True)): k for k, o in enumerate(half_offsets(grid))}
+    values = np.zeros((len(steps), grid.size))
+    for i in range(indices.shape[1]):
+        for j in range(i, indices.shape[1]):
+            k = steps[int(indices[0, j] - indices[0, i])]
+            values[k] += np.bincount(indices[:, i], weights[:, i] * weights[:, j], minlength=grid.size)
+    return values
+
+
+def sparse(grid: RegularGrid, X: np.ndarray, y: np.ndarray) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
+    """Return W'W and W'y by a sparse W."""
+    indices, weights = (found.numpy() for found in grid.stencil(torch.from_numpy(X)))
+    rows = np.arange(len(X) + 1) * indices.shape[1]
+    W = scipy.sparse.csr_matrix((weights.ravel(), indices.ravel(), rows), shape=(len(X), grid.size))
+    return W.T @ W, W.T @ y
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, object]:
+    grid = RegularGrid.around([0.0] * 3, [1.0] * 3, arguments.shape)
+    X, y = radar(arguments.rows, 1)
+
+    def ours(X: np.ndarray, y: np.ndarray, n_probes: int = 0) -> tuple[float, float, Accumulator]:
+        accumulator = Accumulator(grid, 1, n_probes)
+        start = time.perf_counter()
+        accumulator.add(X, y)
+        accumulator._flush()
+        added = time.perf_counter() - start
+        accumulator.statistics()
+        return added, time.perf_counter() - start, accumulator
+
+    found: dict[str, object] = {"rows": arguments.rows, "shape": arguments.shape, "threads": torch.get_num_threads()}
+    ours(X, y)  # the first touches fresh memory
+    added, whole, _ = min((ours(X, y) for _ in range(3)), key=lambda one: one[1])
+    rates = {"moments": arguments.rows / whole, "moments, rows alone": arguments.rows / added}
+    if arguments.probes:
+        added, whole, _ = min((ours(X, y, arguments.probes) for _ in range(2)), key=lambda one: one[1])
+        rates[f"moments, {arguments.probes} probes"] = arguments.rows / whole
+    few = min(arguments.slow_rows, arguments.rows)
+    sample = ours(X[:few], y[:few])[2].statistics()
+    taken, values = seconds(lambda: direct(grid, X[:few], y[:few]))
+    rates["direct"] = few / taken
+    worst = float(np.abs(values - sample.gram.values.numpy()).max() / sample.gram.values.abs().max())
+    taken, (gram, cross) = seconds(lambda: sparse(grid, X[:few], y[:few]))
+    rates["sparse"] = few / taken
+    v = torch.randn(grid.size, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    product = torch.from_numpy(gram @ v.numpy())
+    found["agreement"] = {
+        "direct": worst,
+        "sparse W'W v": float((sample.gram @ v - product).abs().max() / product.abs().max()),
+        "sparse W'y": float(np.abs(sample.cross[:, 0].numpy() - cross).max() / np.abs(cross).max()),
+    }
+    print(f"{arguments.rows:,} rows, {grid.size:,} nodes, {torch.get_num_threads()} threads; slow ways {few:,} rows")
+    for name, rate in rates.items():
+        print(f"  {name:24s} {rate / 1e6:9.3f} M rows/s   {rates['moments'] / rate:8.1f} times slower than moments")
+    print("  largest differences, relative:", found["agreement"])
+    return found | {"rows_a_second": rates}
+
+
+def stream(arguments: argparse.Namespace) -> dict[str, object]:
+    """Feed rows from a generator; only the package's own time counts as its time."""
+    grid = RegularGrid.around([0.0] * 3, [1.0] * 3, arguments.shape)
+    chunk, made = 2**21, 0.0
+
+    def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        nonlocal made
+        start = time.perf_counter()
+        # A few chunks, moved a little each time: making 120 M rows from scratch takes longer than adding them.
+        held = [radar(chunk, k) for k in range(4)]
+        rng = np.random.default_rng(9)
+        made += time.perf_counter() - start
+        for first in range(0, arguments.rows, chunk):
+            start = time.perf_counter()
+            X, y = held[(first // chunk) % len(held)]
+            count = min(chunk, arguments.rows - first)
+            moved = np.clip(X[:count] + 1e-3 * rng.standard_normal(3), 0, 1)
+            made += time.perf_counter() - start
+            yield moved, y[:count]
+
+    start = time.perf_counter()
+    collector = GridCollector(grid, 1, arguments.probes)
+    collector.read(rows())
+    read = time.perf_counter() - start - made
+    statistics = collector.statistics()
+    own = time.perf_counter() - start - made
+    begin = time.perf_counter()
+    statistics.gram @ statistics.cross
+    product = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{statistics.n_rows:,} rows on {grid.size:,} nodes, {arguments.probes} probes, {torch.get_num_threads()} "
+        f"threads: own time {own:.1f} s ({statistics.n_rows / own / 1e6:.2f} M rows/s; rows alone {read:.1f} s), the "
+        f"generator's {made:.1f} s; peak memory {peak:.2f} GiB; one W'W product {product * 1e3:.1f} ms; occupied cells "
+        f"{statistics.occupancy:.0%}"
+    )
+    return {"rows": statistics.n_rows, "nodes": grid.size, "own_seconds": own, "peak_GiB": peak, "made_seconds": made}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=16_000_000)
+    parser.add_argument("--shape", type=int, nargs=3, default=(80, 80, 20))
+    parser.add_argument("--probes", type=int, default=0)
+    parser.add_argument("--slow-rows", type=int, default=50_000, help="rows of the direct and the sparse way")
+    parser.add_argument("--stream", action="store_true", help="rows from a generator, with peak memory")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    found = stream(arguments) if arguments.stream else compare(arguments)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

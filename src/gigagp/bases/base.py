@@ -1,0 +1,74 @@
+"""What a basis is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+
+
+class Basis(ABC):
+    """Functions ``phi_1 .. phi_m`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
+
+    The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are asked for by index and cost nothing but themselves, so m may
+    be far beyond what fits into memory.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Bound. Its hyperparameters may require gradients; `columns` is differentiable in them.
+    size : int
+        Number of functions, m.
+    """
+
+    kernel: Kernel
+    size: int
+    #: whether the prior precision S is diagonal; otherwise it is dense, and `prior_block` has parts of it
+    has_diagonal_prior: bool = True
+    #: whether `columns` has sound derivatives in the kernel's hyperparameters, so that they can be learned
+    is_differentiable: bool = True
+    #: name of the class in model files
+    kind: str
+
+    @abstractmethod
+    def columns(self, X: Tensor, index: Tensor) -> Tensor:
+        """Return the functions of an index set at the rows of ``X``.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        index : Tensor of shape (b,), int64
+            From 0 to m - 1, in any order, repeats allowed.
+
+        Returns
+        -------
+        Tensor of shape (n, b)
+            In the dtype and on the device of ``X``.
+        """
+
+    @abstractmethod
+    def with_kernel(self, kernel: Kernel) -> Basis:
+        """Return the same functions at other hyperparameters."""
+
+    def prior_diagonal(self, index: Tensor) -> Tensor:
+        """Return the diagonal of S at an index set, shape (b,), float64; here: ones."""
+        return torch.ones(len(index), dtype=torch.float64, device=index.device)
+
+    def prior_block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return a block of S, shape (len(rows), len(columns)), float64."""
+        same = (rows[:, None] == columns[None, :]).double()
+        return same * self.prior_diagonal(columns)
+
+    def blocks(self, width: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
+        """Iterate over all indices, ``width`` at a time."""
+        for first in range(0, self.size, width):
+            yield torch.arange(first, min(first + width, self.size), device=device)
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and plain data that, with the kernel, make it again; `from_state` of the class reads them."""

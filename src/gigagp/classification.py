@@ -1,0 +1,217 @@
+"""`GPClassifier`: the scikit-learn estimator."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from gigagp.checks import finite_columns
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel
+from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.random import RandomState
+from gigagp.regression import GPRegressor
+
+
+class GPClassifier(ClassifierMixin, BaseEstimator):
+    """Gaussian-process classification for any number of rows and basis functions.
+
+    A latent Gaussian process stands behind the probability of a class. Its weights are learned by quadruply stochastic
+    inference (`gigagp.inference.QuadruplyStochastic`); several classes are told one from the rest, in one fit with one
+    kernel and a latent function for each.
+
+    Parameters
+    ----------
+    kernel : Kernel or None, default None
+        None: ``kernels.RBF()`` with one lengthscale an input. Values given in it are where learning starts.
+    inference : QuadruplyStochastic or "auto", default "auto"
+        ``"auto"``: ``QuadruplyStochastic()``.
+    optimizer : SparseAdam, SparseAdaGrad, SparseSGD, Auto, "auto" or None, default "auto"
+        ``"auto"`` starts at the hyperparameters that a few rows prefer when their labels are taken for numbers.
+    likelihood : {"logistic", "probit"}, default "logistic"
+    standardize : bool, default True
+        Centre and scale the inputs.
+    dtype, device, memory_budget, verbose, random_state
+        As for `GPRegressor`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    latent_ : GPRegressor
+        The latent functions: of the second class, or one for each class of several.
+    n_features_in_ : int
+    feature_names_in_ : ndarray, if ``X`` had names
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gigagp import GPClassifier, inference, optimization
+    >>> X = np.linspace(-3, 3, 80)[:, None]
+    >>> gp = GPClassifier(
+    ...     inference=inference.QuadruplyStochastic(n_basis=100), optimizer=optimization.SparseAdam(steps=200)
+    ... )
+    >>> gp.fit(X, np.where(X[:, 0] > 0, "right", "left")).predict([[-2.0], [2.0]]).tolist()
+    ['left', 'right']
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        inference: Any = "auto",
+        optimizer: Any = "auto",
+        likelihood: str = "logistic",
+        standardize: bool = True,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str = "auto",
+        memory_budget: float | str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.inference = inference
+        self.optimizer = optimizer
+        self.likelihood = likelihood
+        self.standardize = standardize
+        self.dtype = dtype
+        self.device = device
+        self.memory_budget = memory_budget
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Learn the latent functions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+            Labels of any kind, two classes at least.
+        checkpoint : str, path or None, default None
+            As for `GPRegressor.fit`.
+
+        Raises
+        ------
+        InvalidInputError
+            For labels of one class alone, or arguments that cannot be used.
+        """
+        before = self.__dict__.copy()
+        try:
+            return self._fit(X, y, checkpoint)
+        except BaseException:
+            self.__dict__.clear()  # a failed refit leaves the old fit whole
+            self.__dict__.update(before)
+            raise
+
+    def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> Self:
+        likelihood = resolve_likelihood(self.likelihood)
+        if not isinstance(likelihood, Logistic | Probit):
+            msg = f'likelihood of GPClassifier must be "logistic" or "probit"; got {self.likelihood!r}.'
+            raise InvalidInputError(msg)
+        X, y = validate_data(self, X, y, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
+        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            msg = f"y of GPClassifier.fit must have two classes at least; got one class, {self.classes_[0]!r}."
+            raise InvalidInputError(msg)
+        if len(self.classes_) == 2:
+            signs = 2.0 * codes - 1.0
+        else:  # one against the rest
+            signs = np.where(codes[:, None] == np.arange(len(self.classes_)), 1.0, -1.0)
+        self.latent_ = self._latent().fit(X, signs, checkpoint=checkpoint)
+        return self
+
+    def _latent(self) -> GPRegressor:
+        from gigagp.kernels import RBF
+
+        return GPRegressor(
+            RBF() if self.kernel is None else self.kernel,
+            self.inference,
+            self.optimizer,
+            mean="zero",
+            standardize=self.standardize,
+            dtype=self.dtype,
+            device=self.device,
+            memory_budget=self.memory_budget,
+            verbose=self.verbose,
+            random_state=self.random_state,
+            likelihood=self.likelihood,
+        )
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
+        return finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the mean of the latent function: (m,) for two classes, (m, n_classes) for more."""
+        return self.latent_.predict(self._inputs(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of every class, shape (m, n_classes), averaged over the latent function's posterior.
+
+        Of several classes the probabilities of one against the rest are scaled to add up to one.
+        """
+        import torch
+
+        mean, std = self.latent_.predict(self._inputs(X), return_std=True)
+        likelihood = resolve_likelihood(self.likelihood)
+        assert isinstance(likelihood, Logistic | Probit)
+        found = likelihood.mean_probability(torch.from_numpy(mean), torch.from_numpy(std)).numpy()
+        if found.ndim == 1:
+            return np.stack([1 - found, found], 1)
+        return found / found.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of every row: by the median of the latent posterior, which needs no variance."""
+        latent = self.decision_function(X)
+        return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]
+
+    def log_marginal_likelihood(self) -> Any:
+        """Return the lower bound of the log marginal likelihood, summed over one-against-the-rest problems."""
+        check_is_fitted(self)
+        return self.latent_.log_marginal_likelihood()
+
+    # -------------------------------------------------------------- persistence
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it."""
+        from gigagp.persistence import save_state
+
+        tensors, header = self._to_state()
+        save_state(path, "GPClassifier", tensors, header)
+
+    def _to_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        from gigagp.fitted_state import fitted_to_state
+
+        check_is_fitted(self)
+        if self.classes_.dtype.kind not in "biufUSO" or not all(
+            isinstance(one, bool | int | float | str) for one in self.classes_.tolist()
+        ):
+            msg = f"classes of GPClassifier must be numbers or texts to be saved; got {self.classes_.dtype}."
+            raise InvalidInputError(msg)
+        tensors, header = fitted_to_state(self.latent_)
+        classes = {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()}
+        names = [str(name) for name in getattr(self, "feature_names_in_", [])]
+        return tensors, {**header, "classes": classes, "had_kernel": self.kernel is not None, "feature_names": names}
+
+    @classmethod
+    def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any]) -> GPClassifier:
+        from gigagp.fitted_state import state_to_fitted
+
+        classes, names = header["classes"], header["feature_names"]
+        latent = state_to_fitted(GPRegressor, tensors, {**header, "feature_names": []})
+        estimator = cls(**{name: getattr(latent, name) for name in cls._get_param_names()})
+        if not header["had_kernel"]:
+            estimator.kernel = None
+        estimator.latent_, estimator.n_features_in_ = latent, latent.n_features_in_
+        dtype = object if classes["dtype"] == "|O" else np.dtype(classes["dtype"])
+        estimator.classes_ = np.array(classes["values"], dtype=dtype)
+        if names:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+        return estimator

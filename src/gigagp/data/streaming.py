@@ -1,0 +1,171 @@
+"""Tables that are too large for the memory, a chunk of rows at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from gigagp.data.delimited import dialect
+from gigagp.data.reading import read_columns
+from gigagp.data.table import Table, find_column
+from gigagp.errors import InvalidInputError
+
+_PARQUET = {".parquet", ".pq"}
+_DELIMITED = {".csv", ".tsv"}
+#: Bytes of a CSV file that are parsed at a time.
+_CSV_BLOCK = 2**24
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of a file that follow each other.
+
+    Attributes
+    ----------
+    file : str
+        Where they come from.
+    first_row : int
+        Number of the first of them in that file, from 0.
+    table : Table
+        The columns that were asked for, in that order.
+    """
+
+    file: str
+    first_row: int
+    table: Table
+
+
+def table_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a table: itself, or a folder's Parquet and CSV files (in all its folders), sorted by name.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such file, or the folder has none.
+    """
+    path = Path(path)
+    if not path.exists():
+        msg = f"{path} does not exist."
+        raise InvalidInputError(msg)
+    if not path.is_dir():
+        return [path]
+    found = sorted(
+        file
+        for file in path.rglob("*")
+        if file.suffix.lower() in _PARQUET | _DELIMITED and not file.name.startswith((".", "_")) and file.is_file()
+    )
+    if not found:
+        msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
+        raise InvalidInputError(msg)
+    return found
+
+
+def stream_file(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
+    """Yield a file's rows in order, a chunk at a time. What is not Parquet, CSV or ``.npy`` is read whole first.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str
+    chunk_rows : int
+        Most rows of a chunk.
+    first_row : int
+        Rows before it are skipped; Parquet row groups before it are not read.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be read, from the row that the message names on; if a column is missing or a cell is not a
+        finite number. Chunks that were yielded before are good.
+    """
+    row = first_row
+    try:
+        for columns_read in _batches(path, columns, chunk_rows, first_row):
+            for start in range(0, columns_read.num_rows, chunk_rows):
+                part = columns_read.slice(start, chunk_rows)
+                table = Table.from_arrow(part, columns, source=str(path), first_row=row)
+                yield Chunk(str(path), row, table)
+                row += len(table)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        msg = f"{path} cannot be read as a table beyond its row {row:,}: {reason}."
+        raise InvalidInputError(msg) from error
+
+
+def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float], int] | None:
+    """Return smallest and largest numbers of columns and the number of rows from a Parquet file's own statistics.
+
+    None where it is no Parquet file or does not have them: then the rows have to be read. Nothing but the end of the
+    file is read here.
+    """
+    if path.suffix.lower() not in _PARQUET:
+        return None
+    try:
+        metadata = pyarrow.parquet.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        msg = f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}."
+        raise InvalidInputError(msg) from error
+    names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+    places = [names.index(find_column(name, names, str(path))) for name in columns]
+    low, high = [np.inf] * len(places), [-np.inf] * len(places)
+    for group in range(metadata.num_row_groups):
+        for k, place in enumerate(places):
+            found = metadata.row_group(group).column(place).statistics
+            if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
+                return None
+            low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
+    return (low, high, metadata.num_rows) if metadata.num_rows else None
+
+
+def _batches(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
+    ending = path.suffix.lower()
+    if ending in _PARQUET:
+        return _parquet(path, columns, chunk_rows, first_row)
+    if ending in _DELIMITED:
+        return _after(_delimited(path, columns), first_row)
+    return iter([read_columns(path).slice(first_row)])
+
+
+def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        chosen = [find_column(name, names, str(path)) for name in columns]
+        skipped, groups = 0, list(range(file.num_row_groups))
+        while groups and skipped + file.metadata.row_group(groups[0]).num_rows <= first_row:
+            skipped += file.metadata.row_group(groups.pop(0)).num_rows
+        batches = (
+            pa.Table.from_batches([batch])
+            for batch in file.iter_batches(batch_size=chunk_rows, row_groups=groups, columns=chosen)
+        )
+        yield from _after(batches, first_row - skipped)
+
+
+def _delimited(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    written = dialect(path)
+    chosen = [find_column(name, written.names, str(path)) for name in columns]
+    # Types are set, not guessed from the first block: a column may begin with whole numbers.
+    convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.float64()))
+    read = pyarrow.csv.ReadOptions(
+        column_names=written.names, skip_rows=int(written.header), block_size=_CSV_BLOCK, use_threads=False
+    )
+    parse = pyarrow.csv.ParseOptions(delimiter=written.separator)
+    if written.header and not written.has_rows:
+        return
+    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert) as file:
+        for batch in file:
+            yield pa.Table.from_batches([batch])
+
+
+def _after(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield what is left when the first rows are skipped."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(rows)
+        rows = max(0, rows - batch.num_rows)

@@ -1,0 +1,61 @@
+"""Checks of what grids are made of, and what their nodes cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids.interpolation import interpolation_named
+
+#: Stencils grow as 4^d and the stored ``W'W`` as 7^d: more inputs are not for grids.
+MAX_INPUTS = 4
+
+
+def node_bytes(n_inputs: int, interpolation: str) -> int:
+    """Return the bytes a node costs while statistics are collected: half a stencil, moments of a cell, a target."""
+    scheme = interpolation_named(interpolation)
+    half = ((2 * scheme.reach + 1) ** n_inputs + 1) // 2
+    moments = scheme.n_moments ** (n_inputs - 1) * (scheme.n_moments + 1)
+    return 8 * (half + moments + 4)
+
+
+def checked_bounds(lower: Sequence[float], upper: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return corners as lists of floats, or raise `InvalidInputError` for a constant input and for too many."""
+    low, high = numbers(lower, "lower"), numbers(upper, "upper")
+    if len(low) != len(high):
+        msg = f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}."
+        raise InvalidInputError(msg)
+    check_inputs(len(low))
+    for axis, (a, b) in enumerate(zip(low, high, strict=True)):
+        if a == b:
+            msg = f"Input {axis} is constant (always {a!r}): a grid needs inputs that vary. Leave it out."
+            raise InvalidInputError(msg)
+        if a > b:
+            msg = f"lower of a grid must be below upper; got {a!r} and {b!r} in input {axis}."
+            raise InvalidInputError(msg)
+    return low, high
+
+
+def check_inputs(d: int) -> None:
+    """Raise `InvalidInputError` unless a grid can have this number of inputs."""
+    if not 1 <= d <= MAX_INPUTS:
+        msg = (
+            f"A grid has 1 to {MAX_INPUTS} inputs; got {d}. Its stencils grow as 4^d: choose the inputs that matter, "
+            "or another inference (Iterative, SparseVariational)."
+        )
+        raise InvalidInputError(msg)
+
+
+def numbers(values: Any, name: str) -> list[float]:
+    """Return a sequence of finite numbers as floats, or raise `InvalidInputError`."""
+    try:
+        found = [float(value) for value in values]
+    except (TypeError, ValueError):
+        msg = f"{name} of RegularGrid must be a sequence of numbers, one an input; got {values!r}."
+        raise InvalidInputError(msg) from None
+    if not all(math.isfinite(value) for value in found):
+        msg = f"{name} of RegularGrid must be finite; got {tuple(found)}."
+        raise InvalidInputError(msg)
+    return found

@@ -1,0 +1,174 @@
+"""Collecting statistics from sources that are read once: files, folders, generators, processes that share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids.accumulator import Accumulator
+from gigagp.grids.geometry import RegularGrid
+from gigagp.grids.samples import SAMPLE_SIZE, Neighbourhoods, RowSample
+from gigagp.grids.sources import CHUNK_ROWS, stream_rows
+from gigagp.grids.statistics import GridStatistics, load_kind
+from gigagp.grids.tables import as_columns, as_table
+from gigagp.progress import Meter, NoProgress
+
+_KIND = "GridCollector"
+
+
+class GridCollector:
+    """Adds the rows of sources up on a grid, once, and knows what has been read.
+
+    ::
+
+        low, high, n = source_bounds("radar/", ["x", "y", "z"], ["dbz"])
+        collector = GridCollector(RegularGrid.around(low, high, (160, 80, 10)), n_targets=1, n_probes=16)
+        collector.read("radar/", ["x", "y", "z"], ["dbz"])
+        statistics = collector.statistics()
+
+    An error leaves all rows before it in place. A file that is damaged is named in the error; once it has been mended
+    or taken away, `read` with the same arguments goes on where it stopped.
+
+    Parameters
+    ----------
+    grid : RegularGrid
+    n_targets : int
+    n_probes : int
+        Columns of random signs to sum up, for log-determinants.
+    seed : int
+        Of those signs and of the sample.
+    sample_size : int
+        Rows to keep as a random sample (`sample`).
+    neighbourhoods : Neighbourhoods, optional
+        Centres whose nearest rows are kept.
+    memory_budget : int, str or None
+        Bytes; None: half of what is free.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the statistics on this grid do not fit.
+    """
+
+    def __init__(
+        self,
+        grid: RegularGrid,
+        n_targets: int = 1,
+        n_probes: int = 0,
+        seed: int = 0,
+        *,
+        sample_size: int = SAMPLE_SIZE,
+        neighbourhoods: Neighbourhoods | None = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        self.grid, self.n_targets = grid, n_targets
+        self.sample = RowSample(sample_size, grid.n_inputs, n_targets, seed)
+        self.neighbourhoods = neighbourhoods
+        #: rows read of each file, by its path
+        self.done: dict[str, int] = {}
+        self._settings = (grid, n_targets, n_probes, seed, memory_budget)
+        self._accumulator = Accumulator(*self._settings)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows so far."""
+        return self._accumulator.n_rows
+
+    def add(self, X: Any, Y: Any) -> None:
+        """Add rows that are in memory: all of them, or none and an `InvalidInputError`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+        Y : array of shape (n,) or (n, t)
+        """
+        X, Y = as_table(X, "X"), as_columns(Y)
+        self._accumulator.add(X, Y)
+        self.sample.add(X, Y)
+        if self.neighbourhoods is not None:
+            self.neighbourhoods.add(X, Y)
+
+    def read(
+        self,
+        source: Any,
+        inputs: Sequence[str] | None = None,
+        targets: Sequence[str] | None = None,
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        share: tuple[int, int] = (0, 1),
+        meter: Meter | None = None,
+    ) -> GridCollector:
+        """Add all rows of a source that were not read before; see `gigagp.grids.stream_rows` for what can be one.
+
+        Parameters
+        ----------
+        source, inputs, targets, chunk_rows, share
+            As for `stream_rows`.
+        meter : Meter, optional
+            Told after every chunk.
+
+        Returns
+        -------
+        GridCollector
+            This one.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part cannot be read or used, naming the file. What came before stays added and is not read again.
+        """
+        meter = meter or NoProgress()
+        meter.start(None, "rows")
+        where = ""
+        try:
+            for rows in stream_rows(source, inputs, targets, chunk_rows=chunk_rows, done=self.done, share=share):
+                before = rows.last - len(rows.X)
+                where = f"{rows.part or 'the source'}, rows after its first {before:,}: "
+                self.add(rows.X, rows.Y)
+                where = ""
+                if rows.part:
+                    self.done[rows.part] = rows.last
+                meter.step(rows=self.n_rows)
+        except InvalidInputError as error:
+            msg = f"{where}{error} The {self.n_rows:,} rows before it are kept"
+            files = isinstance(source, (str, os.PathLike))
+            msg += "; mend or remove the file and read again: what is done is skipped." if files else "."
+            raise InvalidInputError(msg) from error
+        finally:
+            meter.close()
+        return self
+
+    def statistics(self) -> GridStatistics:
+        """Return the statistics of all rows so far.
+
+        Warns
+        -----
+        GigaGPWarning
+            If there are probes and more than a tenth of the rows are equal to others: equal rows share their random
+            signs, and log-determinants from them are biased.
+        """
+        if self._settings[2]:
+            self.sample.warn_if_repeated()
+        return self._accumulator.statistics()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics and what has been read to one file, atomically; `load` goes on from there.
+
+        The sample and the neighbourhoods are not saved: they are for the start of a fit.
+        """
+        from gigagp.persistence import save_state
+
+        tensors, header = self._accumulator.statistics().state()
+        save_state(path, _KIND, tensors, {**header, "done": self.done})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], memory_budget: int | str | None = None) -> GridCollector:
+        """Return the collector that was saved; raises `ModelFileError` if the file is damaged or of another kind."""
+        tensors, header = load_kind(path, _KIND)
+        start = GridStatistics.from_state(tensors, header)
+        found = cls(start.grid, start.n_targets, start.n_probes, start.seed, memory_budget=memory_budget)
+        found._accumulator = Accumulator(*found._settings, start=start)
+        found.done = {str(file): int(rows) for file, rows in header["done"].items()}
+        return found

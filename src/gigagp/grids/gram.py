@@ -1,0 +1,171 @@
+"""``W'W`` as a stencil: a symmetric matrix whose entries join nodes a few steps apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids.geometry import RegularGrid
+
+try:
+    _native: Any = import_module("gigagp.products._native")
+except ImportError:  # no compiler when gigagp was installed
+    _native = None
+
+#: Stored entries below which a second thread costs more than it brings.
+_ENTRIES_A_THREAD = 2**18
+
+
+def half_offsets(grid: RegularGrid) -> list[tuple[int, ...]]:
+    """Return the offsets between nodes that share rows: zero, and of each pair ``+o, -o`` the one that is stored.
+
+    In lexicographic order, those whose first step that is not zero is positive: 4, 25, 172 or 1,201 offsets for cubic
+    interpolation in one to four dimensions.
+    """
+    steps = range(-grid.scheme.reach, grid.scheme.reach + 1)
+    zero = (0,) * grid.n_inputs
+    return [offset for offset in itertools.product(steps, repeat=grid.n_inputs) if offset >= zero]
+
+
+class StencilGram:
+    """The matrix ``W'W`` of interpolation weights, m by m, symmetric.
+
+    Only nodes at most three steps apart in every dimension (cubic; one for linear) share rows, so the matrix is a
+    fixed stencil of offsets with one number a node, and half of them by symmetry (Yadav et al. 2021, Claim 2).
+
+    When to use: `gigagp.grids.GridStatistics.gram` makes it from data.
+
+    Parameters
+    ----------
+    grid : RegularGrid
+    values : Tensor of shape (h, m)
+        float64. ``values[k, i]`` joins node i with node ``i + half_offsets(grid)[k] @ grid.strides``; zero where that
+        leaves the grid.
+
+    Raises
+    ------
+    InvalidInputError
+        If the shape or dtype does not fit.
+    """
+
+    def __init__(self, grid: RegularGrid, values: Tensor) -> None:
+        offsets = half_offsets(grid)
+        if values.shape != (len(offsets), grid.size) or values.dtype != torch.float64:
+            msg = (
+                f"values of StencilGram must be float64 of shape ({len(offsets)}, {grid.size}); got {values.dtype} of "
+                f"shape {tuple(values.shape)}."
+            )
+            raise InvalidInputError(msg)
+        self.grid = grid
+        self.values = values.contiguous()
+        strides = grid.strides
+        #: by how much the number of the other node is larger, for each row of `values`; never negative
+        self.steps = [sum(o * s for o, s in zip(offset, strides, strict=True)) for offset in offsets]
+        self._steps = np.array(self.steps, dtype=np.int64)
+
+    @property
+    def n(self) -> int:
+        """Number of nodes m."""
+        return self.grid.size
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return (self.n, self.n)
+
+    @torch.no_grad()
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """Return the product with ``vectors`` of shape (m, s) or (m,), float64.
+
+        On the CPU compiled, with as many threads as torch uses and the same result for any number of them.
+        """
+        V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
+        if V.ndim != 2 or len(V) != self.n or V.dtype != torch.float64:
+            msg = (
+                f"StencilGram multiplies float64 vectors of shape ({self.n}, s); got {vectors.dtype} of shape "
+                f"{tuple(vectors.shape)}."
+            )
+            raise InvalidInputError(msg)
+        if _native is None or V.device.type != "cpu":
+            return self._torch_product(V).reshape(vectors.shape)
+        by_vector = V.T.contiguous()
+        out = torch.empty_like(by_vector)
+        threads = max(1, min(torch.get_num_threads(), self.values.numel() // _ENTRIES_A_THREAD))
+        _native.grid_product("", self.values.numpy(), self._steps, by_vector.numpy(), out.numpy(), threads)
+        return out.T.contiguous().reshape(vectors.shape)
+
+    def _torch_product(self, V: Tensor) -> Tensor:
+        out = self.values[0].unsqueeze(1) * V
+        for row, step in zip(self.values[1:], self.steps[1:], strict=True):
+            entries = row[: self.n - step].unsqueeze(1)
+            out[: self.n - step].addcmul_(entries, V[step:])
+            out[step:].addcmul_(entries, V[: self.n - step])
+        return out
+
+    def diagonal(self) -> Tensor:
+        """Return the diagonal, shape (m,)."""
+        return self.values[0]
+
+    @property
+    def trace(self) -> float:
+        """Sum of the diagonal."""
+        return float(self.values[0].sum())
+
+    def row_sums(self) -> Tensor:
+        """Return ``W'W 1 = W'1``, shape (m,): rows of weights sum to one."""
+        return self @ torch.ones(self.n, dtype=torch.float64)
+
+    def dense(self) -> Tensor:
+        """Return the whole matrix, shape (m, m); for small grids."""
+        out = torch.zeros(self.n, self.n, dtype=torch.float64)
+        for row, step in zip(self.values, self.steps, strict=True):
+            # Added, not set: on grids only a few nodes wide two offsets can have the same step.
+            out.diagonal(step).add_(row[: self.n - step])
+            if step:
+                out.diagonal(-step).add_(row[: self.n - step])
+        return out
+
+    def __add__(self, other: StencilGram) -> StencilGram:
+        """Return the matrix of both sets of rows."""
+        return StencilGram(self.grid, self.values + self._same_grid(other).values)
+
+    def __sub__(self, other: StencilGram) -> StencilGram:
+        """Return the matrix without the rows of ``other``."""
+        return StencilGram(self.grid, self.values - self._same_grid(other).values)
+
+    def _same_grid(self, other: StencilGram) -> StencilGram:
+        if other.grid != self.grid:
+            msg = f"Only matrices on the same grid can be added; got {self.grid} and {other.grid}."
+            raise InvalidInputError(msg)
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are stored."""
+        return self.values.numel() * self.values.element_size()
+
+    @property
+    def nnz(self) -> int:
+        """Entries of the whole matrix that are not zero."""
+        stored = torch.count_nonzero(self.values, dim=1)
+        return int(2 * stored.sum() - stored[0])
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which `from_state` makes the same matrix: what is stored at nodes that have any entry."""
+        used = (self.values != 0).any(0).nonzero().squeeze(1)
+        return {"nodes": used, "values": self.values[:, used].contiguous()}
+
+    @classmethod
+    def from_state(cls, grid: RegularGrid, state: Mapping[str, Any]) -> StencilGram:
+        """Return the matrix that `state` described."""
+        values = torch.zeros(len(half_offsets(grid)), grid.size, dtype=torch.float64)
+        values[:, state["nodes"]] = state["values"]
+        return cls(grid, values)

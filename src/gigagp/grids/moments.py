@@ -1,0 +1,263 @@
+"""One pass over rows: sums of powers of their offsets in every cell, and weighted sums of their columns at every node.
+
+The direct sum of ``w w'`` over rows costs (2r)^(2d) multiplications a row (Yadav et al. 2021, Claim 2): 4,096 for cubic
+weights in three dimensions. But a row's weights are cubic polynomials of its offset in its cell, so all products of two
+of them are combinations of the 7^d powers ``prod_k offset_k^p_k``, p_k = 0 ... 6: a row adds 343 numbers to its cell,
+and cells are expanded into entries of ``W'W`` once, at the end.
+
+Compiled where the extension was built (``products/native/grid.cpp``); otherwise torch, with the same numbers up to
+the order of sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.grids.geometry import RegularGrid
+from gigagp.grids.gram import StencilGram, half_offsets
+from gigagp.indexed_random import random_bits
+
+try:
+    _native: Any = import_module("gigagp.products._native")
+except ImportError:  # no compiler when gigagp was installed
+    _native = None
+
+#: Rows that are sorted by cell at a time: as many as bring each cell some, within bounds of memory (up to 200 MB).
+_ROWS_A_CELL, _LEAST_ROWS, _MOST_ROWS = 32, 2**18, 2**22
+#: Rows below which a second thread costs more than it brings.
+_ROWS_A_THREAD = 2**15
+#: Bytes from which large pages are asked for.
+_LARGE = 2**24
+#: Elements of a block of torch's pass.
+_BLOCK = 2**22
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Smallest and largest number and sum of squares of each column of a table, shape (c,); NaN if not finite."""
+
+    low: Tensor
+    high: Tensor
+    squares: Tensor
+
+
+def survey(table: Tensor) -> Survey:
+    """Return the ranges of the columns of a float64 table of shape (n, c)."""
+    if _native is not None:
+        return Survey(*(torch.from_numpy(part) for part in _native.grid_survey(table.numpy(), _threads(len(table)))))
+    bad = table.new_full((), torch.nan).where(~table.isfinite().all(0), 0)
+    infinity = table.new_full((1, table.shape[1]), torch.inf)
+    low, high = torch.cat([table, infinity]).amin(0), torch.cat([table, -infinity]).amax(0)
+    return Survey(low + bad, high + bad, table.square().sum(0) + bad)
+
+
+class Moments:
+    """What rows add up to on a grid, before it is expanded into ``W'W``.
+
+    Parameters
+    ----------
+    grid : RegularGrid
+    n_columns : int
+        Columns of Y.
+    n_probes : int
+        Columns of random signs beside them, one sign a row and probe made of the row's own numbers.
+    seed : int
+        Of those signs.
+    """
+
+    def __init__(self, grid: RegularGrid, n_columns: int, n_probes: int = 0, seed: int = 0) -> None:
+        self.grid, self.n_columns, self.n_probes, self.seed = grid, n_columns, n_probes, seed
+        scheme, d = grid.scheme, grid.n_inputs
+        #: [cell][powers of all inputs but the last][powers of the last, padded by one]; pages nobody writes are free
+        self.values = _zeros(math.prod(grid.cells), scheme.n_moments ** (d - 1) * (scheme.n_moments + 1))
+        #: W'Y and W'Z, [column][node]
+        self.columns = _zeros(n_columns + n_probes, grid.size)
+
+        self._workspace = None if _native is None else _native.GridWorkspace()
+
+    def add(self, X: Tensor, Y: Tensor) -> None:
+        """Add rows: X (n, d) accepted by the grid and Y (n, t), both float64, finite and contiguous."""
+        if _native is None:
+            return self._add_with_torch(X, Y)
+        rows = min(max(_ROWS_A_CELL * len(self.values), _LEAST_ROWS), _MOST_ROWS)
+        _native.grid_add(
+            "",
+            _description(self.grid),
+            X.numpy(),
+            Y.numpy(),
+            self.n_probes,
+            self.seed % 2**64,
+            self.values.numpy(),
+            self.columns.numpy(),
+            rows,
+            self._workspace,
+            _threads(len(X)),
+        )
+        return None
+
+    def counts(self) -> Tensor:
+        """Return the number of rows in each cell, shape (cells,); exact."""
+        return self.values[:, 0].clone()
+
+    def position_sums(self) -> tuple[Tensor, Tensor]:
+        """Return the sums of the rows' positions and of their squares, (d,) each, in nodes from the grid's first."""
+        scheme, d, grid = self.grid.scheme, self.grid.n_inputs, self.grid
+        used = self.values[:, 0].nonzero().squeeze(1)
+        count = self.values[used, 0]
+        sums, squares = [], []
+        for axis, (stride, length) in enumerate(zip(grid.cell_strides, grid.cells, strict=True)):
+            middle = (used // stride % length).double() + scheme.before + 0.5
+            place = 1 if axis == d - 1 else scheme.n_moments ** (d - 2 - axis) * (scheme.n_moments + 1)
+            first, second = self.values[used, place], self.values[used, 2 * place]
+            sums.append((count * middle + first).sum())
+            squares.append((count * middle.square() + 2 * middle * first + second).sum())
+        return torch.stack(sums), torch.stack(squares)
+
+    def gram(self) -> StencilGram:
+        """Return ``W'W`` of all rows."""
+        grid = self.grid
+        products, target, source = _expansion(grid)
+        values = _zeros(len(half_offsets(grid)), grid.size)
+        if _native is None:
+            self._expand_with_torch(products, target, source, values)
+        else:
+            _native.grid_expand(
+                "",
+                _description(grid),
+                self.values.numpy(),
+                products.numpy(),
+                target.numpy(),
+                source.int().numpy(),
+                values.numpy(),
+                _threads(_ROWS_A_THREAD * len(self.values) // 256),
+            )
+        return StencilGram(grid, values)
+
+    # Without the extension ------------------------------------------------------------------------------------------
+
+    def _add_with_torch(self, X: Tensor, Y: Tensor) -> None:
+        grid, scheme = self.grid, self.grid.scheme
+        width = self.values.shape[1]
+        rows = max(1, _BLOCK // max(width, scheme.width**grid.n_inputs * (self.n_columns + self.n_probes)))
+        for start in range(0, len(X), rows):
+            block, columns = X[start : start + rows], Y[start : start + rows]
+            first, offset = grid.located(block)
+            cell = (first * torch.tensor(grid.cell_strides)).sum(1)
+            powers = offset.unsqueeze(2) ** torch.arange(scheme.n_moments)
+            product = torch.ones(len(block), 1, dtype=torch.float64)
+            for axis in range(grid.n_inputs):
+                one = powers[:, axis]
+                if axis == grid.n_inputs - 1:
+                    one = torch.nn.functional.pad(one, (0, 1))
+                product = (product.unsqueeze(2) * one.unsqueeze(1)).flatten(1)
+            self.values.index_add_(0, cell, product)
+            if self.n_probes:
+                columns = torch.cat([columns, signs(block, columns, self.n_probes, self.seed)], 1)
+            indices, weights = grid.stencil(block)
+            for column, to in zip(columns.T, self.columns, strict=True):
+                to.index_add_(0, indices.flatten(), (weights * column.unsqueeze(1)).flatten())
+
+    def _expand_with_torch(self, products: Tensor, target: Tensor, source: Tensor, values: Tensor) -> None:
+        grid, scheme = self.grid, self.grid.scheme
+        used = self.values[:, 0].nonzero().squeeze(1)
+        flat = values.view(-1)
+        for cells in used.split(max(1, _BLOCK // len(target))):
+            shape = (len(cells), *[scheme.n_moments] * (grid.n_inputs - 1), scheme.n_moments + 1)
+            found = self.values[cells].reshape(shape)[..., : scheme.n_moments]
+            for _ in range(grid.n_inputs):  # each takes the first power's place and puts the pairs last
+                found = torch.tensordot(found, products, dims=([1], [1]))
+            node = torch.zeros_like(cells)
+            for stride, cell_stride, length in zip(grid.strides, grid.cell_strides, grid.cells, strict=True):
+                node += cells // cell_stride % length * stride
+            flat.index_add_(0, (node.unsqueeze(1) + target).flatten(), found.flatten(1)[:, source].flatten())
+
+
+def signs(X: Tensor, Y: Tensor, n_probes: int, seed: int) -> Tensor:
+    """Return the rows' random signs, shape (n, n_probes), 1.0 or -1.0.
+
+    They are made of the bits of the row's own numbers and the seed, so the sums ``W'Z`` are the same however rows are
+    ordered, cut into chunks or spread over machines, and a row can be taken out again. Rows whose inputs and targets
+    are all equal to another's get the same signs.
+    """
+    hashed = row_hashes(X, Y, seed)
+    words = [random_bits(0, hashed + k) for k in range((n_probes + 63) // 64)]
+    bits = [(words[probe // 64] >> (probe % 64)) & 1 for probe in range(n_probes)]
+    return 1.0 - 2.0 * torch.stack(bits, 1).double()
+
+
+def row_hashes(X: Tensor, Y: Tensor, seed: int) -> Tensor:
+    """Return 64 random bits for each row, int64: a function of the seed and the row's numbers, nothing else."""
+    if _native is not None:
+        return torch.from_numpy(_native.grid_hashes("", X.numpy(), Y.numpy(), seed % 2**64, _threads(len(X))))
+    hashed = torch.full((len(X),), _signed(seed), dtype=torch.int64)
+    for column in (*X.T, *Y.T):
+        # -0 and 0 are the same number
+        hashed = random_bits(0, hashed ^ (column + 0.0).contiguous().view(torch.int64))
+    return hashed
+
+
+def _zeros(rows: int, columns: int) -> Tensor:
+    """Return zeros that take memory where they are written to, in large pages where the system has them.
+
+    Cells are visited all over this memory: with small pages the first visits took longer than the sums.
+    """
+    size = 8 * rows * columns
+    if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(rows, columns, dtype=torch.float64)
+    pages = mmap.mmap(-1, size)
+    with suppress(OSError):  # a system without large pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float64).reshape(rows, columns)
+
+
+def _signed(seed: int) -> int:
+    seed %= 2**64
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def _threads(rows: int) -> int:
+    return max(1, min(torch.get_num_threads(), rows // _ROWS_A_THREAD))
+
+
+def _description(grid: RegularGrid) -> tuple[object, ...]:
+    """Return a grid as the extension takes it."""
+    return (grid.lower, grid.spacing, grid.shape, grid.scheme.width)
+
+
+def _expansion(grid: RegularGrid) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how moments become entries of ``W'W``.
+
+    Returns
+    -------
+    products : Tensor of shape (pairs, n_moments)
+        Polynomials of the products of two weights, pairs (a, b) with a <= b.
+    target : Tensor of shape (e,)
+        Place of an entry in `StencilGram.values` (flat), for the cell whose first node is node 0.
+    source : Tensor of shape (e,)
+        Which product of pairs, one pair an input, in C order.
+    """
+    scheme = grid.scheme
+    pairs = list(itertools.combinations_with_replacement(range(scheme.width), 2))
+    place = {pair: k for k, pair in enumerate(pairs)} | {(b, a): k for k, (a, b) in enumerate(pairs)}
+    polynomials = scheme.products()
+    products = torch.stack([polynomials[a, b] for a, b in pairs])
+    target, source = [], []
+    for k, offset in enumerate(half_offsets(grid)):
+        starts = [range(max(0, -o), min(scheme.width, scheme.width - o)) for o in offset]
+        for a in itertools.product(*starts):
+            node, pair = 0, 0
+            for position, step, stride in zip(a, offset, grid.strides, strict=True):
+                node += position * stride
+                pair = pair * len(pairs) + place[position, position + step]
+            target.append(k * grid.size + node)
+            source.append(pair)
+    return products, torch.tensor(target), torch.tensor(source)

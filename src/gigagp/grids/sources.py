@@ -1,0 +1,235 @@
+"""Whatever holds rows - arrays, data frames, files, folders, generators - as a stream of chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids.tables import as_columns, as_table
+
+#: Rows of a chunk unless something else is asked for: enough for a pass to run at full speed.
+CHUNK_ROWS = 2**20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a stream.
+
+    Attributes
+    ----------
+    part : str
+        The file they come from; empty where there are no files.
+    last : int
+        How many rows of the part have been given once these are.
+    X : Tensor of shape (n, d)
+    Y : Tensor of shape (n, t)
+    """
+
+    part: str
+    last: int
+    X: Tensor
+    Y: Tensor
+
+
+def stream_rows(
+    source: Any,
+    inputs: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
+    *,
+    chunk_rows: int = CHUNK_ROWS,
+    done: Mapping[str, int] | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Rows]:
+    """Yield the rows of a source, a chunk at a time.
+
+    Parameters
+    ----------
+    source : path, pair of arrays, data frame, or iterable of pairs
+        A Parquet or CSV file, or a folder of them; ``(X, Y)``; a pandas data frame or pyarrow table; or anything that
+        yields ``(X, Y)`` for some rows at a time, such as a generator (then ``chunk_rows`` does not apply).
+    inputs, targets : sequence of str, optional
+        Names of columns, for files and data frames; required there.
+    chunk_rows : int
+        Most rows of a chunk.
+    done : mapping of str to int, optional
+        Rows of each file to skip.
+    share : (int, int)
+        Which share of how many to yield, for processes that work on one source together, with the same
+        ``chunk_rows``: of a folder its files in turn, of everything else its chunks in turn.
+
+    Raises
+    ------
+    InvalidInputError
+        If a part cannot be read; the message names the file, and all chunks that were yielded before are good.
+    """
+    if chunk_rows < 1 or not 0 <= share[0] < share[1]:
+        msg = f"chunk_rows must be positive and share (k, of) with 0 <= k < of; got {chunk_rows} and {share}."
+        raise InvalidInputError(msg)
+    if isinstance(source, (str, os.PathLike)):
+        names = _names(inputs, targets)
+        return _files(Path(source), *names, chunk_rows, dict(done or {}), share)
+    if isinstance(source, tuple) and len(source) == 2 and all(_is_array(part) for part in source):
+        return _in_turn(_arrays(*source, chunk_rows), share)
+    if hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "slice")):
+        return _in_turn(_frame(source, *_names(inputs, targets), chunk_rows), share)
+    if hasattr(source, "__iter__") and not _is_array(source):
+        return _in_turn(_pairs(iter(source)), share)
+    msg = (
+        "A source of rows is a path, a pair of arrays (X, Y), a data frame with names of inputs and targets, or an "
+        f"iterable of pairs (X, Y); got {type(source).__name__}."
+    )
+    raise InvalidInputError(msg)
+
+
+def source_bounds(
+    source: Any, inputs: Sequence[str] | None = None, targets: Sequence[str] | None = None, **options: Any
+) -> tuple[list[float], list[float], int]:
+    """Return the smallest and largest inputs of a source and its number of rows.
+
+    Parquet files that have the ranges of their columns in their metadata are not read. A generator would be used up:
+    it is refused.
+
+    Parameters
+    ----------
+    source, inputs, targets, **options
+        As for `stream_rows`.
+
+    Raises
+    ------
+    InvalidInputError
+        If the source is an iterator or cannot be read, or has no rows.
+    """
+    if isinstance(source, Iterator):
+        msg = "The range of a generator's rows cannot be known before its end: give the grid, or lower and upper."
+        raise InvalidInputError(msg)
+    low = high = None
+    n_rows = 0
+
+    def include(smallest: Any, largest: Any, rows: int) -> None:
+        nonlocal low, high, n_rows
+        low = np.asarray(smallest) if low is None else np.minimum(low, smallest)
+        high = np.asarray(largest) if high is None else np.maximum(high, largest)
+        n_rows += rows
+
+    if isinstance(source, (str, os.PathLike)):
+        from gigagp.data.streaming import column_bounds, table_files
+
+        names, others = _names(inputs, targets)
+        for file in table_files(source):
+            found = column_bounds(file, names)
+            if found is not None:
+                include(*found)
+                continue
+            for rows in stream_rows(file, names, others, **options):
+                include(rows.X.amin(0).numpy(), rows.X.amax(0).numpy(), len(rows.X))
+    else:
+        for rows in stream_rows(source, inputs, targets, **options):
+            include(rows.X.amin(0).numpy(), rows.X.amax(0).numpy(), len(rows.X))
+    if low is None or high is None:
+        msg = "The source has no rows."
+        raise InvalidInputError(msg)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        msg = f"Inputs must be finite; they range from {low.tolist()} to {high.tolist()}."
+        raise InvalidInputError(msg)
+    return low.tolist(), high.tolist(), n_rows
+
+
+def _files(
+    path: Path, inputs: list[str], targets: list[str], chunk_rows: int, done: dict[str, int], share: tuple[int, int]
+) -> Iterator[Rows]:
+    # Here, because pyarrow is not loaded before a file is read.
+    from gigagp.data.streaming import stream_file, table_files
+
+    files = table_files(path)
+    if path.is_dir():
+        files, share = files[share[0] :: share[1]], (0, 1)
+
+    def rows() -> Iterator[Rows]:
+        for file in files:
+            for chunk in stream_file(file, [*inputs, *targets], chunk_rows, done.get(str(file), 0)):
+                table = torch.from_numpy(chunk.table.values)
+                X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
+                yield Rows(chunk.file, chunk.first_row + len(X), X, Y)
+
+    return rows() if share[1] == 1 else _stripes(rows(), chunk_rows, share)
+
+
+def _stripes(chunks: Iterator[Rows], rows: int, share: tuple[int, int]) -> Iterator[Rows]:
+    """Yield every so many stripes of ``rows`` rows of a file: by row number, wherever its chunks begin and end."""
+    for chunk in chunks:
+        first = chunk.last - len(chunk.X)
+        while first < chunk.last:
+            stripe = first // rows
+            last = min(chunk.last, (stripe + 1) * rows)
+            if stripe % share[1] == share[0]:
+                own = slice(first - chunk.last + len(chunk.X), last - chunk.last + len(chunk.X))
+                yield Rows(chunk.part, last, chunk.X[own], chunk.Y[own])
+            first = last
+
+
+def _arrays(X: Any, Y: Any, chunk_rows: int) -> Iterator[Rows]:
+    if len(X) != len(Y):
+        msg = f"X and Y must have the same number of rows; got {len(X)} and {len(Y)}."
+        raise InvalidInputError(msg)
+    for start in range(0, len(X), chunk_rows):
+        rows = slice(start, start + chunk_rows)
+        part = as_table(X[rows], "X")
+        yield Rows("", start + len(part), part, as_columns(Y[rows]))
+
+
+def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int) -> Iterator[Rows]:
+    import pyarrow as pa
+
+    from gigagp.data import Table
+
+    cut: Callable[[int], pa.Table] = (
+        (lambda start: frame.slice(start, chunk_rows))
+        if isinstance(frame, pa.Table)
+        else (lambda start: pa.Table.from_pandas(frame.iloc[start : start + chunk_rows], preserve_index=False))
+    )
+    for start in range(0, len(frame), chunk_rows):
+        numbers = Table.from_arrow(cut(start), [*inputs, *targets], source="the data frame", first_row=start)
+        table = torch.from_numpy(numbers.values)
+        X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
+        yield Rows("", start + len(X), X, Y)
+
+
+def _pairs(pairs: Iterator[Any]) -> Iterator[Rows]:
+    last = 0
+    for number in count():
+        try:
+            pair = next(pairs)
+        except StopIteration:
+            return
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            msg = f"An iterable of rows must yield pairs (X, Y); item {number} is a {type(pair).__name__}."
+            raise InvalidInputError(msg)
+        X, Y = as_table(pair[0], "X"), as_columns(pair[1])
+        last += len(X)
+        yield Rows("", last, X, Y)
+
+
+def _in_turn(rows: Iterator[Rows], share: tuple[int, int]) -> Iterator[Rows]:
+    return (chunk for place, chunk in enumerate(rows) if place % share[1] == share[0])
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) or (hasattr(value, "__array__") and hasattr(value, "shape"))
+
+
+def _names(inputs: Sequence[str] | None, targets: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    if not inputs or not targets or isinstance(inputs, str) or isinstance(targets, str):
+        msg = (
+            f"inputs and targets must be lists of column names for files and data frames; got {inputs!r}, {targets!r}."
+        )
+        raise InvalidInputError(msg)
+    return [str(name) for name in inputs], [str(name) for name in targets]

@@ -1,0 +1,327 @@
+"""The sufficient statistics of data on a grid: sums over rows, so they add, subtract, travel and are saved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.grids.geometry import RegularGrid
+from gigagp.grids.gram import StencilGram
+from gigagp.grids.samples import SAMPLE_SIZE, RowSample
+from gigagp.grids.tables import as_columns, as_table
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_KIND = "GridStatistics"
+#: Tensors that are sums over rows, beside the matrix.
+_SUMS = (
+    "cross",
+    "target_squares",
+    "target_sums",
+    "probes",
+    "probe_squares",
+    "position_sums",
+    "position_squares",
+    "cell_counts",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class GridStatistics:
+    """All that inference on a grid needs of n rows: ``W'W``, ``W'Y``, ``Y'Y`` and what goes with them.
+
+    Every part is a sum over rows. ``a + b`` is the statistics of both sets of rows, ``a - b`` those without the rows of
+    b; what order rows came in, in which chunks, or on which machine, changes nothing but the last digits.
+
+    When to use: `from_rows` for arrays, `gigagp.grids.GridCollector` for files, folders and generators.
+
+    Parameters
+    ----------
+    grid : RegularGrid
+    n_rows : int
+    gram : StencilGram
+        ``W'W``.
+    cross : Tensor of shape (m, t)
+        ``W'Y``.
+    target_squares, target_sums : Tensor of shape (t,)
+        Of each target: ``y'y`` and the sum.
+    probes : Tensor of shape (m, s)
+        ``W'Z`` for s columns Z of random signs, a function of the seed and the numbers in a row (so the statement above
+        holds for them too). Rows whose inputs and targets are all equal to another's share their signs: where many
+        are, log-determinants from these probes are biased.
+    probe_squares : Tensor of shape (s,)
+        ``z'z``: the number of rows.
+    seed : int
+        Of the probes.
+    position_sums, position_squares : Tensor of shape (d,)
+        Sums of the inputs and of their squares, in nodes from the grid's first.
+    cell_counts : Tensor of shape (cells,)
+        Rows in each cell of the grid; `RegularGrid.cell_strides` numbers them.
+    input_low, input_high : Tensor of shape (d,)
+        Smallest and largest inputs. After a subtraction they are those of the rows before it.
+    """
+
+    grid: RegularGrid
+    n_rows: int
+    gram: StencilGram
+    cross: Tensor
+    target_squares: Tensor
+    target_sums: Tensor
+    probes: Tensor
+    probe_squares: Tensor
+    seed: int
+    position_sums: Tensor
+    position_squares: Tensor
+    cell_counts: Tensor
+    input_low: Tensor
+    input_high: Tensor
+
+    # Making -----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_rows(
+        cls, grid: RegularGrid, X: Any, Y: Any, n_probes: int = 0, seed: int = 0, memory_budget: int | str | None = None
+    ) -> GridStatistics:
+        """Return the statistics of rows that are in memory.
+
+        Parameters
+        ----------
+        grid : RegularGrid
+        X : array of shape (n, d)
+        Y : array of shape (n,) or (n, t)
+        n_probes : int
+            Columns of random signs to sum up, for log-determinants.
+        seed : int
+            Of those signs.
+        memory_budget : int, str or None
+            Bytes; None: half of what is free.
+
+        Raises
+        ------
+        InvalidInputError
+            If a number is not finite or a row lies outside of the grid, naming the first.
+        MemoryBudgetError
+            If the statistics on this grid do not fit; nothing is allocated before.
+
+        Warns
+        -----
+        GigaGPWarning
+            If there are probes and many rows are equal to others.
+        """
+        from gigagp.grids.accumulator import Accumulator
+
+        X, Y = as_table(X, "X"), as_columns(Y)
+        accumulator = Accumulator(grid, Y.shape[1], n_probes, seed, memory_budget)
+        accumulator.add(X, Y)
+        if n_probes:
+            sample = RowSample(SAMPLE_SIZE, X.shape[1], Y.shape[1], seed)
+            sample.add(X, Y)
+            sample.warn_if_repeated()
+        return accumulator.statistics()
+
+    def add_rows(self, X: Any, Y: Any) -> GridStatistics:
+        """Return the statistics with these rows too; as `from_rows`, on the same grid with the same probes."""
+        return self + self._of(X, Y)
+
+    def remove_rows(self, X: Any, Y: Any) -> GridStatistics:
+        """Return the statistics without these rows, which must have been added before, with the same numbers.
+
+        Raises
+        ------
+        InvalidInputError
+            If a cell of the grid has fewer rows than are taken out: they were never added.
+        """
+        return self - self._of(X, Y)
+
+    def _of(self, X: Any, Y: Any) -> GridStatistics:
+        return self.from_rows(self.grid, X, Y, self.n_probes, self.seed)
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets t."""
+        return self.cross.shape[1]
+
+    @property
+    def n_probes(self) -> int:
+        """Number of probes s."""
+        return self.probes.shape[1]
+
+    @property
+    def occupancy(self) -> float:
+        """Share of the grid's cells that hold a row."""
+        return float((self.cell_counts > 0).double().mean())
+
+    @property
+    def target_means(self) -> Tensor:
+        """Mean of each target, shape (t,)."""
+        return self.target_sums / max(self.n_rows, 1)
+
+    @property
+    def target_variances(self) -> Tensor:
+        """Variance of each target, shape (t,)."""
+        return (self.target_squares / max(self.n_rows, 1) - self.target_means.square()).clamp(min=0)
+
+    @property
+    def input_means(self) -> Tensor:
+        """Mean of each input, shape (d,)."""
+        spacing, lower = (
+            self.position_sums.new_tensor(self.grid.spacing),
+            self.position_sums.new_tensor(self.grid.lower),
+        )
+        return lower + spacing * self.position_sums / max(self.n_rows, 1)
+
+    @property
+    def input_variances(self) -> Tensor:
+        """Variance of each input, shape (d,)."""
+        n = max(self.n_rows, 1)
+        variance = self.position_squares / n - (self.position_sums / n).square()
+        return variance.clamp(min=0) * variance.new_tensor(self.grid.spacing).square()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        parts = [getattr(self, field.name) for field in fields(self)]
+        return self.gram.nbytes + sum(part.nbytes for part in parts if isinstance(part, Tensor))
+
+    # Changing ---------------------------------------------------------------------------------------------------------
+
+    def for_targets(self, shift: Any, scale: Any) -> GridStatistics:
+        """Return the statistics of ``(y - shift) / scale``, without the rows.
+
+        Parameters
+        ----------
+        shift, scale : float or array of shape (t,)
+            One number a target; scales are positive.
+        """
+        a, b = _one_each(shift, self.n_targets, "shift"), _one_each(scale, self.n_targets, "scale")
+        if bool((b <= 0).any()):
+            msg = f"scale of GridStatistics.for_targets must be positive; got {b.tolist()}."
+            raise InvalidInputError(msg)
+        return replace(
+            self,
+            cross=(self.cross - self.gram.row_sums().unsqueeze(1) * a) / b,
+            target_squares=(self.target_squares - 2 * a * self.target_sums + self.n_rows * a.square()) / b.square(),
+            target_sums=(self.target_sums - self.n_rows * a) / b,
+        )
+
+    def __add__(self, other: GridStatistics) -> GridStatistics:
+        """Return the statistics of both sets of rows."""
+        self._check_same(other)
+        return self._with(
+            self.n_rows + other.n_rows,
+            self.gram + other.gram,
+            {name: getattr(self, name) + getattr(other, name) for name in _SUMS},
+            torch.minimum(self.input_low, other.input_low),
+            torch.maximum(self.input_high, other.input_high),
+        )
+
+    def __sub__(self, other: GridStatistics) -> GridStatistics:
+        """Return the statistics without the rows of ``other``; raises `InvalidInputError` if they are not in here."""
+        self._check_same(other)
+        if bool((self.cell_counts < other.cell_counts).any()):
+            msg = "These rows were never added: a cell of the grid holds fewer rows than are to be taken out of it."
+            raise InvalidInputError(msg)
+        return self._with(
+            self.n_rows - other.n_rows,
+            self.gram - other.gram,
+            {name: getattr(self, name) - getattr(other, name) for name in _SUMS},
+            self.input_low,
+            self.input_high,
+        )
+
+    def _with(
+        self, n_rows: int, gram: StencilGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
+    ) -> GridStatistics:
+        return GridStatistics(
+            grid=self.grid, n_rows=n_rows, gram=gram, seed=self.seed, input_low=low, input_high=high, **sums
+        )
+
+    def _check_same(self, other: GridStatistics) -> None:
+        mine = (self.grid, self.n_targets, self.n_probes, self.seed)
+        theirs = (other.grid, other.n_targets, other.n_probes, other.seed)
+        if mine != theirs:
+            msg = (
+                "Statistics can be added or subtracted if they have the same grid, number of targets, number of probes "
+                f"and seed; got {mine} and {theirs}."
+            )
+            raise InvalidInputError(msg)
+
+    def all_reduce(self, group: ProcessGroup | None = None) -> GridStatistics:
+        """Return the sum of the statistics of all processes of a ``torch.distributed`` group, the same on each.
+
+        Raises
+        ------
+        InvalidInputError
+            If the processes have different grids, targets or probes; on every one of them.
+        """
+        import torch.distributed as dist
+
+        alike = [None] * dist.get_world_size(group)
+        mine = (self.grid.to_dict(), self.n_targets, self.n_probes, self.seed, self.n_rows)
+        dist.all_gather_object(alike, mine, group=group)
+        if any(one[:-1] != mine[:-1] for one in alike):  # type: ignore[index]
+            msg = f"Processes must have the same grid, number of targets, number of probes and seed; got {alike}."
+            raise InvalidInputError(msg)
+        sums = {name: getattr(self, name).clone() for name in _SUMS}
+        values, low, high = self.gram.values.clone(), self.input_low.clone(), self.input_high.clone()
+        for tensor in (values, *sums.values()):
+            dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=group)
+        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
+        n_rows = sum(one[-1] for one in alike)  # type: ignore[index]
+        return self._with(n_rows, StencilGram(self.grid, values), sums, low, high)
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and plain data from which `from_state` makes the same statistics."""
+        tensors = {f"gram.{name}": value for name, value in self.gram.state.items()}
+        tensors |= {name: getattr(self, name) for name in (*_SUMS, "input_low", "input_high")}
+        return tensors, {"grid": self.grid.to_dict(), "n_rows": self.n_rows, "seed": self.seed}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any]) -> GridStatistics:
+        """Return the statistics that `state` described."""
+        grid = RegularGrid.from_dict(header["grid"])
+        gram = StencilGram.from_state(grid, {name: tensors[f"gram.{name}"] for name in ("nodes", "values")})
+        parts = {name: tensors[name] for name in (*_SUMS, "input_low", "input_high")}
+        return cls(grid=grid, n_rows=header["n_rows"], gram=gram, seed=header["seed"], **parts)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics to one file (safetensors), atomically; raises `ModelFileError` if that fails."""
+        from gigagp.persistence import save_state
+
+        save_state(path, _KIND, *self.state())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> GridStatistics:
+        """Read what `save` wrote; raises `ModelFileError` if the file is missing, damaged or of another kind."""
+        tensors, header = load_kind(path, _KIND)
+        return cls.from_state(tensors, header)
+
+
+def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a gigagp file of one kind; `ModelFileError` if it is of another."""
+    from gigagp.persistence import load_state
+
+    found, tensors, header = load_state(path)
+    if found != kind:
+        msg = f"{os.fspath(path)} holds a {found!r}, not a {kind!r}."
+        raise ModelFileError(msg)
+    return tensors, header
+
+
+def _one_each(value: Any, count: int, name: str) -> Tensor:
+    found = torch.as_tensor(value, dtype=torch.float64)
+    if found.ndim > 1 or (found.ndim == 1 and len(found) != count) or not bool(found.isfinite().all()):
+        msg = f"{name} of GridStatistics must be a finite number, or one for each of {count} targets; got {value!r}."
+        raise InvalidInputError(msg)
+    return found.expand(count)

@@ -1,0 +1,5 @@
+"""Grid inference: kernel interpolation as regression on the nodes of a regular grid (Yadav et al. 2021)."""
+
+from gigagp.inference.grid.settings import Grid
+
+__all__ = ["Grid"]

@@ -1,0 +1,216 @@
+"""The objective of grid inference on a table: when the grid is chosen, and what is said about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import GigaGPWarning, InvalidInputError, warn
+from gigagp.estimate import Estimate
+from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.grids.arguments import checked_bounds, node_bytes
+from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.inference.grid.settings import Grid
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import RBF, Kernel, Matern, Periodic
+from gigagp.model import Model
+from gigagp.operators.grid import GridKernel
+from gigagp.optimization.objective import Evaluation
+from gigagp.random import spawn
+
+#: Nodes a lengthscale: the mean is then within 5 % of the exact one at a noise of 1 % of the signal's variance, with
+#: a node to spare. No spacing does that for Matern-1/2: what the grid misses is learned as noise.
+_NODES_PER_LENGTHSCALE = {0.5: 6.0, 1.5: 5.0, 2.5: 4.0}
+_NODES_SMOOTH, _NODES_OTHER = 3.0, 5.0
+#: The statistics' share of the memory budget; solves with the probes take most of the rest.
+_SHARE = 1 / 6
+#: A finer grid than so many nodes a row costs more and says no more.
+_MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
+
+
+@dataclass
+class _Choice:
+    """The grid of a fit, shared by the objectives on all rows and on some: chosen once, then frozen."""
+
+    lower: Tensor
+    upper: Tensor
+    n_rows: int
+    grid: RegularGrid | None = None
+    noise_was_raised: bool = False
+
+
+class GridObjective(TableObjective):
+    """Gradients of the log marginal likelihood from the statistics of a table on a grid.
+
+    The statistics are made at the first evaluation, because ``size="auto"`` reads the lengthscales there. From then on
+    the table is not read again.
+
+    Parameters
+    ----------
+    settings : Grid
+    table : TrainingTable
+    generator : torch.Generator
+        Of the probes.
+
+    Raises
+    ------
+    InvalidInputError
+        If the table has more inputs than a grid can have, or a constant one.
+    """
+
+    def __init__(
+        self, settings: Grid, table: TrainingTable, generator: torch.Generator, choice: _Choice | None = None
+    ) -> None:
+        super().__init__(table)
+        self.settings, self._generator = settings, spawn(generator)
+        if choice is None:
+            X = table.X.double().cpu()
+            choice = _Choice(X.amin(0), X.amax(0), table.n_rows)
+            checked_bounds(choice.lower.tolist(), choice.upper.tolist())
+        self._choice = choice
+        self._likelihood: GridLikelihood | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Yes: the probes are frozen."""
+        return True
+
+    def likelihood(self, model: Model) -> GridLikelihood:
+        """Return the likelihood on the grid; the first call chooses the grid and passes over the rows."""
+        if self._likelihood is None:
+            if self._choice.grid is None:
+                self._choice.grid = self._choose(model.kernel)
+            X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
+            most = max(self.settings.n_probes, self.settings.n_samples)
+            statistics = GridStatistics.from_rows(self._choice.grid, X, Y, most, self.settings.seed, self.table.budget)
+            self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
+        return self._likelihood
+
+    def _choose(self, kernel: Kernel) -> RegularGrid:
+        lower, upper = self._choice.lower.tolist(), self._choice.upper.tolist()
+        settings, d = self.settings, len(lower)
+        if settings.size != "auto":
+            size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
+            if not isinstance(size, int) and len(size) != d:
+                msg = f"size of Grid must have {d} numbers, one an input; got {size!r}."
+                raise InvalidInputError(msg)
+            return RegularGrid.around(lower, upper, size, settings.interpolation)
+        nodes = max(_MOST_NODES_PER_ROW * self._choice.n_rows, _FEWEST_NODES)
+        budget = int(min(self.table.budget * _SHARE, nodes * node_bytes(d, settings.interpolation)))
+        cells = cell_lengths(kernel, d)
+        extents = [b - a for a, b in zip(lower, upper, strict=True)]
+        cells = [min(cell, extent) for cell, extent in zip(cells, extents, strict=True)]
+        return RegularGrid.automatic(lower, upper, cells, budget, settings.interpolation, nodes_per_lengthscale=1.0)
+
+    def start(self, model: Model) -> Model:
+        """Return the model with the noise raised by the mean interpolation gap, once a fit.
+
+        A noise that was learned without the grid does not hold what the grid leaves out; on a coarse grid it would be
+        too small by far, and so would be the predicted variances.
+        """
+        likelihood = self.likelihood(model)
+        if self._choice.noise_was_raised or model.noise_is_known:
+            return model
+        self._choice.noise_was_raised = True
+        gap = max(likelihood.gap(GridKernel(model.kernel, likelihood.statistics.grid)), 0.0)
+        return replace(model, noise_variance=model.noise_variance + gap)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the gradient, and the value where it is exact."""
+        return self.likelihood(model).evaluate(model)
+
+    def value(self, model: Model, n_probes: int = 32, seed: int = 0) -> Estimate:
+        """Estimate the log marginal likelihood."""
+        return self.likelihood(model).value(model, n_probes, torch.Generator().manual_seed(seed))
+
+    def thin(self, rows: Tensor) -> GridObjective:
+        """Return the same on a subset of the rows, on the same grid."""
+        return GridObjective(self.settings, self.table.take_rows(rows), self._generator, self._choice)
+
+    def current_posterior(self) -> GridPosterior | None:
+        """Return None: the posterior takes a solve of its own, to a tighter tolerance."""
+        return None
+
+    def posterior(self, model: Model, generator: torch.Generator) -> GridPosterior:
+        """Return the posterior at a model, and warn where the grid cannot hold the model."""
+        likelihood = self.likelihood(model)
+        posterior = GridPosterior.fit(likelihood, model, self.table.budget, generator)
+        warn_of_coarse_grid(likelihood, model)
+        likelihood.warn_of_unfinished_solves()
+        return posterior
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the grid that was chosen and the warm start."""
+        grid, likelihood = self._choice.grid, self._likelihood
+        tensors = {"grid.generator": self._generator.get_state()}
+        if likelihood is not None and likelihood.initial is not None:
+            tensors["grid.initial"] = likelihood.initial
+        header = {
+            "grid": None if grid is None else grid.to_dict(),
+            "noise_was_raised": self._choice.noise_was_raised,
+            "torus": None if likelihood is None or likelihood.torus is None else list(likelihood.torus.lengths),
+        }
+        return tensors, header
+
+    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take over a snapshot."""
+        self._choice.noise_was_raised = header["noise_was_raised"]
+        if header["grid"] is None:
+            return
+        self._choice.grid = RegularGrid.from_dict(header["grid"])
+        likelihood = self.likelihood(model)
+        self._generator.set_state(tensors["grid.generator"])
+        likelihood.resume(tensors.get("grid.initial"), header["torus"])
+
+
+def cell_lengths(kernel: Kernel, n_inputs: int) -> list[float]:
+    """Return the cell that a kernel asks for in each input: the smallest over its parts; infinite where none looks."""
+    cells = [math.inf] * n_inputs
+    for leaf in kernel.bind(n_inputs).leaves():
+        values = leaf.parameters()
+        if "lengthscale" not in values:
+            continue
+        scale = values["lengthscale"].detach()
+        if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
+            scale = scale.clamp_max(1.0) * values["period"].detach() / (2 * math.pi)
+        if isinstance(leaf, Matern):
+            nodes = _NODES_PER_LENGTHSCALE[leaf.nu]
+        else:
+            nodes = _NODES_SMOOTH if isinstance(leaf, RBF) else _NODES_OTHER
+        columns = range(n_inputs) if leaf.columns is None else leaf.columns
+        for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
+            cells[column] = min(cells[column], one / nodes)
+    return cells
+
+
+def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
+    """Warn of lengthscales below a cell, and of an interpolation gap above the noise variance."""
+    grid = likelihood.statistics.grid
+    for leaf in model.kernel.leaves():
+        values = leaf.parameters()
+        if "lengthscale" not in values or isinstance(leaf, Periodic):
+            continue
+        columns = range(grid.n_inputs) if leaf.columns is None else leaf.columns
+        scales = values["lengthscale"].detach().expand(len(columns)).tolist()
+        for column, scale in zip(columns, scales, strict=True):
+            if scale < grid.spacing[column]:
+                msg = (
+                    f"The grid cannot see the lengthscale {scale:.3g} in input {column}: its cells are "
+                    f"{grid.spacing[column]:.3g} wide. Use a finer grid (size of inference.Grid, memory_budget)."
+                )
+                warn(msg, GigaGPWarning)
+                return
+    gap, noise = likelihood.gap(GridKernel(model.kernel, grid)), likelihood.noise_at(model)
+    if gap > noise:
+        msg = (
+            f"The grid leaves out more variance ({gap:.3g} in the mean over rows) than the noise has ({noise:.3g}): "
+            "predicted variances are too small near rows. Use a finer grid (size of inference.Grid, memory_budget), or "
+            "learn the noise on this grid."
+        )
+        warn(msg, GigaGPWarning)

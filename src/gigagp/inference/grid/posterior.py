@@ -1,0 +1,337 @@
+"""The posterior of a function on a grid: predictions that cost 4^d a point."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.grids import GridStatistics
+from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.low_rank import LowRankCovariance
+from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.system import DenseGridSystem, GridSystem, IterativeGridSystem
+from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.operators.grid import GridKernel
+from gigagp.optimization.history import SolveRecord
+from gigagp.prior_samples import PriorSamples
+
+#: Points whose exact variances are solved for together.
+_SOLVE_COLUMNS = 64
+#: Probes of the log-determinant.
+_VALUE_PROBES = 32
+_PRIOR_FEATURES = 4000
+
+
+class GridPosterior(Posterior):
+    """The posterior of the values on the grid, interpolated; float64 on the CPU.
+
+    Parameters
+    ----------
+    likelihood : GridLikelihood
+        Whose statistics stand for the rows.
+    model : Model
+    budget : int
+    values : Tensor of shape (m, t)
+        Posterior mean on the grid, without the trend.
+    adjoint : Tensor of shape (m, t)
+        ``W' K~^-1 (Y - mean)``.
+    coefficients : Tensor of shape (p, t)
+    deviations : Tensor of shape (m, s)
+        Samples of the posterior less its mean, on the grid.
+    method : str
+        What solved.
+    """
+
+    kind = "grid"
+
+    def __init__(
+        self,
+        likelihood: GridLikelihood,
+        model: Model,
+        budget: int,
+        values: Tensor,
+        adjoint: Tensor,
+        coefficients: Tensor,
+        deviations: Tensor,
+        method: str,
+        final_solve: SolveRecord | None = None,
+    ) -> None:
+        self.likelihood, self.model, self.budget = likelihood, model, budget
+        self.statistics, self.settings = likelihood.statistics, likelihood.settings
+        self.grid = self.statistics.grid
+        self.values, self.target_solutions, self.coefficients = values, adjoint, coefficients
+        self.deviations, self._method, self.final_solve = deviations, method, final_solve
+        self.X = self.grid.nodes()
+
+    @classmethod
+    def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
+        """Solve for the mean and the samples at a model."""
+        settings = likelihood.settings
+        system = likelihood.system(model, settings.final_tolerance)
+        draws, cross = likelihood.noisy_prior(system, settings.n_samples, None)
+        targets, probes = likelihood.fit_targets(system, cross)
+        return cls(
+            likelihood,
+            model,
+            budget,
+            targets.solved.values,
+            targets.solved.adjoint,
+            targets.coefficients,
+            draws - probes.values,
+            system.describe() if isinstance(system, IterativeGridSystem) else "dense factor",
+            None if likelihood.is_exact else likelihood.solves[-1],
+        )
+
+    # What it is -------------------------------------------------------------------------------------------------------
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that it was fitted to."""
+        return self.statistics.n_rows
+
+    def solver_name(self) -> str:
+        """Return what solved."""
+        return self._method
+
+    def engine_name(self) -> str:
+        """Return the grid and what multiplies."""
+        shape = " x ".join(map(str, self.grid.shape))
+        return f"grid of {shape} nodes ({self.grid.interpolation}), FFT, cpu, float64"
+
+    @cached_property
+    def kernel(self) -> GridKernel:
+        """The kernel between nodes."""
+        return self.likelihood.kernel_at(self.model)
+
+    def _system(self) -> GridSystem:
+        return self.likelihood.system(self.model, self.settings.final_tolerance)
+
+    # Where points lie -------------------------------------------------------------------------------------------------
+
+    def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points that the grid accepts, and which were not among them, by the policy of `Grid.outside`."""
+        X = X.double()
+        outside = ~self.grid.covers(X)
+        if not bool(outside.any()):
+            return X, outside
+        if self.settings.outside == "refuse":
+            msg = f'{self.grid.refusal(X, ~outside)} Or choose outside="clamp" or "prior" of inference.Grid.'
+            raise InvalidInputError(msg)
+        low, high = (torch.tensor(corner, dtype=torch.float64) for corner in self.grid.accepted)
+        # a hair inside: the corners are rounded
+        width = 1e-9 * (high - low)
+        return torch.minimum(torch.maximum(X, low + width), high - width), outside
+
+    def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
+        return self.trend(inside if self.settings.outside == "clamp" else X)
+
+    def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
+        """Return values on the grid at points; beyond it zero, where that is the policy."""
+        found = self.grid.interpolate(inside, values)
+        if self.settings.outside == "prior":
+            found[outside] = 0.0
+        return found
+
+    # Mean and variance ------------------------------------------------------------------------------------------------
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t): 4^d multiplications a point (cubic)."""
+        inside, outside = self._place(X)
+        return self._trend_at(X.double(), inside) + self._interpolate(inside, outside, self.values)
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, the latter as `Grid.variance` says or by the method."""
+        chosen = self._own_method if method == "auto" else method
+        inside, outside = self._place(X)
+        if chosen == "samples":
+            variance = self._interpolate(inside, outside, self.deviations).square().mean(1)
+        elif chosen == "low_rank":
+            variance = self._low_rank_variance(inside)
+        else:
+            variance = self._solved_variance(inside)
+        if self.settings.outside == "prior":
+            variance[outside] = self.kernel.variance
+        return self.mean(X), variance
+
+    @property
+    def _own_method(self) -> str:
+        """What ``"auto"`` means: on small grids the root of the covariance is exact."""
+        return "low_rank" if self.likelihood.is_exact else self.settings.variance
+
+    def prior_variance(self, X: Tensor) -> Tensor:
+        """Return ``w'K_G w`` at points that the grid accepts, shape (n,): a little below the kernel's variance."""
+        if not len(X):
+            return X.new_zeros(0)
+        # the covariance between the nodes of a stencil is the same for all points: K_G depends on differences
+        corner = self.X[self.grid.stencil(X[:1])[0][0]]
+        with torch.no_grad():
+            between = self.kernel.kernel.block(corner, corner)
+        weights = (self.grid.stencil(block)[1] for block in X.split(4096))
+        return torch.cat([((block @ between) * block).sum(1) for block in weights])
+
+    @cached_property
+    def low_rank(self) -> LowRankCovariance:
+        """The low-rank covariance of this posterior (exact on a small grid); made at its first use."""
+        system = self._system() if self.likelihood.is_exact else None
+        if isinstance(system, DenseGridSystem):
+            return LowRankCovariance.exact(system)
+        m = self.grid.size
+        require(
+            5 * 8 * m * self.settings.rank,
+            self.budget,
+            f"A covariance of rank {self.settings.rank} on {m:,} nodes",
+            "Use a smaller rank of inference.Grid.",
+        )
+        noise = self.likelihood.noise_at(self.model)
+        return LowRankCovariance.build(self.kernel, self.statistics, noise, self.settings.rank)
+
+    def _low_rank_variance(self, inside: Tensor) -> Tensor:
+        explained = [self.grid.interpolate(block, self.low_rank.root).square().sum(1) for block in inside.split(4096)]
+        # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
+        return (self.prior_variance(inside) - _joined(explained, inside)).clamp_min(0)
+
+    def _solved_variance(self, inside: Tensor) -> Tensor:
+        system, variances = self._system(), []
+        for block in inside.split(_SOLVE_COLUMNS):
+            smooth = self._smooth(block)
+            left = self.prior_variance(block) - system.explained(smooth).diagonal()
+            variances.append(left.clamp_min(0))  # never below exact, but for rounding
+        return _joined(variances, inside)
+
+    def _smooth(self, X: Tensor) -> Tensor:
+        """Return ``K_G w`` of points, shape (m, n)."""
+        return self.kernel @ self.grid.scatter(X, torch.eye(len(X), dtype=torch.float64))
+
+    def variance_parts(self, X: Tensor) -> VarianceParts:
+        """Return the low-rank variance as what the data leave open (by solves) and what the rank leaves out.
+
+        Raises
+        ------
+        InvalidInputError
+            If the variance of this posterior is not the low-rank one.
+        """
+        if self._own_method != "low_rank":
+            msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
+            raise InvalidInputError(msg)
+        inside, outside = self._place(X)
+        whole, mathematical = self._low_rank_variance(inside), self._solved_variance(inside)
+        if self.settings.outside == "prior":
+            mathematical[outside] = whole[outside] = self.kernel.variance
+        # the solves' bound can exceed the low-rank one by what they left unsolved
+        computational = (whole - mathematical).clamp_min(0)
+        return VarianceParts(whole - computational, computational)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the full covariance: a solve for each point, never below the exact one.
+
+        With ``Grid(variance="low_rank")`` that of the low rank, without a solve.
+        """
+        inside, outside = self._place(X)
+        count = len(inside)
+        needed = 8 * count * (12 * self.grid.size + 4 * count)
+        require(needed, self.budget, f"The covariance of {count:,} points", "Ask for fewer points at once.")
+        smooth = self._smooth(inside)
+        prior = self.grid.interpolate(inside, smooth)
+        if self._own_method == "low_rank":
+            root = self.grid.interpolate(inside, self.low_rank.root)
+            found = prior - root @ root.T
+        else:
+            found = prior - self._system().explained(smooth)
+        found = 0.5 * (found + found.T)
+        if self.settings.outside == "prior" and bool(outside.any()):
+            found[outside] = found[:, outside] = 0.0
+            beyond = X.double()[outside]
+            places = outside.nonzero()[:, 0]
+            with torch.no_grad():
+                found[places[:, None], places] = self.model.kernel.block(beyond, beyond)
+        return found
+
+    # Samples ----------------------------------------------------------------------------------------------------------
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return posterior samples as functions: values on the grid, interpolated.
+
+        The stored ones where they are enough, else new ones (a solve each).
+        """
+        needed = n_samples * self.n_targets
+        if needed <= self.deviations.shape[1]:
+            deviations = self.deviations[:, :needed]
+        else:
+            system = self._system()
+            draws, cross = self.likelihood.noisy_prior(system, needed, generator)
+            deviations = draws - system.solve(cross, 0).values
+        beyond: list[PriorSamples] = []
+        if self.settings.outside == "prior" and self.model.kernel.has_features():
+            beyond.append(PriorSamples.new(self.model.kernel, self.grid.n_inputs, needed, _PRIOR_FEATURES, generator))
+
+        def evaluate(X: Tensor) -> Tensor:
+            inside, outside = self._place(X)
+            spread = self._interpolate(inside, outside, deviations)
+            if self.settings.outside == "prior" and bool(outside.any()):
+                if not beyond:
+                    msg = f"samples beyond the grid need a kernel with random features; got {self.model.kernel!r}."
+                    raise InvalidInputError(msg)
+                spread[outside] = beyond[0].evaluate(self.model.kernel, X.double()[outside], self.budget)
+            return self.mean(X)[:, :, None] + spread.reshape(len(X), self.n_targets, n_samples)
+
+        return evaluate
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the log marginal likelihood of the model on the grid, by stochastic Lanczos quadrature."""
+        return self.likelihood.value(self.model, _VALUE_PROBES, generator)
+
+    # Files ------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a file needs: the statistics, the mean and the samples; not the rows."""
+        tensors, header = self.statistics.state()
+        tensors = {f"statistics.{name}": value for name, value in tensors.items()}
+        tensors |= {
+            "values": self.values,
+            "adjoint": self.target_solutions,
+            "coefficients": self.coefficients,
+            "deviations": self.deviations,
+        }
+        torus = self.likelihood.torus
+        return tensors, {
+            "statistics": header,
+            "settings": asdict(self.settings),
+            "method": self._method,
+            "seeds": self.likelihood.seeds,
+            "torus": None if torus is None else list(torus.lengths),
+            "final_solve": None if self.final_solve is None else asdict(self.final_solve),
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int) -> GridPosterior:
+        """Return the posterior that `state` described."""
+        prefix = "statistics."
+        parts = {name.removeprefix(prefix): value.cpu() for name, value in tensors.items() if name.startswith(prefix)}
+        statistics = GridStatistics.from_state(parts, header["statistics"])
+        likelihood = GridLikelihood(statistics, model.mean, Grid(**header["settings"]), torch.Generator())
+        likelihood.seeds = header["seeds"]
+        likelihood.resume(None, header["torus"])
+        solve = header["final_solve"]
+        return cls(
+            likelihood,
+            model,
+            budget,
+            tensors["values"].cpu(),
+            tensors["adjoint"].cpu(),
+            tensors["coefficients"].cpu(),
+            tensors["deviations"].cpu(),
+            method=header["method"],
+            final_solve=None if solve is None else SolveRecord(**solve),
+        )
+
+
+def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(parts) if parts else like.new_zeros(0)

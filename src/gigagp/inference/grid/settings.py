@@ -1,0 +1,152 @@
+"""`inference.Grid`: the settings of grid inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids import RegularGrid
+from gigagp.grids.interpolation import interpolation_named
+from gigagp.inference.table import TrainingTable
+from gigagp.model import Model
+from gigagp.operators.grid.kernel import check_stationary
+
+if TYPE_CHECKING:
+    from gigagp.inference.grid.objective import GridObjective
+
+Outside = Literal["refuse", "clamp", "prior"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Inference on a regular grid: one pass over the rows, then a cost that does not depend on their number.
+
+    The function is a Gaussian process on the nodes of a grid, interpolated between them. All that learning and
+    predicting need of the rows are sums over them (`gigagp.grids.GridStatistics`).
+
+    When to use: many rows of one to three inputs (four at a price) and a stationary kernel. The lengthscales should
+    span two to four cells or more: what the grid cannot resolve is learned as noise.
+
+    Parameters
+    ----------
+    size : "auto", int or sequence of int, default "auto"
+        Nodes an input, two cells of margin on each side included. ``"auto"``: as fine as the lengthscales at the start
+        of learning on all rows ask for, as far as the memory budget and the number of rows go.
+    interpolation : {"cubic", "linear"}, default "cubic"
+    outside : {"refuse", "clamp", "prior"}, default "refuse"
+        What a prediction beyond the grid is: an error, that of the nearest point inside, or the prior's.
+    tolerance : float, default 1e-3
+        Relative preconditioned residual of solves in learning.
+    final_tolerance : float, default 1e-4
+        Of the last solve, which predictions are made of.
+    max_iterations : int, default 1000
+    preconditioner : {"auto", "circulant", "holes", "none"}, default "auto"
+        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where a tenth of the nodes or more have no rows near.
+    n_probes : int, default 16
+        Probes of the gradient's trace.
+    n_samples : int, default 32
+        Posterior samples made by the last solve; predicted variances have a relative standard error of
+        ``sqrt(2 / n_samples)``.
+    variance : {"samples", "low_rank", "solve"}, default "samples"
+        What ``predict(return_std=True)`` uses: the samples, a Lanczos approximation of rank ``rank`` that never
+        understates the variance, or a solve for each point.
+    rank : int, default 100
+        Of ``"low_rank"``: 2 rank m numbers while it is made, rank m kept.
+    exact_nodes : int, default 1500
+        Grids of at most so many nodes are inferred with dense factors, without any estimate.
+    seed : int, default 0
+        Of the probes that are collected with the rows.
+
+    References
+    ----------
+    Yadav, Sheldon and Musco (2021), "Faster kernel interpolation for Gaussian processes", arXiv:2101.11751. Wilson and
+    Nickisch (2015), arXiv:1503.01057. Pleiss, Gardner, Weinberger and Wilson (2018), arXiv:1803.06058 (low rank).
+    """
+
+    size: Literal["auto"] | int | Sequence[int] = "auto"
+    interpolation: str = "cubic"
+    outside: Outside = "refuse"
+    tolerance: float = 1e-3
+    final_tolerance: float = 1e-4
+    max_iterations: int = 1000
+    preconditioner: Literal["auto", "circulant", "holes", "none"] = "auto"
+    n_probes: int = 16
+    n_samples: int = 32
+    variance: Literal["samples", "low_rank", "solve"] = "samples"
+    rank: int = 100
+    exact_nodes: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        interpolation_named(self.interpolation)
+        if isinstance(self.size, list):
+            object.__setattr__(self, "size", tuple(self.size))
+        self._check_size()
+        for name, allowed in (
+            ("outside", ("refuse", "clamp", "prior")),
+            ("preconditioner", ("auto", "circulant", "holes", "none")),
+            ("variance", ("samples", "low_rank", "solve")),
+        ):
+            if getattr(self, name) not in allowed:
+                msg = f"{name} of Grid must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+        for name in ("tolerance", "final_tolerance"):
+            if not 0 < getattr(self, name) < 1:
+                msg = f"{name} of Grid must be between 0 and 1; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+        for name, least in (("max_iterations", 1), ("n_probes", 1), ("n_samples", 1), ("rank", 1), ("exact_nodes", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                msg = f"{name} of Grid must be an int of at least {least}; got {value!r}."
+                raise InvalidInputError(msg)
+
+    def _check_size(self) -> None:
+        size = self.size
+        counts = (size,) if isinstance(size, int) else size
+        whole = counts == "auto" or (
+            isinstance(counts, tuple)
+            and len(counts) > 0
+            and all(isinstance(count, int) and not isinstance(count, bool) and count >= 6 for count in counts)
+        )
+        if not whole:
+            msg = f'size of Grid must be "auto", or nodes an input, each at least 6; got {size!r}.'
+            raise InvalidInputError(msg)
+
+    def check_model(self, model: Model) -> None:
+        """Refuse what a grid cannot do, before any work.
+
+        Raises
+        ------
+        InvalidInputError
+            If the kernel is not stationary, the noise is given for each row, or there are more inputs than a grid has.
+        """
+        d = int(model.kernel.n_inputs or 1)
+        # any grid will do: the kernel is looked at, not the data; this refuses too many inputs
+        check_stationary(model.kernel, RegularGrid((-2.0,) * d, (0.25,) * d, (17,) * d))
+        if model.noise_is_known:
+            msg = (
+                "noise_variance of GPRegressor must be one number, or None, with inference.Grid; got one for each row. "
+                "Use inference.Iterative."
+            )
+            raise InvalidInputError(msg)
+
+    def objective(self, table: TrainingTable, generator: torch.Generator) -> GridObjective:
+        """Return the log marginal likelihood of a table.
+
+        Raises
+        ------
+        InvalidInputError
+            If the table has more inputs than a grid can have, or a constant one.
+        """
+        from gigagp.inference.grid.objective import GridObjective
+
+        return GridObjective(self, table, generator)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        size = self.size if isinstance(self.size, str | int) else " x ".join(map(str, self.size))
+        return f"grid (size {size}, {self.interpolation}, preconditioner {self.preconditioner})"

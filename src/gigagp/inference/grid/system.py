@@ -1,0 +1,349 @@
+"""The linear algebra of grid inference at one model: solves, determinant and derivatives from statistics alone.
+
+With ``K~ = W K_G W' + noise`` and any vector z of the rows, known by ``h = W'z``, everything follows from
+``q = W' K~^-1 z`` and ``theta = K_G q``, m numbers each: ``K~^-1 z = (z - W theta) / noise``, so
+``q = (h - W'W theta) / noise`` (Yadav et al. 2021, Fact 2 and Eq. 8).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.grids import GridStatistics
+from gigagp.lanczos import log_determinant
+from gigagp.operators.grid import GridKernel, GridOperator, Starts, WhitenedOperator
+from gigagp.preconditioners.holes import HolesPreconditioner
+from gigagp.solvers import ConjugateGradients, Solution, Start
+
+
+@dataclass(frozen=True)
+class GridSolution:
+    """``K~^-1 z`` of several vectors, as the grid sees it.
+
+    Attributes
+    ----------
+    values : Tensor of shape (m, s)
+        ``theta``, the posterior mean on the grid if z were targets.
+    gram_values : Tensor of shape (m, s)
+        ``W'W theta``.
+    adjoint : Tensor of shape (m, s)
+        ``q = W' K~^-1 z``, from ``theta``: errors of theta count 1 / noise times in it.
+    correction : Tensor of shape (s, s)
+        What makes quadratic forms second order in the errors of the solve; zero for an exact one.
+    dual : Tensor of shape (k, s)
+        What a later solve starts from, and derivatives are made of; the system knows its form.
+    solution : Solution or None
+        What the solver did; None for a factor.
+    """
+
+    values: Tensor
+    gram_values: Tensor
+    adjoint: Tensor
+    correction: Tensor
+    dual: Tensor
+    solution: Solution | None = None
+
+    def combine(self, coefficients: Tensor) -> GridSolution:
+        """Return the solution for linear combinations of the vectors: columns times ``coefficients`` (s, t)."""
+        return GridSolution(
+            self.values @ coefficients,
+            self.gram_values @ coefficients,
+            self.adjoint @ coefficients,
+            coefficients.T @ self.correction @ coefficients,
+            self.dual @ coefficients,
+            self.solution,
+        )
+
+    def columns(self, chosen: slice) -> GridSolution:
+        """Return the solution for some of the vectors."""
+        return GridSolution(
+            self.values[:, chosen],
+            self.gram_values[:, chosen],
+            self.adjoint[:, chosen],
+            self.correction[chosen, chosen],
+            self.dual[:, chosen],
+            self.solution,
+        )
+
+
+class GridSystem(ABC):
+    """``K~`` at one model, on statistics.
+
+    Parameters
+    ----------
+    kernel : GridKernel
+    statistics : GridStatistics
+    noise : float
+        Variance, the kernel's white part included.
+    """
+
+    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
+        self.kernel, self.statistics, self.noise = kernel, statistics, noise
+        self.gram = statistics.gram
+
+    @abstractmethod
+    def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
+        """Solve for vectors of the rows known by ``W'z``, shape (m, s).
+
+        ``n_targets`` as in `gigagp.solvers.Solver.solve`; ``initial`` is an earlier `GridSolution.dual`.
+        """
+
+    @abstractmethod
+    def explained(self, smooth: Tensor) -> Tensor:
+        """Return ``k_i' K~^-1 k_j`` for ``k = W smooth``, shape (s, s): never above the exact matrix.
+
+        The variance that data explain at points x, with ``smooth = K_G w_x``.
+        """
+
+    @abstractmethod
+    def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
+        """Return ``log det K~`` with its standard error."""
+
+    def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
+        """Return ``sum_j w_j q_j' (dK_G / d parameter) q_j`` by every hyperparameter of the kernel."""
+        return self.kernel.gradient(solved.adjoint, solved.adjoint, weights)
+
+    def prior_squares(self, solved: GridSolution) -> Tensor:
+        """Return ``q' K_G q`` of each column, shape (s,)."""
+        return (solved.adjoint * (self.kernel @ solved.adjoint)).sum(0)
+
+    def quadratic(self, cross: Tensor, products: Tensor, solved: GridSolution) -> Tensor:
+        """Return ``z_i' K~^-1 z_j``, shape (s, s), with an error of the square of the solves'.
+
+        Parameters
+        ----------
+        cross : Tensor of shape (m, s)
+            ``W'z``.
+        products : Tensor of shape (s, s)
+            ``z_i'z_j``.
+        solved : GridSolution
+            Of the same vectors.
+        """
+        return (products - cross.T @ solved.values) / self.noise - solved.correction
+
+    def squared_norms(self, squares: Tensor, cross: Tensor, solved: GridSolution) -> Tensor:
+        """Return ``|K~^-1 z|^2`` of each column, shape (s,)."""
+        theta = solved.values
+        total = squares - 2 * (theta * cross).sum(0) + (theta * solved.gram_values).sum(0)
+        return total / self.noise**2
+
+
+class DenseGridSystem(GridSystem):
+    """All of it by one dense factor: exact, for grids of a few hundred nodes (O(m^3)).
+
+    ``K_G W'W + noise`` is not symmetric, but its eigenvalues are those of a symmetric matrix, and positive; ``K~`` has
+    its determinant times ``noise^(n - m)`` (Eq. 9).
+    """
+
+    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
+        super().__init__(kernel, statistics, noise)
+        self.prior = kernel.to_dense()
+        matrix = self.prior @ self.gram.dense()
+        matrix.diagonal().add_(noise)
+        self._factor, self._pivots = torch.linalg.lu_factor(matrix)
+
+    def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
+        """Solve by the factor."""
+        values = torch.linalg.lu_solve(self._factor, self._pivots, self.prior @ cross)
+        gram_values = self.gram @ values
+        adjoint = (cross - gram_values) / self.noise
+        return GridSolution(values, gram_values, adjoint, cross.new_zeros(cross.shape[1], cross.shape[1]), adjoint)
+
+    def explained(self, smooth: Tensor) -> Tensor:
+        """Return the exact matrix."""
+        return smooth.T @ self.information() @ smooth
+
+    def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
+        """Return the exact value."""
+        own = float(self._factor.diagonal().abs().log().sum())
+        return Estimate(own + (self.statistics.n_rows - self.kernel.n) * math.log(self.noise), 0.0)
+
+    def information(self) -> Tensor:
+        """Return ``M = W' K~^-1 W``, shape (m, m)."""
+        inverse = torch.linalg.lu_solve(self._factor, self._pivots, torch.eye(self.kernel.n, dtype=torch.float64))
+        found = self.gram @ inverse
+        return 0.5 * (found + found.T)
+
+
+@dataclass(frozen=True)
+class SolveSettings:
+    """How iterative solves are made.
+
+    Attributes
+    ----------
+    tolerance, probe_tolerance : float
+        Relative preconditioned residuals.
+    max_iterations : int
+    preconditioner : {"auto", "circulant", "holes", "none"}
+    """
+
+    tolerance: float = 1e-3
+    probe_tolerance: float = 1e-3
+    max_iterations: int = 1000
+    preconditioner: str = "auto"
+
+
+class IterativeGridSystem(GridSystem):
+    """Conjugate gradients: in white coordinates where the kernel has a root on the torus, else factorised.
+
+    Parameters
+    ----------
+    kernel : GridKernel
+    statistics : GridStatistics
+    noise : float
+    settings : SolveSettings
+
+    Attributes
+    ----------
+    whitened : WhitenedOperator or None
+        None where the clipped part of the spectrum is no longer small beside the noise: then K_G itself is used, by
+        factorised conjugate gradients.
+    """
+
+    #: most of the noise variance that the root of the kernel may be wrong by
+    ROOT_ERROR = 0.01
+
+    def __init__(
+        self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings | None = None
+    ) -> None:
+        super().__init__(kernel, statistics, noise)
+        self.settings = settings or SolveSettings()
+        self.whitened: WhitenedOperator | None = None
+        self._holes: HolesPreconditioner | None = None
+        if kernel.root_error <= self.ROOT_ERROR * noise:
+            choice = self.settings.preconditioner
+            self.whitened = WhitenedOperator(kernel, self.gram, noise, 0.0 if choice == "none" else None)
+            if choice == "holes" or (choice == "auto" and occupancy(self.whitened) < LEAST_OCCUPANCY):
+                self._holes = HolesPreconditioner(self.whitened)
+
+    def describe(self) -> str:
+        """Return the method in words."""
+        if self.whitened is None:
+            return "factorised conjugate gradients"
+        kind = "holes" if self._holes else ("circulant" if self.whitened.density else "none")
+        return f"conjugate gradients (preconditioner: {kind})"
+
+    def _solver(self, tolerance: float, probe_tolerance: float) -> ConjugateGradients:
+        return ConjugateGradients(
+            tolerance=tolerance,
+            probe_tolerance=probe_tolerance,
+            max_epochs=self.settings.max_iterations,
+            preconditioner=self._holes if self.whitened is not None else None,
+        )
+
+    def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
+        """Solve by conjugate gradients."""
+        if self.whitened is None:
+            return self._factorised(cross, n_targets, initial)
+        operator, settings = self.whitened, self.settings
+        start = None
+        if initial is not None and len(initial) == operator.n:
+            start = operator.from_dual(initial)
+        solver = self._solver(settings.tolerance, settings.probe_tolerance)
+        solution = solver.solve(operator, operator.right_hand_side(cross), start, n_targets=n_targets)
+        values = operator.to_grid(solution.value)
+        gram_values = self.gram @ values
+        adjoint = (cross - gram_values) / self.noise
+        # These solves minimise |z - W R c|^2 / noise + |c|^2, whose least value is z' K~^-1 z: with the residual r of c
+        # it is (z'z - z'W R c) / noise - c'r.
+        correction = solution.value.T @ operator.residual(solution.value, adjoint)
+        return GridSolution(values, gram_values, adjoint, correction, operator.to_dual(solution.value), solution)
+
+    def _factorised(self, cross: Tensor, n_targets: int | None, initial: Tensor | None) -> GridSolution:
+        """Solve with ``K_G`` itself: ``(K_G W'W + noise) theta = K_G h`` in the inner product of ``W'W`` (Algorithm 4).
+
+        Residuals are relative to what of z the grid sees, not to the right-hand side, which is far larger (section 3.8
+        of the notes).
+        """
+        operator = GridOperator(self.kernel, self.gram, self.noise)
+        right = operator.lift(self.kernel @ cross)
+        start = None
+        if initial is not None and len(initial) == self.kernel.n:
+            start = operator.lift(initial)
+        norms = operator.inner(right, right).clamp_min(0).sqrt()
+        density = max(float(self.gram.row_sums().amax()), 1e-300)
+        seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, about the length of its part in the span of W
+        used = norms > 0
+        share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
+        settings = self.settings
+        solver = self._solver(*(min(share * one, 0.1) for one in (settings.tolerance, settings.probe_tolerance)))
+        solution = solver.solve(operator, right, start, n_targets=n_targets)
+        values, gram_values = operator.coefficients(solution.value), operator.adjoint(solution.value)
+        adjoint = (cross - gram_values) / self.noise
+        # These maximise 2 x'z - x'K~x, x = (z - W theta) / noise, whose largest value is z' K~^-1 z.
+        correction = adjoint.T @ (self.kernel @ adjoint - values)
+        return GridSolution(values, gram_values, adjoint, correction, values, solution)
+
+    def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
+        """Return the derivatives of the prior's quadratic form, from what the solve determines best."""
+        if self.whitened is None:
+            return super().gradient(solved, weights)
+        return self.kernel.spectral_gradient(solved.dual, weights)
+
+    def prior_squares(self, solved: GridSolution) -> Tensor:
+        """Return ``q' K_G q = |c|^2`` of each column."""
+        if self.whitened is None:
+            return super().prior_squares(solved)
+        return self.whitened.prior_squares(solved.dual)
+
+    def explained(self, smooth: Tensor) -> Tensor:
+        """Return the explained covariance by factorised conjugate gradients, which approach it from below."""
+        operator = GridOperator(self.kernel, self.gram, self.noise)
+        right = operator.lift(smooth)
+        solver = replace(self._solver(self.settings.tolerance, self.settings.tolerance), preconditioner=None)
+        solution = solver.solve(operator, right)
+        residual = right - operator @ solution.value
+        # k'x + x'r = k'x + x'k - x'K~x for every pair
+        forward = operator.coefficients(right).T @ operator.adjoint(solution.value)
+        found = forward + operator.coefficients(solution.value).T @ operator.adjoint(residual)
+        return 0.5 * (found + found.T)
+
+    def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
+        """Estimate by stochastic Lanczos quadrature.
+
+        In white coordinates with probes of their own; with ``K_G`` itself from the statistics' probes ``W'z``.
+        """
+        n = self.statistics.n_rows
+        if self.whitened is not None:
+            operator = self.whitened
+            starts = operator.torus.white_noise(n_probes, generator)
+            own = log_determinant(operator, None, starts=starts, max_steps=self.settings.max_iterations)
+            return Estimate(
+                own.value + operator.log_determinant_of_scaling() + n * math.log(self.noise), own.standard_error
+            )
+        return factorised_log_determinant(self.kernel, self.statistics, self.noise)
+
+
+#: Share of the nodes inside of the margins that have rows near, below which data count as having holes.
+LEAST_OCCUPANCY = 0.9
+
+
+def occupancy(operator: WhitenedOperator) -> float:
+    """Return the share of nodes inside of the margins that have at least a twentieth of the mean density of rows."""
+    grid = operator.kernel.grid
+    density = operator.gram.row_sums().reshape(grid.shape)
+    inside = density[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)]
+    return float((inside > 0.05 * operator.density).double().mean())
+
+
+def factorised_log_determinant(kernel: GridKernel, statistics: GridStatistics, noise: float) -> Estimate:
+    """Estimate ``log det K~`` from the probes that were collected with the rows (Yadav et al. 2021, section 4).
+
+    Raises
+    ------
+    InvalidInputError
+        If the statistics have no probes.
+    """
+    if statistics.probes.shape[1] == 0:
+        msg = "this log-determinant needs probes: collect the statistics with n_probes of at least 2."
+        raise InvalidInputError(msg)
+    starts = Starts(statistics.probes, statistics.probe_squares)
+    operator = GridOperator(kernel, statistics.gram, noise, starts, statistics.n_rows)
+    return log_determinant(operator, None, starts=operator.start_vectors())

@@ -1,0 +1,97 @@
+"""Lower bounds of an expected log-likelihood from sampled basis functions (Evans and Nair 2020, Theorem 3).
+
+With weights ``w ~ N(mu, C C')`` the latent value at a row is ``N(phi mu, phi C C' phi')``. Its mean is estimated from
+sampled functions, and so is its spread; since log g is concave, an argument that is *linear* in what is sampled makes the
+expectation a lower bound (Jensen). The paper multiplies the standard normal variable by an estimate of the variance where
+its root is meant (eq. 5 and Theorem 3); the three readings:
+
+``"sqrt"``
+    The root of an unbiased, non-negative estimate of the variance. Next to no error of its own at any number of functions,
+    none for a Gaussian; but no bound for sure: ``v -> E log g(a + z sqrt(v))`` can be convex.
+``"linear"``
+    The norm of an unbiased estimate of the vector ``C' phi``. The latent value is then linear in the sample, so this is
+    a bound for certain. It inflates the spread by the root of functions over sampled functions.
+``"as_printed"``
+    The estimate of the variance itself in the place of the root, to reproduce the paper. A bound of the printed right-hand
+    side, not of the likelihood.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.likelihoods import NODES, Likelihood
+
+#: Which reading of Theorem 3.
+BoundForm = Literal["sqrt", "linear", "as_printed"]
+
+
+def latent_mean(features: Tensor, mean: Tensor, sample: BasisSample) -> Tensor:
+    """Return unbiased estimates of ``phi mu``, shape (rows, t)."""
+    return features @ (sample.linear[:, None] * mean).to(features)
+
+
+def latent_spread(
+    features: Tensor, log_scale: Tensor, columns: Tensor | None, sample: BasisSample, form: BoundForm
+) -> Tensor:
+    """Return what multiplies a standard normal variable in the latent value, shape (rows,).
+
+    Parameters
+    ----------
+    features : Tensor of shape (rows, w)
+    log_scale : Tensor of shape (w,)
+        Logarithms of the diagonal of the root.
+    columns : Tensor of shape (w, k) or None
+        The touched part of the first, dense columns of the root, diagonal included.
+    sample : BasisSample
+        With a head of k functions, which stands for itself (`BasisSample.with_head`).
+    form : {"sqrt", "linear", "as_printed"}
+    """
+    k, weights = sample.n_head, sample.linear
+    if form == "linear":
+        entries = features[:, k:] * (weights[k:] * log_scale[k:].exp()).to(features)
+        squared = entries.square().sum(1)
+    else:
+        squared = features[:, k:].square() @ (weights[k:] * (2 * log_scale[k:]).exp()).to(features)
+    if columns is not None and k:
+        squared = squared + (features @ (weights[:, None] * columns).to(features)).square().sum(1)
+    if form == "as_printed":
+        return squared
+    # the root's slope at zero is infinite, and no variance that matters is this small
+    return squared.clamp_min(torch.finfo(squared.dtype).tiny ** 0.5).sqrt()
+
+
+def expected_log_likelihood(
+    likelihood: Likelihood,
+    targets: Tensor,
+    latent: Tensor,
+    spread: Tensor,
+    noise: Tensor,
+    factor: float,
+    nodes: int = NODES,
+) -> Tensor:
+    """Return the estimate of the expected log-likelihood of all rows, one number.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    targets, latent : Tensor of shape (rows, t)
+    spread, noise : Tensor of shape (rows,)
+    factor : float
+        All rows over the sampled ones.
+    nodes : int
+        Of the quadrature, where there is no closed form.
+    """
+    found = likelihood.expected_log_density(targets, latent, spread[:, None], noise[:, None], nodes)
+    return factor * found.sum()
+
+
+def divergence(
+    mean_part: Tensor, root_part: Tensor, log_determinant: Tensor, log_precision: Tensor, n_basis: int
+) -> Tensor:
+    """Return the divergence of the weights from their prior, ``[mu'S mu + tr(S Sigma) - log|Sigma| - log|S| - m] / 2``."""
+    return 0.5 * (mean_part + root_part - log_determinant - log_precision - n_basis)

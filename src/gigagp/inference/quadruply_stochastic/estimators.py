@@ -1,0 +1,141 @@
+"""Unbiased estimators of the evidence lower bound of a Gaussian likelihood (Evans and Nair 2020, arXiv:2006.03015).
+
+The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below is one of the three terms on sampled rows and
+sampled basis functions: with all rows, and weights that are all one, it is that term itself. Rows are sampled once; the two
+sets of weights of a `BasisSample`, and the weights of columns, are the three samples of basis functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+
+#: The prior precision: its diagonal on the touched functions, or a function of two vectors of weights on them,
+#: ``(a, b) -> a' S b`` column by column, for a dense one.
+Prior = Tensor | Callable[[Tensor, Tensor], Tensor]
+
+
+class RowSample(NamedTuple):
+    """What the sampled rows say.
+
+    Attributes
+    ----------
+    features : Tensor of shape (rows, w)
+        The touched functions at the rows.
+    targets : Tensor of shape (rows, t)
+    noise : Tensor of shape (rows,)
+        Noise variances.
+    factor : float
+        All rows over the sampled ones.
+    """
+
+    features: Tensor
+    targets: Tensor
+    noise: Tensor
+    factor: float
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights that turn a sum over the sampled rows into one over all rows, divided by the noise."""
+        return self.factor / self.noise
+
+
+def both_products(features: Tensor, vectors: Tensor, sample: BasisSample) -> tuple[Tensor, Tensor]:
+    """Return ``features @ (left * vectors)`` and the same with right, from one matrix product."""
+    together = torch.cat([sample.left[:, None] * vectors, sample.right[:, None] * vectors], 1)
+    found = features @ together.to(features)
+    return found[:, : vectors.shape[1]], found[:, vectors.shape[1] :]
+
+
+def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
+    """Return estimates of ``v' S v`` for every column, shape (columns,).
+
+    A diagonal S is a single sum: the mean of both samples serves it (the generic form, with two, has many times its
+    variance).
+    """
+    if isinstance(prior, Tensor):
+        return (sample.linear * prior) @ vectors.square()
+    return prior(sample.left[:, None] * vectors, sample.right[:, None] * vectors)
+
+
+def mean_term(rows: RowSample, mean: Tensor, sample: BasisSample, prior: Prior, *, symmetric: bool = True) -> Tensor:
+    """Return an unbiased estimate of ``L_mu`` (Theorem 1), summed over targets.
+
+    Parameters
+    ----------
+    rows : RowSample
+    mean : Tensor of shape (w, t)
+        The touched part of the variational mean.
+    sample : BasisSample
+    prior : Tensor of shape (w,) or callable
+    symmetric : bool
+        False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with the
+        squares of the targets it makes a product of two independent residuals.
+    """
+    first, second = both_products(rows.features, mean, sample)
+    linear = 0.5 * (first + second) if symmetric else first
+    per_row = (first * second - 2 * rows.targets * linear).sum(1)
+    return (rows.weights * per_row).sum() + prior_term(mean, sample, prior).sum()
+
+
+def column_terms(rows: RowSample, columns: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
+    """Return, for each column c of the root, an estimate of ``c' (Phi' N^-1 Phi + S) c`` (Theorem 2 without logarithm).
+
+    Parameters
+    ----------
+    rows : RowSample
+    columns : Tensor of shape (w, k)
+        The touched part of k columns of the root C.
+    sample : BasisSample
+    prior : Tensor or callable
+
+    Returns
+    -------
+    Tensor of shape (k,)
+        Weight it with the sample of columns (all ones where every column is there) after ``- 2 log c_rr``.
+    """
+    first, second = both_products(rows.features, columns, sample)
+    return rows.weights @ (first * second) + prior_term(columns, sample, prior)
+
+
+def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
+    """Return the same for columns of a single entry c on the diagonal: one sum over rows, nothing of the basis.
+
+    Parameters
+    ----------
+    rows : RowSample
+        With the features of these columns.
+    log_scale : Tensor of shape (w,)
+        log c.
+    prior_diagonal : Tensor of shape (w,)
+
+    Returns
+    -------
+    Tensor of shape (w,)
+        ``c^2 (phi' N^-1 phi + s) - 2 log c``.
+    """
+    gram = rows.weights @ rows.features.square()
+    return (2 * log_scale).exp() * (gram + prior_diagonal) - 2 * log_scale
+
+
+def constant_term(rows: RowSample, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
+    """Return an unbiased estimate of ``L_const`` (Proposition 2), for all targets.
+
+    Parameters
+    ----------
+    rows : RowSample
+    log_precision : Tensor of shape (w,) or None
+        Logarithms of the diagonal of S; None: a dense S, which does not change and whose determinant is left out.
+    sample : BasisSample
+    n_basis : int
+    """
+    t = rows.targets.shape[1]
+    per_row = t * (2 * math.pi * rows.noise).log() + rows.targets.square().sum(1) / rows.noise
+    determinant = 0.0 if log_precision is None else (sample.linear * log_precision).sum()
+    return rows.factor * per_row.sum() - t * (determinant + n_basis)

@@ -1,0 +1,353 @@
+"""The evidence lower bound on sampled rows and sampled basis functions, and what a fit keeps while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.bases import Basis
+from gigagp.errors import InvalidInputError
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.quadruply_stochastic.bound import (
+    divergence,
+    expected_log_likelihood,
+    latent_mean,
+    latent_spread,
+)
+from gigagp.inference.quadruply_stochastic.controls import Controls
+from gigagp.inference.quadruply_stochastic.estimators import (
+    Prior,
+    RowSample,
+    column_terms,
+    constant_term,
+    diagonal_terms,
+    mean_term,
+    prior_term,
+)
+from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.start import make_basis, require_weights, start_weights
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights, touched_root
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import trend_from_products
+from gigagp.likelihoods import Gaussian, Likelihood, check_log_concave
+from gigagp.model import NOISE, Model
+from gigagp.optimization.history import History
+from gigagp.optimization.objective import Evaluation
+from gigagp.optimization.sparse import SampledEvaluation, SparseAdam
+from gigagp.optimization.trace import Trace
+from gigagp.progress import NoProgress
+
+
+class QuadruplyStochasticObjective(TableObjective):
+    """The lower bound for weights of a basis, estimated from samples; `gigagp.optimization.SparseAdam` maximises it.
+
+    Parameters
+    ----------
+    settings : QuadruplyStochastic
+    table : TrainingTable
+    generator : torch.Generator
+        Of the basis and of the samples.
+    likelihood : Likelihood
+
+    Raises
+    ------
+    InvalidInputError
+        If the likelihood is not log-concave or the targets are none of its.
+    MemoryBudgetError
+        If the weights do not fit.
+    """
+
+    weights: Weights
+    basis: Basis
+
+    def __init__(
+        self, settings: QuadruplyStochastic, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood
+    ) -> None:
+        super().__init__(table)
+        likelihood.check_targets(table.Y)
+        check_log_concave(likelihood, table.Y)
+        if settings.diagonal == "closed_form" and not isinstance(likelihood, Gaussian):
+            msg = 'diagonal of QuadruplyStochastic must be "learned" for likelihoods other than Gaussian.'
+            raise InvalidInputError(msg)
+        self.settings, self.likelihood = settings, likelihood
+        require_weights(settings, table)
+        self._seed = int(torch.randint(2**62, (), generator=generator))
+        self.row_batch = min(settings.row_batch, table.n_rows)
+        # The trend is the plain least-squares one; what a better one would add is a smooth function, which the basis has.
+        products = table.basis.double().T
+        measured = table.Y.double() if likelihood.has_noise else torch.zeros_like(table.Y, dtype=torch.float64)
+        self.trend = trend_from_products(products @ products.T, products @ measured)
+        self.targets = (table.Y.double() - table.basis.double() @ self.trend).to(table.Y)
+        if not likelihood.has_noise:
+            self.targets = table.Y
+        #: model that the weights were learned at
+        self.fitted: Model | None = None
+
+    # What optimizers ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def deterministic(self) -> bool:
+        """Every step sees other rows and functions."""
+        return False
+
+    @property
+    def follows_likelihood(self) -> bool:
+        """Hyperparameters start where the exact likelihood of a few rows has them, as in the paper."""
+        return True
+
+    @property
+    def is_likelihood(self) -> bool:
+        """It is a lower bound."""
+        return False
+
+    def own_optimizer(self) -> SparseAdam:
+        """Return what maximises it where nothing else is asked for."""
+        return SparseAdam()
+
+    def start(self, model: Model) -> Model:
+        """Refuse: there are too many numbers for an optimizer of one vector."""
+        msg = (
+            f'optimizer of GPRegressor with inference.{type(self.settings).__name__} must be "auto", None, '
+            "optimization.SparseAdam, SparseAdaGrad or SparseSGD."
+        )
+        raise InvalidInputError(msg)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Refuse, as `start` does."""
+        self.start(model)
+        raise AssertionError
+
+    def thin(self, rows: Tensor) -> QuadruplyStochasticObjective:
+        """Return the same on a subset of the rows."""
+        generator = torch.Generator().manual_seed(self._seed)
+        return QuadruplyStochasticObjective(self.settings, self.table.take_rows(rows), generator, self.likelihood)
+
+    # A fit ----------------------------------------------------------------------------------------------------------
+
+    def begin(self, model: Model) -> Model:
+        """Make basis, weights and control variates at their start."""
+        self._generator = torch.Generator().manual_seed(self._seed)
+        self.basis = make_basis(self.settings, model, self.table, self._generator)
+        self.basis_batch = min(self.settings.sampled_functions, self.basis.size)
+        self.weights = start_weights(self, model)
+        self.controls = Controls(self, model, self._generator)
+        self.fitted = model
+        return model
+
+    def learned_names(self, model: Model) -> tuple[str, ...]:
+        """Return the hyperparameters that the bound has a gradient for: those of a dense prior are not among them."""
+        learns = self.basis.has_diagonal_prior and self.basis.is_differentiable and not self.settings.learns_precision
+        return tuple(
+            name
+            for name in model.learned_names()
+            if (name == NOISE and self.likelihood.has_noise) or (name != NOISE and learns)
+        )
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return the arrays of the weights."""
+        return self.weights.arrays()
+
+    def noise(self, model: Model, rows: Tensor, X: Tensor) -> Tensor:
+        """Return the noise variances of rows, differentiable in the model's."""
+        noise = model.noise_variance.to(X)
+        noise = noise[rows] if model.noise_is_known else noise.expand(len(rows))
+        return noise + model.kernel.white(X)
+
+    def draw(self) -> tuple[Tensor, BasisSample]:
+        """Return sampled rows and sampled functions."""
+        replacement = self.settings.replacement
+        rows = sample_indices(self.n_rows, self.row_batch, self._generator, replacement=replacement)
+        sample = BasisSample.draw(
+            self.basis.size,
+            self.basis_batch,
+            self._generator,
+            n_head=self.weights.n_columns,
+            replacement=replacement,
+            dtype=self.table.X.dtype,
+            device=self.table.X.device,
+        )
+        return rows.to(self.table.X.device), sample
+
+    def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
+        """Return the bound and its gradient on the next sample."""
+        return self.evaluate_sample(model, *self.draw(), hyperparameters=hyperparameters)
+
+    def evaluate_sample(
+        self, model: Model, rows: Tensor, sample: BasisSample, *, hyperparameters: bool = False
+    ) -> SampledEvaluation:
+        """Return the same on given rows and functions."""
+        self.fitted = model
+        self.controls.forget()
+        fixed = {LOG_PRECISION} | (set() if self._learns_diagonal else {LOG_SCALE})
+        moving = {name: value for name, value in self.arrays().items() if name not in fixed}
+        touched = {name: value[sample.index] for name, value in self.arrays().items()}
+        leaves = {name: touched[name].requires_grad_() for name in moving}
+        names = self.learned_names(model) if hyperparameters else ()
+        values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
+        with torch.enable_grad():
+            live = model.replace(values) if values else model
+            value = self._bound(live, rows, sample, touched)
+            found = torch.autograd.grad(value, [*leaves.values(), *values.values()])
+        gradient = dict(zip(leaves, found, strict=False))
+        by_name = dict(zip(values, found[len(leaves) :], strict=True))
+        return SampledEvaluation(float(value.detach()), sample.index, gradient, by_name)
+
+    @property
+    def _learns_diagonal(self) -> bool:
+        return self.settings.diagonal == "learned" or self.weights.n_columns > 0
+
+    def _bound(self, model: Model, rows: Tensor, sample: BasisSample, touched: dict[str, Tensor]) -> Tensor:
+        """Return the estimate of the bound, differentiable in the touched numbers and the hyperparameters."""
+        X = self.table.X[rows]
+        features = self.basis.with_kernel(model.kernel).columns(X, sample.index)
+        factor = self.n_rows / len(rows)
+        at_rows = RowSample(features, self.targets[rows], self.noise(model, rows, X), factor)
+        headed = sample.with_head()
+        root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
+        log_precision = touched.get(LOG_PRECISION)
+        if log_precision is not None:
+            diagonal = log_precision.exp()
+        else:
+            diagonal = self.basis.prior_diagonal(sample.index).to(X)
+        if isinstance(self.likelihood, Gaussian):
+            return self._gaussian(model, at_rows, sample, headed, touched[MEAN], touched[LOG_SCALE], root, diagonal)
+        return self._general(at_rows, sample, headed, touched, root, diagonal)
+
+    def _prior(self, sample: BasisSample, diagonal: Tensor) -> Prior:
+        """Return the prior precision as the estimators want it."""
+        if self.basis.has_diagonal_prior:
+            return diagonal
+        left, right = (weights.nonzero()[:, 0] for weights in (sample.left, sample.right))
+        block = self.basis.prior_block(sample.index[left], sample.index[right]).to(diagonal)
+        return lambda a, b: (a[left] * (block @ b[right])).sum(0)
+
+    def _gaussian(
+        self,
+        model: Model,
+        rows: RowSample,
+        sample: BasisSample,
+        headed: BasisSample,
+        mean: Tensor,
+        log_scale: Tensor,
+        root: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2."""
+        t, k = mean.shape[1], sample.n_head
+        of_mean = mean_term(rows, mean, sample, self._prior(sample, diagonal))
+        of_mean = self.controls.mean(of_mean, model, mean, sample)
+        total = of_mean
+        if self._learns_diagonal:
+            tail = RowSample(rows.features[:, k:], *rows[1:])
+            of_root = headed.linear[k:] @ diagonal_terms(tail, log_scale[k:], diagonal[k:])
+            if root is not None:
+                dense = column_terms(rows, root, headed, self._prior(headed, diagonal)).sum()
+                of_root = of_root + self.controls.columns(dense, model, root, headed) - 2 * log_scale[:k].sum()
+            total = total + t * of_root
+        # a dense prior does not change, so its determinant is left out
+        determinant = diagonal.log() if self.basis.has_diagonal_prior else None
+        return -0.5 * (total + constant_term(rows, determinant, sample, self.basis.size))
+
+    def _general(
+        self,
+        rows: RowSample,
+        sample: BasisSample,
+        headed: BasisSample,
+        touched: dict[str, Tensor],
+        root: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
+        mean, log_scale = touched[MEAN], touched[LOG_SCALE]
+        t, k = mean.shape[1], sample.n_head
+        latent = latent_mean(rows.features, mean, sample)
+        spread = latent_spread(rows.features, log_scale, root, headed, self.settings.bound)
+        nodes = self.settings.quadrature_nodes
+        fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+        weights = headed.linear[k:]
+        root_part = (weights * diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
+        if root is not None:
+            root_part = root_part + prior_term(root, headed, self._prior(headed, diagonal)).sum()
+        log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
+        log_precision = (sample.linear * diagonal.log()).sum() if self.basis.has_diagonal_prior else mean.new_zeros(())
+        mean_part = prior_term(mean, sample, self._prior(sample, diagonal)).sum()
+        return fit - divergence(mean_part, t * root_part, t * log_determinant, t * log_precision, t * self.basis.size)
+
+    def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
+        """Keep the running vectors of the control variates in step, and learned precisions at their optimum."""
+        self.controls.moved(evaluation.index, changes)
+        if self.weights.log_precision is not None:
+            self._move_precisions(evaluation.index)
+
+    @torch.no_grad()
+    def _move_precisions(self, index: Tensor) -> None:
+        """Put the touched precisions where the bound is highest: ``1 / E w^2`` (Tipping 2001, eq. 16 as an EM step).
+
+        The other terms of the bound do not have them, so this is exact and needs no learning rate. It also shrinks weights
+        that the data do not need much faster than ascent would.
+        """
+        weights = self.weights
+        assert weights.log_precision is not None
+        squares = weights.mean[index].square().mean(1) + weights.diagonal_scales(index).square()
+        if (rows := weights.root_rows(index)) is not None:
+            squares += rows.square().sum(1)
+        weights.log_precision[index] = -squares.clamp_min(torch.finfo(squares.dtype).tiny).log()
+
+    @torch.no_grad()
+    def settle(self, model: Model) -> None:
+        """Put the diagonal at its optimum in closed form, where that was asked for."""
+        self.fitted = model
+        if self.settings.diagonal == "closed_form":
+            basis = self.basis.with_kernel(model.kernel)
+            k = self.weights.n_columns
+            for index in basis.blocks(4096, self.table.X.device):
+                gram = torch.zeros(len(index), dtype=torch.float64, device=index.device)
+                for rows in self._row_blocks(len(index)):
+                    X = self.table.X[rows]
+                    gram += (1 / self.noise(model, rows, X)).double() @ basis.columns(X, index).double().square()
+                scale = -0.5 * (gram + self.prior_diagonal(index)).log()
+                self.weights.log_scale[index[index >= k]] = scale[index >= k].to(self.weights.log_scale)
+
+    def prior_diagonal(self, index: Tensor) -> Tensor:
+        """Return the diagonal of the prior precision, learned or the basis', float64."""
+        if self.weights.log_precision is not None:
+            return self.weights.log_precision[index].double().exp()
+        return self.basis.prior_diagonal(index)
+
+    def _row_blocks(self, width: int) -> Iterator[Tensor]:
+        size = max(1, 2**22 // width)
+        for first in range(0, self.n_rows, size):
+            yield torch.arange(first, min(first + size, self.n_rows), device=self.table.X.device)
+
+    # Posteriors -----------------------------------------------------------------------------------------------------
+
+    def current_posterior(self) -> QuadruplyStochasticPosterior | None:
+        """Return the posterior of the weights as they are; its bound is not computed."""
+        return None if self.fitted is None else QuadruplyStochasticPosterior.of(self, self.fitted)
+
+    def posterior(self, model: Model, generator: torch.Generator) -> QuadruplyStochasticPosterior:
+        """Return the posterior at a model; weights that no optimizer has learned are learned now."""
+        if self.fitted is None or self.fitted is not model:
+            settings = SparseAdam(hyper_learning_rate=0.0)
+            settings.run(self, model, Trace(History(), NoProgress()), generator)
+        posterior = QuadruplyStochasticPosterior.of(self, model)
+        posterior.estimate_bound(self.targets, generator)
+        return posterior
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state of the generator and of the control variates; the weights are the optimizer's to keep."""
+        tensors, header = self.controls.snapshot()
+        return {"generator": self._generator.get_state(), **tensors}, header
+
+    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take over a snapshot."""
+        self._generator.set_state(tensors.pop("generator"))
+        self.controls.restore(tensors, header)
+        self.fitted = model

@@ -1,0 +1,340 @@
+"""The posterior of very many weights: predictions in blocks over the basis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis
+from gigagp.dense import cholesky
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.likelihoods import Likelihood, resolve_likelihood
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.random import standard_normal
+
+if TYPE_CHECKING:
+    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
+
+#: Entries of a block of features.
+_CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
+#: Rows of the final estimate of the bound; the basis is summed over without sampling.
+_BOUND_ROWS = 256
+#: Functions up to which a dense prior's determinant is computed.
+_DENSE_PRIOR = 4000
+
+_BASES: dict[str, Any] = {one.kind: one for one in (FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis)}
+
+
+class QuadruplyStochasticPosterior(Posterior):
+    """The posterior that a Gaussian distribution of the weights of a basis gives.
+
+    Parameters
+    ----------
+    model : Model
+    basis : Basis
+        At the model's hyperparameters.
+    weights : Weights
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis.
+    likelihood : Likelihood
+    X : Tensor of shape (n, d)
+        Training rows where the variance is augmented, and otherwise none of them: (0, d).
+    settings : dict
+        ``n_rows``, ``augment``, ``threshold`` (None: all functions count), ``budget``.
+    """
+
+    kind = "quadruply stochastic"
+
+    def __init__(
+        self,
+        model: Model,
+        basis: Basis,
+        weights: Weights,
+        coefficients: Tensor,
+        likelihood: Likelihood,
+        X: Tensor,
+        *,
+        n_rows: int,
+        budget: int,
+        augment: bool = False,
+        threshold: float | None = None,
+        variance_removed: dict[str, float] | None = None,
+    ) -> None:
+        self.model, self.basis, self.weights, self.likelihood = model, basis, weights, likelihood
+        self.coefficients = coefficients.to(X)
+        self.X, self._n_rows, self.budget = X, n_rows, budget
+        self.augment, self.threshold = augment, threshold
+        #: share of the variance of each estimate that its control variate removed at the end of the fit
+        self.variance_removed = variance_removed or {}
+        self._bound: Estimate | None = None
+
+    @classmethod
+    def of(cls, objective: QuadruplyStochasticObjective, model: Model) -> QuadruplyStochasticPosterior:
+        """Return the posterior of an objective's weights as they are."""
+        table, settings = objective.table, objective.settings
+        posterior = cls(
+            model,
+            objective.basis.with_kernel(model.kernel),
+            objective.weights,
+            objective.trend,
+            objective.likelihood,
+            table.X if settings.augment else table.X[:0],
+            n_rows=table.n_rows,
+            budget=table.budget,
+            augment=settings.augment,
+            threshold=getattr(settings, "threshold", None),
+            variance_removed=objective.controls.variance_removed(),
+        )
+        posterior.table = table
+        return posterior
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that it was fitted to."""
+        return self._n_rows
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.weights.mean.shape[1]
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis functions, m."""
+        return self.basis.size
+
+    @property
+    def relevance_vectors(self) -> Tensor:
+        """The training rows whose weights were kept, shape (r, d), in the units in which the model was fitted.
+
+        Raises
+        ------
+        InvalidInputError
+            If this is no relevance vector machine.
+        """
+        if self.threshold is None or not isinstance(self.basis, RadialBasis):
+            msg = "relevance_vectors are those of inference.RelevanceVectorMachine; this fit has none."
+            raise InvalidInputError(msg)
+        return self.basis.points[self._kept()]
+
+    def _kept(self) -> Tensor:
+        """Return the functions that count: all, or those whose precision is below the threshold."""
+        if self.threshold is None or self.weights.log_precision is None:
+            return torch.arange(self.n_basis, device=self.weights.mean.device)
+        return (self.weights.log_precision < math.log(self.threshold)).nonzero()[:, 0]
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return f"sparse stochastic ascent, {self.n_basis:,} {self.basis.kind} functions"
+
+    def engine_name(self) -> str:
+        """Return what computes the features, where, in which precision."""
+        return f"{self.basis.kind} basis, {self.X.device.type}, {str(self.X.dtype).removeprefix('torch.')}"
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Iterate over blocks of rows, indices, and features: all functions for some rows, then for the next."""
+        kept = self._kept()
+        entries = min(_CPU_ENTRIES if X.device.type == "cpu" else _GPU_ENTRIES, max(self.budget // 64, 1))
+        height = max(1, min(X.shape[0], entries // 128))
+        width = max(1, entries // height)
+        for first in range(0, X.shape[0], height):
+            rows = slice(first, first + height)
+            for index in kept.split(width):
+                yield rows, index, self.basis.columns(X[rows], index)
+
+    @torch.no_grad()
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the mean of the latent function, shape (m, t)."""
+        found = X.new_zeros(X.shape[0], self.n_targets, dtype=torch.float64)
+        for rows, index, features in self._blocks(X):
+            found[rows] += (features @ self.weights.mean[index]).double()
+        return self.trend(X) + found.to(X)
+
+    @torch.no_grad()
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, whatever the method: the variance is a sum of squares."""
+        found = X.new_zeros(X.shape[0], self.n_targets, dtype=torch.float64)
+        variance = X.new_zeros(X.shape[0], dtype=torch.float64)
+        dense = X.new_zeros(X.shape[0], self.weights.n_columns, dtype=torch.float64)
+        for rows, index, features in self._blocks(X):
+            found[rows] += (features @ self.weights.mean[index]).double()
+            variance[rows] += (features.square() @ self.weights.diagonal_scales(index).square()).double()
+            if (root := self.weights.root_rows(index)) is not None:
+                dense[rows] += (features @ root).double()
+        variance += dense.square().sum(1)
+        if self.augment:
+            variance += self._augmentation(X)
+        return self.trend(X) + found.to(X), variance.to(X)
+
+    def _augmentation(self, X: Tensor) -> Tensor:
+        """Return what one more function at each point adds to the variance there (Proposition 4), float64."""
+        kernel, own = self.model.kernel, self.model.kernel.diagonal(X).double()
+        noise = self.model.noise_variance.to(own)
+        squares = torch.zeros_like(own)
+        for first in range(0, len(self.X), max(1, _CPU_ENTRIES // max(len(X), 1))):
+            rows = slice(first, first + max(1, _CPU_ENTRIES // max(len(X), 1)))
+            block = kernel.block(X, self.X[rows]).double()
+            by_row = noise[rows] if noise.ndim else noise.expand(block.shape[1])
+            squares += block.square() @ (1 / by_row)
+        return own.square() / (squares + own)
+
+    @torch.no_grad()
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the full covariance; an augmented variance is only on its diagonal."""
+        n, k = X.shape[0], self.weights.n_columns
+        require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
+        found = X.new_zeros(n, n, dtype=torch.float64)
+        dense = X.new_zeros(n, k, dtype=torch.float64)
+        for index in self._kept().split(max(1, _CPU_ENTRIES // max(n, 1))):
+            features = self.basis.columns(X, index).double()
+            scaled = features * self.weights.diagonal_scales(index)
+            found += scaled @ scaled.T
+            if (root := self.weights.root_rows(index)) is not None:
+                dense += features @ root.double()
+        found += dense @ dense.T
+        if self.augment:
+            found.diagonal().add_(self._augmentation(X))
+        return found.to(X)
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples of the weights as functions (m numbers each)."""
+        m, t, k = self.n_basis, self.n_targets, self.weights.n_columns
+        size = self.weights.mean.element_size()
+        require(2 * size * m * t * n_samples, self.budget, f"{n_samples} samples of {m:,} weights", "Ask for fewer.")
+        shared = standard_normal(k, t * n_samples, generator=generator).to(self.weights.mean)
+        drawn = self.weights.mean.repeat_interleave(n_samples, 1)
+        for index in self.weights.blocks(2**16):
+            noise = standard_normal(len(index), t * n_samples, generator=generator).to(drawn)
+            drawn[index] += self.weights.diagonal_scales(index)[:, None] * noise
+            if (root := self.weights.root_rows(index)) is not None:
+                drawn[index] += root @ shared
+
+        @torch.no_grad()
+        def evaluate(X: Tensor) -> Tensor:
+            found = X.new_zeros(X.shape[0], t * n_samples, dtype=torch.float64)
+            for rows, index, features in self._blocks(X):
+                found[rows] += (features @ drawn[index]).double()
+            return self.trend(X)[:, :, None] + found.to(X).reshape(X.shape[0], t, n_samples)
+
+        return evaluate
+
+    # The bound ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def estimate_bound(self, targets: Tensor, generator: torch.Generator) -> None:
+        """Compute the bound: all basis functions, and a few rows, whose spread gives its standard error.
+
+        ``targets`` are what the likelihood is of, the trend subtracted where it is.
+        """
+        rows = sample_indices(self.n_rows, min(_BOUND_ROWS, self.n_rows), generator).to(self.table.X.device)
+        X, y = self.table.X[rows], targets[rows]
+        augment, self.augment = self.augment, False
+        mean, variance = self.mean_and_variance(X)
+        self.augment = augment
+        noise = self.model.noise_variance.to(X)
+        noise = (noise[rows] if self.model.noise_is_known else noise.expand(len(rows))) + self.model.kernel.white(X)
+        latent = mean - self.trend(X)
+        fit = self.likelihood.expected_log_density(y, latent, variance.sqrt()[:, None], noise[:, None]).double().sum(1)
+        divergence = self._divergence()
+        if divergence is None:
+            return
+        error = 0.0 if len(rows) == self.n_rows else float(fit.std()) * self.n_rows / math.sqrt(len(rows))
+        self._bound = Estimate(float(fit.mean()) * self.n_rows - divergence, error)
+
+    def _divergence(self) -> float | None:
+        """Return the divergence of the weights from their prior; None where the prior's determinant is out of reach."""
+        weights, t, m = self.weights, self.n_targets, self.n_basis
+        log_scales = t * 2 * float(weights.log_scale.double().sum())
+        if not self.basis.has_diagonal_prior:
+            if m > _DENSE_PRIOR:
+                return None
+            index = torch.arange(m, device=weights.mean.device)
+            S, root, mean = self.basis.prior_block(index, index), weights.root(), weights.mean.double()
+            total = float((mean * (S @ mean)).sum() + t * (root * (S @ root)).sum())
+            determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
+            return 0.5 * (total - log_scales - t * (determinant + m))
+        total = -log_scales - t * m
+        for index in weights.blocks(2**16):
+            precision = self.basis.prior_diagonal(index)
+            if weights.log_precision is not None:
+                precision = weights.log_precision[index].double().exp()
+            squares = weights.mean[index].double().square().sum(1)
+            squares += t * weights.diagonal_scales(index).double().square()
+            if (root_rows := weights.root_rows(index)) is not None:
+                squares += t * root_rows.double().square().sum(1)
+            total += float((precision * squares).sum() - t * precision.log().sum())
+        return 0.5 * total
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave.
+
+        Raises
+        ------
+        InvalidInputError
+            If the prior precision is dense and too large for its determinant.
+        """
+        if self._bound is None:
+            msg = (
+                f"The bound of {self.n_basis:,} inducing functions needs the determinant of as large a matrix; it is "
+                f"computed up to {_DENSE_PRIOR:,}."
+            )
+            raise InvalidInputError(msg)
+        return self._bound
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a file needs to predict again: nothing of the rows, but for an augmented variance."""
+        tensors, basis = self.basis.state()
+        tensors = {f"basis.{name}": value for name, value in tensors.items()}
+        tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
+        tensors |= {"coefficients": self.coefficients, "X": self.X}
+        header = {
+            "basis": {"kind": self.basis.kind, **basis},
+            "likelihood": self.likelihood.name,
+            "n_rows": self._n_rows,
+            "augment": self.augment,
+            "threshold": self.threshold,
+            "variance_removed": self.variance_removed,
+            "bound": None if self._bound is None else list(self._bound),
+        }
+        return tensors, header
+
+    @classmethod
+    def from_state(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
+    ) -> QuadruplyStochasticPosterior:
+        """Return the posterior that `state` described."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+        if header["basis"]["kind"] not in _BASES:
+            msg = f"the model file names a basis that this version does not know: {header['basis']['kind']!r}."
+            raise ModelFileError(msg)
+        posterior = cls(
+            model,
+            _BASES[header["basis"]["kind"]].from_state(model.kernel, part("basis."), header["basis"]),
+            Weights.from_arrays(part("weights.")),
+            tensors["coefficients"],
+            resolve_likelihood(header["likelihood"]),
+            tensors["X"],
+            n_rows=header["n_rows"],
+            budget=budget,
+            augment=header["augment"],
+            threshold=header["threshold"],
+            variance_removed=header["variance_removed"],
+        )
+        posterior._bound = None if header["bound"] is None else Estimate(*header["bound"])
+        return posterior

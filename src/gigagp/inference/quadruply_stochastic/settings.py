@@ -1,0 +1,200 @@
+"""What a user chooses of quadruply stochastic inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.inference.quadruply_stochastic.bound import BoundForm
+from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import NODES, Gaussian, Likelihood
+
+if TYPE_CHECKING:
+    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
+
+#: Basis functions sampled at a step, twice, where no number is given.
+_BASIS_BATCH = 10_000
+
+
+def check_count(value: object, name: str, owner: str, least: int = 1, *, optional: bool = False) -> None:
+    """Raise `InvalidInputError` for anything but an int of at least ``least`` (or None, where that is allowed)."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        allowed = f"an int of at least {least}" + (" or None" if optional else "")
+        msg = f"{name} of {owner} must be {allowed}; got {value!r}."
+        raise InvalidInputError(msg)
+
+
+@dataclass(frozen=True)
+class QuadruplyStochastic:
+    """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
+
+    The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
+    ``N(mu, C C')`` of them is learned by ascent of the evidence lower bound, estimated without bias from one sample of the
+    rows and three of the basis functions (rows, and both factors and the column of ``c_r' Phi' Phi c_r``). Features are
+    made again from a seed, so memory is a few numbers a basis function.
+
+    When to use: many rows of a function that needs many basis functions, where solves with all rows are too slow or too
+    large. The mean converges to the exact one of the basis, slowly where the noise is small. The variance is that of independent
+    weights unless ``n_columns`` is raised: too large where many functions together are known well. Up to some 50,000 rows
+    `Iterative` is nearer to the exact process, and mostly faster.
+
+    Parameters
+    ----------
+    n_basis : int, default 20000
+        Basis functions, m; at most so many.
+    basis : {"fourier", "inducing", "grid"}, default "fourier"
+        Random Fourier features of the kernel; covariances with n_basis of the training rows (all rows, where there are no
+        more: the predictive mean is then the exact Gaussian process's); or the leading eigenfunctions of a separable
+        kernel on a grid. See `gigagp.bases`. The kernel's hyperparameters are learned along with the weights for the first
+        only: the others keep what the optimizer has started with.
+    row_batch : int, default 128
+        Rows of a step; all of a smaller table.
+    basis_batch : int or None, default None
+        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000 or all. Of the two batches this one
+        should be the larger: what a sample of the functions leaves out of the fit is one error, the same function for all
+        rows of the step, so that more rows do not average it; its variance is the squared norm of the weights over
+        ``basis_batch``, whatever the number of functions.
+    n_columns : int, default 0
+        Dense columns of C, the first ones (a chevron); 0 is mean-field, n_basis a full factor (m^2 numbers).
+    diagonal : {"learned", "closed_form"}, default "learned"
+        The diagonal columns of C: by ascent, or the optimum in closed form from one pass over the rows when the rest is
+        done: O(n m) once. The closed form is for a Gaussian likelihood.
+    n_support : int, default 0
+        Rows of the control variates, their rank; 0: none. They cost about as much a step as so many rows in the batch,
+        and remove variance that the sampling of the basis makes; `variance_removed` of the posterior's controls says how
+        much.
+    control : {"residual", "quadratic"}, default "residual"
+        What they follow: the residuals of the support rows, or the quadratic part alone (the paper's eq. 3).
+    prior_control : bool, default False
+        Control variates for the prior term too, by Nystrom's approximation at the support rows; for ``basis="inducing"``.
+    bound : {"sqrt", "linear", "as_printed"}, default "sqrt"
+        For other than Gaussian likelihoods, how the spread of the latent value is estimated: next to without bias, or as
+        a certified lower bound that is loose with many functions, or with the paper's misprint.
+    replacement : bool, default False
+        Draw basis functions and rows with replacement.
+    augment : bool, default False
+        Predict with one more basis function at each new point (the paper's Prop. 4), which takes the variance back to the
+        prior's far from the rows; for ``basis="inducing"``. It costs O(n) a point.
+    quadrature_nodes : int, default 101
+
+    References
+    ----------
+    Evans and Nair 2020, "Quadruply stochastic Gaussian processes", arXiv:2006.03015. The spread in its eq. 5 and Theorem 3
+    lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
+    """
+
+    n_basis: int = 20_000
+    basis: Literal["fourier", "inducing", "grid"] = "fourier"
+    row_batch: int = 128
+    basis_batch: int | None = None
+    n_columns: int = 0
+    diagonal: Literal["learned", "closed_form"] = "learned"
+    n_support: int = 0
+    control: Literal["residual", "quadratic"] = "residual"
+    prior_control: bool = False
+    bound: BoundForm = "sqrt"
+    replacement: bool = False
+    augment: bool = False
+    quadrature_nodes: int = NODES
+
+    #: whether every weight has a prior precision of its own that is learned
+    learns_precision = False
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_count(self.n_basis, "n_basis", owner, 2)
+        check_count(self.row_batch, "row_batch", owner)
+        check_count(self.basis_batch, "basis_batch", owner, optional=True)
+        check_count(self.n_columns, "n_columns", owner, 0)
+        check_count(self.n_support, "n_support", owner, 0)
+        check_count(self.quadrature_nodes, "quadrature_nodes", owner)
+        for name, allowed in (
+            ("basis", ("fourier", "inducing", "grid")),
+            ("diagonal", ("learned", "closed_form")),
+            ("control", ("residual", "quadratic")),
+            ("bound", ("sqrt", "linear", "as_printed")),
+        ):
+            if getattr(self, name) not in allowed:
+                msg = f"{name} of {owner} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+        for name in ("prior_control", "replacement", "augment"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"{name} of {owner} must be a bool; got {getattr(self, name)!r}."
+                raise InvalidInputError(msg)
+        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
+            if value is not None and value > self.n_basis:
+                msg = f"{name} of {owner} must be at most n_basis, {self.n_basis:,}; got {value:,}."
+                raise InvalidInputError(msg)
+        if (self.prior_control or self.augment) and self.basis != "inducing":
+            msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
+            raise InvalidInputError(msg)
+        if self.prior_control and not self.n_support:
+            msg = f"prior_control of {owner} needs support rows: set n_support."
+            raise InvalidInputError(msg)
+
+    @property
+    def sampled_functions(self) -> int:
+        """Functions of each sample of a step."""
+        return min(_BASIS_BATCH, self.n_basis) if self.basis_batch is None else self.basis_batch
+
+    def objective(
+        self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> QuadruplyStochasticObjective:
+        """Return the lower bound on a table; the likelihood is Gaussian where none is given."""
+        from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
+
+        return QuadruplyStochasticObjective(self, table, generator, likelihood or Gaussian())
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        root = f"{self.n_columns} dense columns" if self.n_columns else "mean-field"
+        return (
+            f"quadruply stochastic (at most {self.n_basis:,} {self.basis} functions, {root}; a step: {self.row_batch:,} rows, "
+            f"2 x {self.sampled_functions:,} functions); its log marginal likelihood is a lower bound"
+        )
+
+
+@dataclass(frozen=True)
+class RelevanceVectorMachine(QuadruplyStochastic):
+    """Sparse Bayesian learning: a kernel at every training row, of which few are kept.
+
+    Every weight has a prior precision of its own, which follows the weight at the optimum of the same bound. Most grow
+    without limit and their weights vanish; the rows of the others are the relevance vectors
+    (``posterior_.relevance_vectors``).
+
+    When to use: where a small, readable model is wanted; predictions cost the relevance vectors alone. Its variances are
+    small far from all of them.
+
+    Parameters
+    ----------
+    threshold : float, default 1e4
+        Precision above which a weight is dropped.
+    others
+        As for `QuadruplyStochastic`; ``n_basis`` random rows where the table has more.
+
+    References
+    ----------
+    Tipping 2001, https://jmlr.org/papers/v1/tipping01a.html; Evans and Nair 2020, arXiv:2006.03015, appendix I.3.
+    """
+
+    threshold: float = 1e4
+
+    learns_precision = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.threshold > 0:
+            msg = f"threshold of RelevanceVectorMachine must be positive; got {self.threshold!r}."
+            raise InvalidInputError(msg)
+        if self.basis != "fourier":
+            msg = f"basis of RelevanceVectorMachine is the kernel at training rows; leave it out, got {self.basis!r}."
+            raise InvalidInputError(msg)
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        return "relevance vectors by " + super().describe().replace("fourier", "radial")

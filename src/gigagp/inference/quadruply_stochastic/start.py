@@ -1,0 +1,80 @@
+"""Where a fit of the weights starts: the basis, and numbers near to the optimum of the diagonal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis
+from gigagp.bases.inducing import random_points
+from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.inference.table import TrainingTable
+from gigagp.memory import require
+from gigagp.model import Model
+
+if TYPE_CHECKING:
+    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
+
+#: Rows that the start of the diagonal looks at, and the entries beyond which they become fewer, but not fewer than these.
+_START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
+#: Functions that are looked at together where all of them are.
+WIDTH = 4096
+#: Copies of the parameters: themselves, two averages of Adam, the best state.
+_COPIES = 4
+#: Arrays of the size of a step's features that are alive at once.
+_STEP_COPIES = 5
+
+
+def require_weights(settings: QuadruplyStochastic, table: TrainingTable) -> None:
+    """Raise `MemoryBudgetError` where so many weights or so large a step do not fit, before anything is allocated."""
+    numbers = table.n_targets + 1 + settings.n_columns + settings.learns_precision
+    itemsize = table.X.element_size()
+    touched = min(2 * settings.sampled_functions + settings.n_columns, settings.n_basis)
+    rows = min(settings.row_batch, table.n_rows) + min(settings.n_support, table.n_rows)
+    needed = itemsize * (_COPIES * numbers * settings.n_basis + _STEP_COPIES * touched * rows)
+    remedy = "Use a smaller n_basis, n_columns, basis_batch or row_batch, or raise memory_budget."
+    require(needed, table.budget, f"Inference with {settings.n_basis:,} basis functions", remedy)
+
+
+def make_basis(settings: QuadruplyStochastic, model: Model, table: TrainingTable, generator: torch.Generator) -> Basis:
+    """Return the basis at a model's hyperparameters."""
+    kernel, most = model.kernel, settings.n_basis
+    if settings.learns_precision:
+        return RadialBasis(kernel, random_points(table.X, most, generator))
+    if settings.basis == "inducing":
+        return InducingBasis(kernel, random_points(table.X, most, generator))
+    if settings.basis == "grid":
+        return GridEigenfunctions.leading(kernel, table.X, most)
+    return FourierBasis.fitting(kernel, most, int(torch.randint(2**62, (), generator=generator)))
+
+
+@torch.no_grad()
+def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weights:
+    """Return weights with mean zero and a diagonal near its optimum (Proposition 1 with a few rows)."""
+    basis, table, settings = objective.basis, objective.table, objective.settings
+    m, like = basis.size, table.X
+    generator = torch.Generator().manual_seed(basis.size)
+    count = min(_START_ROWS, max(_START_ENTRIES // m, _LEAST_ROWS), table.n_rows)
+    rows = sample_indices(table.n_rows, count, generator).to(like.device)
+    X = like[rows]
+    noise = float(objective.noise(model, rows, X).mean())
+    curvature = objective.likelihood.start_curvature(objective.targets, noise) * table.n_rows / len(rows)
+    log_scale = like.new_zeros(m)
+    gram_total = 0.0
+    for index in basis.blocks(WIDTH, like.device):
+        gram = basis.columns(X, index).double().square().sum(0)
+        gram_total += float(gram.sum())
+        log_scale[index] = (-0.5 * (curvature * gram + basis.prior_diagonal(index)).log()).to(like)
+    weights = Weights(like.new_zeros(m, table.n_targets), log_scale)
+    if settings.n_columns:
+        weights.columns = like.new_zeros(m, min(settings.n_columns, m))
+    if settings.learns_precision:
+        # the prior variance of the function is then the kernel's own
+        precision = gram_total / len(rows) / float(model.kernel.diagonal(X).mean())
+        weights.log_precision = like.new_full((m,), precision).log()
+        inverse_variance = (-2 * log_scale.double()).exp() - 1 + precision
+        weights.log_scale = (-0.5 * inverse_variance.log()).to(like)
+    return weights

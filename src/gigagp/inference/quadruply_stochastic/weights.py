@@ -1,0 +1,112 @@
+"""The variational distribution of the weights: a mean, and a root that is diagonal but for its first columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
+
+
+def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tensor | None:
+    """Return the rows of the dense columns of the root that a sample touches, diagonal included; None without any.
+
+    Parameters
+    ----------
+    log_scale : Tensor of shape (w,)
+        Logarithms of the diagonal; the first ``n_head`` are those of the dense columns.
+    columns : Tensor of shape (w, k) or None
+        What stands below the diagonal; what stands elsewhere in it is not looked at.
+    n_head : int
+        k.
+    """
+    if columns is None or not n_head:
+        return None
+    top = columns[:n_head].tril(-1) + torch.diag(log_scale[:n_head].exp())
+    return torch.cat([top, columns[n_head:]])
+
+
+@dataclass
+class Weights:
+    """``w ~ N(mean, C C')`` for all targets, and the prior precisions where they are learned. Moved in place.
+
+    C is lower triangular. Its first k columns are dense, the others have their diagonal only: mean-field for k = 0, the
+    chevron of Challis and Barber for 0 < k < m, all of a Cholesky factor for k = m.
+
+    Attributes
+    ----------
+    mean : Tensor of shape (m, t)
+    log_scale : Tensor of shape (m,)
+        Logarithms of C's diagonal.
+    columns : Tensor of shape (m, k) or None
+        C's first columns below the diagonal.
+    log_precision : Tensor of shape (m,) or None
+        Logarithms of the prior precisions of a relevance vector machine; None: the basis has them.
+    """
+
+    mean: Tensor
+    log_scale: Tensor
+    columns: Tensor | None = None
+    log_precision: Tensor | None = None
+
+    @property
+    def n_basis(self) -> int:
+        """Number of functions, m."""
+        return len(self.mean)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of dense columns, k."""
+        return 0 if self.columns is None else self.columns.shape[1]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return what is learned by name."""
+        named = {MEAN: self.mean, LOG_SCALE: self.log_scale, COLUMNS: self.columns, LOG_PRECISION: self.log_precision}
+        return {name: value for name, value in named.items() if value is not None}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Tensor]) -> Weights:
+        """Return the weights that `arrays` described."""
+        return cls(arrays[MEAN], arrays[LOG_SCALE], arrays.get(COLUMNS), arrays.get(LOG_PRECISION))
+
+    def root_rows(self, index: Tensor) -> Tensor | None:
+        """Return rows of the dense columns, shape (b, k), diagonal included; None without any."""
+        if self.columns is None:
+            return None
+        k = self.n_columns
+        below = index[:, None] > torch.arange(k, device=index.device)
+        found = self.columns[index] * below
+        head = (index < k).nonzero()[:, 0]
+        found[head, index[head]] = self.log_scale[index[head]].exp()
+        return found
+
+    def diagonal_scales(self, index: Tensor) -> Tensor:
+        """Return the entries of the diagonal columns, shape (b,); 0 for functions of dense columns."""
+        return torch.where(index < self.n_columns, 0.0, self.log_scale[index].exp())
+
+    def root(self) -> Tensor:
+        """Return all of C, shape (m, m), float64: for small m."""
+        index = torch.arange(self.n_basis, device=self.mean.device)
+        root = torch.diag(self.diagonal_scales(index)).double()
+        dense = self.root_rows(index)
+        if dense is not None:
+            root[:, : self.n_columns] += dense
+        return root
+
+    def blocks(self, width: int) -> Iterator[Tensor]:
+        """Iterate over all indices, ``width`` at a time."""
+        for first in range(0, self.n_basis, width):
+            yield torch.arange(first, min(first + width, self.n_basis), device=self.mean.device)
+
+    def copy(self) -> Weights:
+        """Return a copy that does not move with this."""
+        return Weights.from_arrays({name: value.clone() for name, value in self.arrays().items()})
+
+    def take_over(self, other: Weights) -> None:
+        """Become equal to another of the same sizes, in place."""
+        theirs = other.arrays()
+        for name, value in self.arrays().items():
+            value.copy_(theirs[name])

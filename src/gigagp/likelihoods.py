@@ -1,0 +1,265 @@
+"""How a target depends on the latent function at its row.
+
+A likelihood here is a log-concave density ``g(y, f)``: variational bounds then have one optimum, and their estimates from
+sampled basis functions stay lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+
+__all__ = [
+    "Gaussian",
+    "Laplace",
+    "Likelihood",
+    "Logistic",
+    "Poisson",
+    "Probit",
+    "check_log_concave",
+    "resolve_likelihood",
+]
+
+#: Nodes of the quadrature (the papers' number): 1e-12 for the logistic likelihood.
+NODES = 101
+
+
+class Likelihood(ABC):
+    """A density of a target given the latent function at its row.
+
+    To add one, write `log_density` with differentiable torch operations and set `is_log_concave`; expectations are taken by
+    quadrature then. Objects are frozen and hold settings only.
+    """
+
+    #: whether ``log g`` is concave in f for every y; what is not is refused
+    is_log_concave: bool = False
+    #: whether it has a noise variance, which is learned; the others ignore it
+    has_noise: bool = False
+    #: what users write for it
+    name: str
+
+    @abstractmethod
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return ``log g(y, f)``, broadcast; ``noise`` is the noise variance of each row."""
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return ``E log g(y, f)`` for ``f ~ N(mean, std^2)``; here by Gauss and Hermite's quadrature.
+
+        Parameters
+        ----------
+        y, mean, std, noise : Tensor
+            Of shapes that broadcast.
+        nodes : int
+        """
+        places, weights = (one.to(mean) for one in _hermite(nodes))
+        f = mean[..., None] + std[..., None] * places
+        return self.log_density(y[..., None], f, noise[..., None]) @ weights
+
+    def check_targets(self, y: Tensor) -> None:
+        """Raise `InvalidInputError` for targets that have no density."""
+
+    def start_curvature(self, y: Tensor, noise: float) -> float:
+        """Return about how fast ``-log g`` bends in f: one over the noise that a Gaussian would need to bend so."""
+        return 1.0 / noise
+
+
+@lru_cache
+def _hermite(nodes: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights for the expectation under a standard normal."""
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    return torch.from_numpy(places), torch.from_numpy(weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """``y = f + noise``: regression."""
+
+    is_log_concave = True
+    has_noise = True
+    name = "gaussian"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the normal log density."""
+        return -0.5 * ((2 * math.pi * noise).log() + (y - f).square() / noise)
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the expectation in closed form."""
+        return self.log_density(y, mean, noise) - 0.5 * std.square() / noise
+
+
+@dataclass(frozen=True)
+class Laplace(Likelihood):
+    """``y = f + noise`` with noise of density ``exp(-|e| / b) / (2 b)``: regression with outliers.
+
+    The noise variance is ``2 b^2``, so a model's ``noise_variance`` means the same as elsewhere.
+    """
+
+    is_log_concave = True
+    has_noise = True
+    name = "laplace"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the double-exponential log density."""
+        b = (0.5 * noise).sqrt()
+        return -(2 * b).log() - (y - f).abs() / b
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the expectation in closed form (a quadrature is poor at the kink)."""
+        b = (0.5 * noise).sqrt()
+        gap = y - mean
+        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # its square is divided by
+        ratio = gap / spread
+        folded = spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()) + gap * torch.erf(
+            ratio / math.sqrt(2)
+        )
+        return -(2 * b).log() - folded / b
+
+
+class _Binary(Likelihood):
+    """Two classes, written -1 and 1."""
+
+    is_log_concave = True
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse everything but -1 and 1."""
+        if not bool((y.abs() == 1).all()):
+            msg = f"targets of the {self.name} likelihood must be -1 and 1; got {y[y.abs() != 1][:3].tolist()}."
+            raise InvalidInputError(msg)
+
+    @abstractmethod
+    def probability(self, f: Tensor) -> Tensor:
+        """Return the probability of 1 at a latent value."""
+
+    @abstractmethod
+    def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the probability of 1 averaged over ``f ~ N(mean, std^2)``."""
+
+
+@dataclass(frozen=True)
+class Logistic(_Binary):
+    """``P(y = 1) = 1 / (1 + exp(-f))``: classification."""
+
+    name = "logistic"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the log of the logistic function of ``y f``."""
+        return torch.nn.functional.logsigmoid(y * f)
+
+    def probability(self, f: Tensor) -> Tensor:
+        """Return the logistic function."""
+        return torch.sigmoid(f)
+
+    def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the average by quadrature."""
+        places, weights = (one.to(mean) for one in _hermite(nodes))
+        return torch.sigmoid(mean[..., None] + std[..., None] * places) @ weights
+
+    def start_curvature(self, y: Tensor, noise: float) -> float:
+        """Return one fourth, the largest there is."""
+        return 0.25
+
+
+@dataclass(frozen=True)
+class Probit(_Binary):
+    """``P(y = 1) = Phi(f)``, the normal distribution function: classification with a lighter tail than `Logistic`."""
+
+    name = "probit"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the log of the normal distribution function of ``y f``."""
+        return torch.special.log_ndtr(y * f)
+
+    def probability(self, f: Tensor) -> Tensor:
+        """Return the normal distribution function."""
+        return torch.special.ndtr(f)
+
+    def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the average in closed form."""
+        return torch.special.ndtr(mean / (1 + std.square()).sqrt())
+
+    def start_curvature(self, y: Tensor, noise: float) -> float:
+        """Return ``2 / pi``, the curvature at zero."""
+        return 2 / math.pi
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts with rate ``exp(f)``."""
+
+    is_log_concave = True
+    name = "poisson"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return the log of the Poisson probability."""
+        return y * f - f.exp() - torch.lgamma(y + 1)
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the expectation in closed form: the rate's is that of a log-normal number."""
+        return y * mean - (mean + 0.5 * std.square()).exp() - torch.lgamma(y + 1)
+
+    def check_targets(self, y: Tensor) -> None:
+        """Refuse everything but counts."""
+        bad = (y < 0) | (y != y.round())
+        if bool(bad.any()):
+            msg = f"targets of the poisson likelihood must be whole numbers, 0 or above; got {y[bad][:3].tolist()}."
+            raise InvalidInputError(msg)
+
+    def start_curvature(self, y: Tensor, noise: float) -> float:
+        """Return the mean count."""
+        return max(float(y.double().mean()), 0.1)
+
+
+_BY_NAME: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, Laplace, Logistic, Probit, Poisson)}
+
+
+def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> None:
+    """Raise `InvalidInputError` for a likelihood that does not say it is log-concave, or is seen not to be.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    y : Tensor
+        Targets; a few of them are tried.
+    noise : float
+    """
+    reason = "does not say so (is_log_concave)"
+    if likelihood.is_log_concave:
+        distinct = torch.unique(y.double().reshape(-1))
+        tried = distinct[torch.linspace(0, len(distinct) - 1, min(len(distinct), 9)).round().long()]
+        grid = tried[:, None] + torch.linspace(-6, 6, 241, dtype=torch.float64)
+        values = likelihood.log_density(tried[:, None], grid, torch.tensor(noise, dtype=torch.float64))
+        bend = values[:, 2:] - 2 * values[:, 1:-1] + values[:, :-2]
+        bad = bend > 1e-9 * (1 + values[:, 1:-1].abs())
+        if not bool(bad.any()):
+            return
+        row, place = (int(one) for one in bad.nonzero()[0])
+        reason = f"bends upwards near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
+    msg = (
+        f"likelihood must be log-concave in the latent function for this inference; {type(likelihood).__name__} {reason}. "
+        f"Use one of {', '.join(_BY_NAME)}."
+    )
+    raise InvalidInputError(msg)
+
+
+def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
+    """Return the likelihood that a name stands for, or the object itself.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is neither.
+    """
+    if isinstance(likelihood, Likelihood):
+        return likelihood
+    if isinstance(likelihood, str) and likelihood in _BY_NAME:
+        return _BY_NAME[likelihood]()
+    msg = f"likelihood must be one of {', '.join(map(repr, _BY_NAME))} or of gigagp.likelihoods; got {likelihood!r}."
+    raise InvalidInputError(msg)

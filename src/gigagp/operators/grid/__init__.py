@@ -1,0 +1,19 @@
+"""Operators of grid inference: what multiplies vectors on the nodes of a regular grid."""
+
+from gigagp.operators.grid.factorised import GridOperator, Starts
+from gigagp.operators.grid.gram import Gram, RowsGram
+from gigagp.operators.grid.interpolated import InterpolatedKernelMatrix
+from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.torus import Torus
+from gigagp.operators.grid.whitened import WhitenedOperator
+
+__all__ = [
+    "Gram",
+    "GridKernel",
+    "GridOperator",
+    "InterpolatedKernelMatrix",
+    "RowsGram",
+    "Starts",
+    "Torus",
+    "WhitenedOperator",
+]

@@ -1,0 +1,57 @@
+// What the grid module and the compiled passes of one instruction set agree on: plain structs, as in kernels.h.
+//
+// Rows are sorted by cell a batch at a time, and each cell's rows add sums of powers of their offsets ("moments") that
+// hold all of W'W (gigagp/grids/moments.py), and weighted sums of their columns, which go to the nodes at once.
+#pragma once
+
+#include <cstdint>
+
+namespace gigagp {
+
+constexpr int MAX_INPUTS = 4;
+constexpr double EDGE = 1e-6;  // of gigagp/grids/geometry.py
+
+struct GridShape {
+    int inputs;                        // d
+    int width, before;                 // of a stencil; its nodes below the one that starts the cell
+    int axis;                          // the first in the numbering of cells
+    long shape[MAX_INPUTS], strides[MAX_INPUTS];       // of nodes
+    long cells[MAX_INPUTS], cell_strides[MAX_INPUTS];  // of accepted cells
+    double lower[MAX_INPUTS], spacing[MAX_INPUTS];
+    long n_nodes, n_cells;
+};
+
+// Records of rows: offsets in the cell, targets, then the bits of its hash if there are probes.
+struct Rows {
+    const double *records;
+    int targets, probes;
+    int stride;  // numbers of a record
+};
+
+struct GridKernels {
+    const char *name;
+    // Numbers of a cell's moments.
+    long (*moments)(const GridShape &);
+    // Cell and record of rows [0, n).
+    void (*locate)(const GridShape &, const double *X, const double *Y, int targets, int probes, std::uint64_t seed, long n,
+                   std::uint32_t *cells, double *records);
+    // 64 random bits for each row, a function of its numbers.
+    void (*hash)(const double *X, int inputs, const double *Y, int targets, std::uint64_t seed, long n, std::uint64_t *out);
+    // Add the first `count` rows, all of one cell, to its moments (if any) and to `columns`, [column][node].
+    void (*add_cell)(const GridShape &, const Rows &, long count, long cell, double *moments, double *columns);
+    // Turn the moments of cells [first, last) into entries of W'W: values[target[e] + node] += product[source[e]].
+    void (*expand)(const GridShape &, const double *moments, long first, long last, const double *products, long n_entries,
+                   const std::int64_t *target, const std::int32_t *source, double *values);
+    // out[i] += sum_k g[k][i] v[i + step_k], out[i + step_k] += g[k][i] v[i] for nodes [first, last), one column; out
+    // starts at node `first`.
+    void (*product)(const double *values, long n_nodes, long n_steps, const std::int64_t *steps, const double *v, long first,
+                    long last, double *out);
+};
+
+#ifdef GIGAGP_X86_VARIANTS
+const GridKernels &avx512_grid_kernels();
+const GridKernels &avx2_grid_kernels();
+#endif
+const GridKernels &baseline_grid_kernels();
+
+}  // namespace gigagp

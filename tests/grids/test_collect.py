@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.grids import (
+    GridCollector,
+    GridStatistics,
+    Neighbourhoods,
+    RegularGrid,
+    RowSample,
+    source_bounds,
+    stream_rows,
+)
+
+from .conftest import rows
+from .test_statistics import difference
+
+INPUTS, TARGETS = ["a", "b"], ["y"]
+GRID = RegularGrid.around((-7, -7), (3, 13), (9, 14))
+
+
+def table(n: int = 600, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, pa.Table]:
+    X, Y = rows(n, 2, seed=seed)
+    columns = {"y": Y[:, 0].numpy(), "b": X[:, 1].numpy(), "note": ["text"] * n, "a": X[:, 0].numpy()}
+    return X, Y, pa.table(columns)
+
+
+def folder(path, frame: pa.Table, parts: int = 4, group: int = 50) -> list:
+    """Write a table as Parquet files of several row groups, some in a folder of their own."""
+    (path / "more").mkdir(parents=True)
+    step, files = -(-frame.num_rows // parts), []
+    for k in range(parts):
+        files.append(path / ("more" if k == parts - 1 else "") / f"part-{k}.parquet")
+        pq.write_table(frame.slice(k * step, step), files[-1], row_group_size=group)
+    return sorted(files)
+
+
+@pytest.fixture
+def expected() -> GridStatistics:
+    X, Y, _ = table()
+    return GridStatistics.from_rows(GRID, X, Y, 3, 1)
+
+
+def collected(source, **options) -> GridCollector:
+    named = {} if isinstance(source, tuple) or hasattr(source, "__next__") else {"inputs": INPUTS, "targets": TARGETS}
+    return GridCollector(GRID, 1, 3, 1).read(source, **named, **options)
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 64, 10_000])
+def test_every_kind_of_source_gives_the_same_statistics(tmp_path, chunk_rows, expected):
+    X, Y, frame = table()
+    pq.write_table(frame, tmp_path / "one.parquet", row_group_size=90)
+    frame.drop(["note"]).to_pandas().to_csv(tmp_path / "one.csv", index=False)
+    folder(tmp_path / "parts", frame)
+    sources = {
+        "arrays": (X.numpy(), Y[:, 0].numpy()),
+        "tensors": (X, Y),
+        "arrow": frame,
+        "pandas": frame.to_pandas(),
+        "parquet": tmp_path / "one.parquet",
+        "csv": str(tmp_path / "one.csv"),
+        "folder": tmp_path / "parts",
+        "generator": ((X[k : k + 83], Y[k : k + 83]) for k in range(0, 600, 83)),
+    }
+    for name, source in sources.items():
+        found = collected(source, chunk_rows=chunk_rows)
+        assert found.n_rows == 600, name
+        assert difference(found.statistics(), expected) < 1e-12, name
+        assert torch.equal(found.sample.X.sort(0).values, X.sort(0).values)
+
+
+def test_a_generator_may_use_its_memory_again(expected):
+    X, Y, _ = table()
+
+    def chunks():
+        points, values = np.empty((100, 2)), np.empty(100)
+        for k in range(0, 600, 100):
+            points[:], values[:] = X[k : k + 100], Y[k : k + 100, 0]
+            yield points, values
+
+    assert difference(collected(chunks()).statistics(), expected) < 1e-12
+
+
+def test_a_damaged_file_is_named_and_reading_goes_on_when_it_is_mended(tmp_path, expected):
+    _, _, frame = table()
+    files = folder(tmp_path / "parts", frame)
+    whole = files[2].read_bytes()
+    # Pages of the second row group are garbage; the metadata at the end is whole.
+    group = pq.read_metadata(files[2]).row_group(1)
+    start = min(group.column(k).dictionary_page_offset or group.column(k).data_page_offset for k in (0, 1, 3))
+    damaged = bytearray(whole)
+    damaged[start : start + 400] = b"\xff" * 400
+    files[2].write_bytes(damaged)
+    collector = GridCollector(GRID, 1, 3, 1)
+    with pytest.raises(InvalidInputError, match=rf"{files[2].name} .*rows before it are kept; mend or remove") as error:
+        collector.read(tmp_path / "parts", INPUTS, TARGETS)
+    done = collector.n_rows
+    assert f"{done:,} rows" in str(error.value)
+    assert 300 <= done < 450
+    assert sum(collector.done.values()) == done
+    # What was added is unharmed ...
+    X, Y, _ = table()
+    order = torch.cat([torch.arange(600).split(150)[k] for k in order_of(files)])
+    partial = GridStatistics.from_rows(GRID, X[order[:done]], Y[order[:done]], 3, 1)
+    assert difference(collector.statistics(), partial) < 1e-12
+    # ... also in a file, from which another process goes on.
+    collector.save(tmp_path / "state")
+    files[2].write_bytes(whole)
+    for resumed in (collector, GridCollector.load(tmp_path / "state")):
+        resumed.read(tmp_path / "parts", INPUTS, TARGETS)
+        assert resumed.n_rows == 600
+        assert difference(resumed.statistics(), expected) < 1e-12
+        resumed.read(tmp_path / "parts", INPUTS, TARGETS)  # nothing is left to read
+        assert resumed.n_rows == 600
+
+
+def order_of(files: list) -> list[int]:
+    return [int(file.stem.removeprefix("part-")) for file in files]
+
+
+def test_a_file_without_its_end_is_named(tmp_path):
+    _, _, frame = table()
+    files = folder(tmp_path / "parts", frame)
+    files[1].write_bytes(files[1].read_bytes()[:-30])
+    with pytest.raises(InvalidInputError, match=rf"{files[1].name} cannot be read as a table beyond its row 0"):
+        collected(tmp_path / "parts")
+    with pytest.raises(InvalidInputError, match=f"{files[1].name} cannot be read"):
+        source_bounds(tmp_path / "parts", INPUTS, TARGETS)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("cell", "match"),
+    [(np.nan, "column 'a', row 412"), (99.0, "rows after its first 400: 1 of 100 rows lie outside .* row 11")],
+)
+def test_a_bad_row_in_a_file_names_the_file_and_adds_nothing_of_its_chunk(tmp_path, ending, cell, match):
+    _, _, frame = table()
+    data = frame.drop(["note"]).to_pandas()
+    data.loc[411, "a"] = cell
+    path = tmp_path / f"bad.{ending}"
+    data.to_csv(path, index=False) if ending == "csv" else data.to_parquet(path, row_group_size=100)
+    collector = GridCollector(GRID, 1)
+    with pytest.raises(InvalidInputError, match=match) as error:
+        collector.read(path, INPUTS, TARGETS, chunk_rows=100)
+    assert str(path) in str(error.value)
+    assert collector.n_rows == 400 == collector.done[str(path)]
+
+
+def test_a_number_may_begin_as_a_whole_one_in_a_csv_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
+    path = tmp_path / "t.csv"
+    path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50)
+    parts = list(stream_rows(path, INPUTS, TARGETS))
+    assert sum(len(part.X) for part in parts) == 100
+    assert parts[-1].X[-1].tolist() == [0.5, 1.25]
+    path.write_text("a,b,y\n")
+    assert list(stream_rows(path, INPUTS, TARGETS)) == []
+
+
+def test_bounds_come_from_the_metadata_where_it_has_them(tmp_path, monkeypatch):
+    X, Y, frame = table()
+    files = folder(tmp_path / "parts", frame)
+    low, high = X.amin(0).tolist(), X.amax(0).tolist()
+    read: list[str] = []
+    import gigagp.data.streaming as streaming
+
+    original = streaming.stream_file
+    monkeypatch.setattr(streaming, "stream_file", lambda path, *rest: read.append(path.name) or original(path, *rest))
+    assert source_bounds(tmp_path / "parts", INPUTS, TARGETS) == (low, high, 600)
+    assert read == []
+    pq.write_table(pq.read_table(files[0]), files[0], write_statistics=False)
+    assert source_bounds(tmp_path / "parts", INPUTS, TARGETS) == (low, high, 600)
+    assert read == [files[0].name]
+    assert source_bounds((X, Y)) == (low, high, 600)
+    assert source_bounds(frame, INPUTS, TARGETS, chunk_rows=50) == (low, high, 600)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "arrays"])
+def test_shares_of_a_source_make_the_whole(tmp_path, kind, expected):
+    X, Y, frame = table()
+    folder(tmp_path / "parts", frame)
+    pq.write_table(frame, tmp_path / "one.parquet", row_group_size=55)
+    source = {"folder": tmp_path / "parts", "file": tmp_path / "one.parquet", "arrays": (X, Y)}[kind]
+    parts = [collected(source, chunk_rows=40, share=(k, 3)) for k in range(3)]
+    assert all(part.n_rows for part in parts)
+    if kind == "file":  # one of them stops half-way and goes on
+        half = GridCollector(GRID, 1, 3, 1)
+        for rows in list(stream_rows(source, INPUTS, TARGETS, chunk_rows=40, share=(1, 3)))[:4]:
+            half.add(rows.X, rows.Y)
+            half.done[rows.part] = rows.last
+        parts[1] = half.read(source, INPUTS, TARGETS, chunk_rows=40, share=(1, 3))
+    whole = parts[0].statistics() + parts[1].statistics() + parts[2].statistics()
+    assert whole.n_rows == 600
+    assert difference(whole, expected) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("read", "match"),
+    [
+        (lambda c, p: c.read(p / "none", INPUTS, TARGETS), "does not exist"),
+        (lambda c, p: c.read(p, INPUTS, TARGETS), "folder without Parquet or CSV files"),
+        (lambda c, p: c.read(p / "x.parquet"), "lists of column names"),
+        (lambda c, p: c.read(p / "x.parquet", "a", "y"), "lists of column names"),
+        (lambda c, p: c.read(table()[2], ["a", "B"], ["y"]), "no column 'B'. Did you mean 'b'"),
+        (lambda c, p: c.read(table()[2], ["a", "note"], ["y"]), "'text' is not a number"),
+        (lambda c, p: c.read(7), "A source of rows is"),
+        (lambda c, p: c.read(iter([np.zeros((3, 2))])), "must yield pairs"),
+        (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(4))), "same number of rows"),
+        (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(3)), chunk_rows=0), "chunk_rows must be positive"),
+        (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(3)), share=(2, 2)), "share"),
+        (lambda c, p: source_bounds(iter([])), "give the grid, or lower and upper"),
+        (lambda c, p: source_bounds((np.zeros((0, 2)), np.zeros(0))), "has no rows"),
+        (lambda c, p: source_bounds((np.full((2, 2), np.nan), np.zeros(2))), "must be finite"),
+    ],
+)
+def test_bad_sources_are_refused(tmp_path, read, match):
+    with pytest.raises(InvalidInputError, match=match):
+        read(GridCollector(GRID), tmp_path)
+
+
+def test_a_collector_is_not_statistics(tmp_path):
+    collected((table()[0], table()[1])).save(tmp_path / "state")
+    with pytest.raises(ModelFileError, match="holds a 'GridCollector', not a 'GridStatistics'"):
+        GridStatistics.load(tmp_path / "state")
+
+
+def test_a_sample_is_random_and_the_same_in_any_order():
+    X, Y, _ = table(20_000)
+    one = RowSample(500, 2, 1, seed=3)
+    one.add(X, Y)
+    order = torch.randperm(20_000, generator=torch.Generator().manual_seed(0))
+    parts = [RowSample(500, 2, 1, seed=3) for _ in range(3)]
+    for place, chunk in enumerate(order.split(700)):
+        parts[place % 3].add(X[chunk].contiguous(), Y[chunk].contiguous())
+    merged = parts[0] + parts[1] + parts[2]
+    assert torch.equal(one.X, merged.X)
+    assert torch.equal(one.Y, merged.Y)
+    assert merged.n_rows == 20_000
+    assert abs(float(one.Y.mean()) - float(Y.mean())) < 4 / 500**0.5
+    assert one.n_different == pytest.approx(20_000, rel=4 / 500**0.5)
+    # Equal rows count once, and the estimate tells.
+    one.add(X, Y)
+    assert len(one) == 500
+    assert one.n_different == pytest.approx(20_000, rel=4 / 500**0.5)
+    other = RowSample(500, 2, 1, seed=4)
+    other.add(X, Y)
+    assert not torch.equal(other.X, one.X)
+    # However often rows are repeated, the sample is of the different ones.
+    few = RowSample(50, 2, 1, seed=3)
+    few.add(X[:400].repeat(25, 1), Y[:400].repeat(25, 1))
+    single = RowSample(50, 2, 1, seed=3)
+    single.add(X[:400].contiguous(), Y[:400].contiguous())
+    assert torch.equal(few.X, single.X)
+    assert few.n_different == single.n_different == pytest.approx(400, rel=4 / 50**0.5)
+
+
+def test_neighbourhoods_hold_the_nearest_rows():
+    X, Y, _ = table(5000)
+    centres, spacing = X[[3, 1700]], torch.tensor([0.5, 2.0]).double()
+    parts = [Neighbourhoods(centres, spacing, 60, 1) for _ in range(2)]
+    for place, (points, values) in enumerate(zip(X.split(333), Y.split(333), strict=True)):
+        parts[place % 2].add(points, values)
+    for centre, (found, values) in zip(centres, (parts[0] + parts[1]).boxes(), strict=True):
+        distances = ((X - centre) / spacing).abs().amax(1)
+        nearest = distances.topk(60, largest=False).indices
+        assert torch.equal(found, X[nearest])
+        assert torch.equal(values, Y[nearest])
+    collector = GridCollector(GRID, neighbourhoods=Neighbourhoods(centres, spacing, 60, 1)).read((X, Y))
+    assert torch.equal(collector.neighbourhoods.boxes()[0][0], (parts[0] + parts[1]).boxes()[0][0])

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import math
+
+import grid_golden as gold
+import pytest
+import torch
+from grid_golden import NOISE, GoldenGrid
+from torch import Tensor
+
+from gigagp import kernels
+from gigagp.errors import GigaGPWarning, InvalidInputError, SolverWarning
+from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.inference import Grid
+from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.objective import warn_of_coarse_grid
+from gigagp.inference.grid.probes import draw_from_gram, noise_probes
+from gigagp.inference.grid.system import (
+    DenseGridSystem,
+    IterativeGridSystem,
+    SolveSettings,
+    factorised_log_determinant,
+)
+from gigagp.kernels import Kernel
+from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
+from gigagp.model import Model
+from gigagp.operators.grid import GridKernel, Torus
+from gigagp.preconditioners.holes import HolesPreconditioner
+
+EXACT, ITERATIVE = Grid(exact_nodes=800), Grid(exact_nodes=0, tolerance=1e-9, final_tolerance=1e-9, n_probes=64)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def model_of(kernel: Kernel, d: int, mean: Mean | None = None, noise: float = NOISE) -> Model:
+    return Model(kernel.bind(d), mean or ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+
+
+def golden(settings: Grid = EXACT) -> tuple[GridLikelihood, Model]:
+    problem = GoldenGrid()
+    statistics = GridStatistics.from_rows(problem.grid, problem.x, problem.y, 64)
+    return GridLikelihood(statistics, ZeroMean(), settings, generator()), model_of(problem.kernel, 1)
+
+
+class Plane:
+    """Rows in the plane with everything dense, and two targets; some of it has no rows."""
+
+    def __init__(self, mean: Mean, kernel: Kernel | None = None, n_probes: int = 64) -> None:
+        g = generator(5)
+        X = torch.rand(500, 2, generator=g, dtype=torch.float64)
+        self.X = X[(X - 0.3).norm(dim=1) > 0.15]
+        n = len(self.X)
+        self.kernel = kernel or kernels.Matern(1.5, [0.2, 0.3], 0.8) + kernels.White(0.01)
+        self.Y = torch.stack([torch.sin(7 * self.X[:, 0]), self.X[:, 1] ** 2 + 3], 1)
+        self.Y = self.Y + 0.2 * torch.randn(n, 2, generator=g, dtype=torch.float64)
+        self.grid = RegularGrid.around((0.0, 0.0), (1.0, 1.0), (15, 14))
+        self.statistics = GridStatistics.from_rows(self.grid, self.X, self.Y, n_probes)
+        self.mean = mean
+        self.W = self.grid.matrix(self.X).to_dense()
+
+    def model(self) -> Model:
+        return model_of(self.kernel, 2, self.mean, 0.03)
+
+    def covariance(self, model: Model) -> Tensor:
+        nodes = self.grid.nodes()
+        smooth = self.W @ model.kernel.block(nodes, nodes) @ self.W.T
+        return smooth + torch.diag(model.noise_variance + model.kernel.white(self.X))
+
+    def value(self, model: Model) -> Tensor:
+        """Return the likelihood by dense algebra, with the mean's coefficients at their best; differentiable."""
+        H = self.covariance(model)
+        basis = self.mean.basis(self.X)
+        solved = torch.linalg.solve(H, torch.cat([self.Y, basis], 1))
+        t = self.Y.shape[1]
+        coefficients = torch.linalg.lstsq(basis.T @ solved[:, t:], basis.T @ solved[:, :t]).solution if basis.shape[1] else 0
+        residual = self.Y - basis @ coefficients if basis.shape[1] else self.Y
+        fit = (residual * torch.linalg.solve(H, residual)).sum()
+        return -0.5 * (fit + t * (torch.logdet(H) + len(self.X) * math.log(2 * math.pi)))
+
+    def gradient(self, model: Model) -> dict[str, Tensor]:
+        values = {name: value.clone().requires_grad_() for name, value in model.parameters().items()}
+        found = torch.autograd.grad(self.value(model.replace(values)), list(values.values()))
+        return dict(zip(values, found, strict=True))
+
+
+# Golden ---------------------------------------------------------------------------------------------------------------
+
+
+def test_golden_value_and_gradient() -> None:
+    likelihood, model = golden()
+    found = likelihood.evaluate(model)
+    assert found.value is not None
+    assert abs(found.value - gold.LOG_LIKELIHOOD) < 1e-10
+    for name, expected in gold.GRADIENT.items():
+        assert abs(float(found.gradient[name]) / expected - 1) < 1e-9, name
+
+
+def test_golden_parts() -> None:
+    likelihood, model = golden()
+    system = likelihood.system(model)
+    assert isinstance(system, DenseGridSystem)
+    fitted, _ = likelihood.fit_targets(system)
+    assert abs(fitted.data_fit - gold.DATA_FIT) < 1e-10
+    assert abs(fitted.squared_norms - 250.718131176) < 1e-8
+    assert abs(system.log_determinant(0, generator()).value - gold.LOG_DETERMINANT) < 1e-11
+    assert torch.allclose(fitted.solved.values[:, 0], torch.tensor(gold.GRID_MEAN, dtype=torch.float64), atol=1e-7)
+
+
+# Dense algebra --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mean", [ZeroMean(), ConstantMean(), LinearMean()])
+def test_value_and_gradient_are_those_of_dense_algebra(mean: Mean) -> None:
+    plane = Plane(mean)
+    model = plane.model()
+    likelihood = GridLikelihood(plane.statistics, mean, EXACT, generator())
+    found, expected = likelihood.evaluate(model), plane.gradient(model)
+    assert found.value is not None
+    assert abs(found.value / float(plane.value(model)) - 1) < 1e-10
+    assert found.gradient.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found.gradient[name], value, rtol=1e-8, atol=1e-8), name
+
+
+@pytest.mark.parametrize("preconditioner", ["circulant", "holes", "none", "factorised"])
+def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
+    plane = Plane(ConstantMean())
+    model = plane.model()
+    kernel = GridKernel(model.kernel, plane.grid)
+    kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-9))
+    choice = "none" if preconditioner == "factorised" else preconditioner
+    system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(1e-10, 1e-10, 2000, choice))
+    assert system.whitened is not None
+    assert kernel.root_error < 1e-9
+    if preconditioner == "factorised":
+        system.whitened = None
+    H = plane.covariance(model)
+    right = torch.cat([plane.Y, torch.ones(len(plane.X), 1, dtype=torch.float64)], 1)
+    cross = plane.W.T @ right
+    solved = system.solve(cross)
+    exact = torch.linalg.solve(H, right)
+    assert torch.allclose(solved.adjoint, plane.W.T @ exact, rtol=1e-5, atol=1e-6)
+    products = right.T @ right
+    assert torch.allclose(system.quadratic(cross, products, solved), right.T @ exact, rtol=1e-9)
+    norms = system.squared_norms(right.square().sum(0), cross, solved)
+    assert torch.allclose(norms, exact.square().sum(0), rtol=1e-6)
+    again = system.solve(cross, initial=solved.dual)
+    assert solved.solution is not None
+    assert again.solution is not None
+    assert again.solution.iterations <= 4 < 10 < solved.solution.iterations
+
+
+@pytest.mark.parametrize("factorised", [False, True])
+def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bool) -> None:
+    """From above in white coordinates, from below with factorised conjugate gradients: each on its own side."""
+    plane = Plane(ZeroMean())
+    model = plane.model()
+    kernel = GridKernel(model.kernel, plane.grid)
+    exact = (plane.Y * torch.linalg.solve(plane.covariance(model), plane.Y)).sum(0)
+    products = plane.Y.T @ plane.Y
+    errors = []
+    for tolerance in (0.1, 0.01, 0.001):
+        system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(tolerance, tolerance))
+        if factorised:
+            system.whitened = None
+        solved = system.solve(plane.statistics.cross)
+        error = (system.quadratic(plane.statistics.cross, products, solved).diagonal() - exact) / exact
+        assert bool((error <= 1e-9).all() if factorised else (error >= -1e-9).all())
+        errors.append(float(error.abs().max()))
+    assert errors[2] < 0.02 * errors[0]
+
+
+def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
+    """And the circulant one is better where there are none: at a tolerance that predictions need."""
+    kernel = kernels.Matern(1.5, [0.1, 0.1])
+    lattice = torch.cartesian_prod(*[torch.linspace(0, 1, 60, dtype=torch.float64)] * 2)
+    grid = RegularGrid.around((0.0, 0.0), (1.0, 1.0), (44, 44))
+    g = generator(2)
+    steps = {}
+    for name, X in (
+        ("holes", lattice[((lattice - 0.4).norm(dim=1) > 0.2) & ((lattice - 0.85).norm(dim=1) > 0.12)]),
+        ("dense", lattice),
+    ):
+        statistics = GridStatistics.from_rows(grid, X, torch.sin(9 * X[:, :1]) + 0.1 * torch.randn(len(X), 1, generator=g))
+        for choice in ("circulant", "holes", "auto"):
+            fitting = GridKernel(kernel, grid)
+            fitting = GridKernel(kernel, grid, fitting.fitting_torus(1e-5))
+            system = IterativeGridSystem(fitting, statistics, 0.01, SolveSettings(1e-4, 1e-4, 2000, choice))
+            if choice == "auto":
+                steps[name, choice] = "holes" if "holes" in system.describe() else "circulant"
+                continue
+            tight = IterativeGridSystem(fitting, statistics, 0.01, SolveSettings(1e-9, 1e-9, 2000, "holes"))
+            found, truth = system.solve(statistics.cross), tight.solve(statistics.cross)
+            assert found.solution is not None
+            steps[name, choice] = (found.solution.iterations, float((found.values - truth.values).abs().max()))
+    assert steps["holes", "auto"] == "holes"
+    assert steps["dense", "auto"] == "circulant"
+    assert steps["holes", "holes"][1] < 0.1 * steps["holes", "circulant"][1]
+
+
+def test_the_holes_preconditioner_is_positive_and_exact_where_the_model_is() -> None:
+    """With the same density everywhere on the torus nothing is left to correct."""
+    plane = Plane(ZeroMean())
+    kernel = GridKernel(kernels.RBF([0.1, 0.1]).bind(2), plane.grid, Torus.around(plane.grid.shape, 1.3))
+    system = IterativeGridSystem(kernel, plane.statistics, 0.1, SolveSettings(preconditioner="holes"))
+    assert system.whitened is not None
+    preconditioner = HolesPreconditioner(system.whitened)
+    vectors = system.whitened.torus.white_noise(5, generator())
+    applied = preconditioner.apply(vectors)
+    gram = vectors.T @ applied
+    assert torch.allclose(gram, gram.T, rtol=1e-9)
+    assert bool((torch.linalg.eigvalsh(0.5 * (gram + gram.T)) > 0).all())
+    preconditioner.mask.zero_()
+    assert torch.equal(preconditioner.apply(vectors), vectors)
+    with pytest.raises(NotImplementedError):
+        preconditioner.log_determinant()
+
+
+# Stochastic parts -----------------------------------------------------------------------------------------------------
+
+
+def test_log_determinants_by_quadrature() -> None:
+    plane = Plane(ZeroMean())
+    model = plane.model()
+    kernel = GridKernel(model.kernel, plane.grid)
+    kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-6))
+    exact = float(torch.logdet(plane.covariance(model)))
+    for choice in ("circulant", "none"):
+        system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(preconditioner=choice))
+        found = system.log_determinant(64, generator(1))
+        assert 0 < found.standard_error < 0.02 * abs(exact)
+        assert abs(found.value - exact) < 4 * found.standard_error
+    found = factorised_log_determinant(kernel, plane.statistics, 0.04)
+    assert abs(found.value - exact) < 4 * found.standard_error
+    wrong = factorised_log_determinant(kernel, plane.statistics, 0.06)  # a control
+    assert abs(wrong.value - exact) > 4 * wrong.standard_error
+    bare = GridStatistics.from_rows(plane.grid, plane.X, plane.Y)
+    with pytest.raises(InvalidInputError, match="needs probes"):
+        factorised_log_determinant(kernel, bare, 0.04)
+
+
+def test_the_estimated_gradient_is_unbiased() -> None:
+    """Over draws of the probes, within four standard errors; the gradient at another noise is not."""
+    plane = Plane(ConstantMean())
+    model = plane.model()
+    settings = Grid(exact_nodes=0, tolerance=1e-6, n_probes=16)
+    draws: dict[str, list[Tensor]] = {name: [] for name in model.parameters()}
+    for seed in range(12):
+        statistics = GridStatistics.from_rows(plane.grid, plane.X, plane.Y, 16, seed)
+        found = GridLikelihood(statistics, plane.mean, settings, generator(seed)).evaluate(model)
+        assert found.value is None
+        for name, value in found.gradient.items():
+            draws[name].append(value.reshape(-1))
+
+    def worst(expected: dict[str, Tensor]) -> float:
+        scores = []
+        for name, values in draws.items():
+            stacked = torch.stack(values)
+            error = stacked.std(0) / len(values) ** 0.5
+            scores.append(float(((stacked.mean(0) - expected[name].reshape(-1)).abs() / error).max()))
+        return max(scores)
+
+    assert worst(plane.gradient(model)) < 4.5
+    other = model.replace({"noise_variance": torch.tensor(0.036, dtype=torch.float64)})
+    assert worst(plane.gradient(other)) > 8
+
+
+def test_frozen_probes_give_the_same_gradient_twice() -> None:
+    likelihood, model = golden(ITERATIVE)
+    first = likelihood.evaluate(model).gradient
+    likelihood.initial = None
+    second = likelihood.evaluate(model).gradient
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    warm = likelihood.evaluate(model).gradient
+    assert all(torch.allclose(first[name], warm[name], rtol=1e-5) for name in first)
+    assert likelihood.solves[-1].iterations <= 2
+
+
+def test_noise_probes_have_the_gram_as_covariance() -> None:
+    problem = GoldenGrid()
+    gram = problem.statistics.gram
+    draws = draw_from_gram(gram, 4000, generator())
+    expected = gram.dense()
+    variance = expected.diagonal()
+    error = ((variance[:, None] * variance + expected.square()) / 4000).sqrt() + 0.01
+    assert bool(((draws @ draws.T / 4000 - expected).abs() < 4.5 * error).all())
+    assert not bool(((draws @ draws.T / 4000 - 1.3 * expected).abs() < 4.5 * error).all())
+    assert bool((draws[13] == 0).all())  # a node without rows near
+    kept = noise_probes(golden()[0].statistics, 70, generator())
+    assert torch.equal(kept[:, :64], golden()[0].statistics.probes)
+    assert kept.shape == (14, 70)
+
+
+# What is reported -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gap_is_the_mean_over_the_rows() -> None:
+    plane = Plane(ZeroMean())
+    model = plane.model()
+    likelihood = GridLikelihood(plane.statistics, ZeroMean(), EXACT, generator())
+    smooth = plane.covariance(model).diagonal() - 0.04
+    expected = float((model.kernel.diagonal(plane.X) - smooth).mean())
+    found = likelihood.gap(GridKernel(model.kernel, plane.grid))
+    assert abs(found - expected) < 1e-12
+    assert found > 1e-3
+
+
+def test_warnings_of_a_grid_that_cannot_see_the_model() -> None:
+    problem = GoldenGrid()
+    likelihood = GridLikelihood(problem.statistics, ZeroMean(), EXACT, generator())
+    warn_of_coarse_grid(likelihood, model_of(problem.kernel, 1))
+    with pytest.warns(GigaGPWarning, match="cannot see the lengthscale 0.05 in input 0"):
+        warn_of_coarse_grid(likelihood, model_of(kernels.RBF(0.05), 1))
+    with pytest.warns(GigaGPWarning, match="leaves out more variance"):
+        warn_of_coarse_grid(likelihood, model_of(kernels.Matern(0.5, 0.2), 1, noise=0.01))
+
+
+def test_unfinished_solves_are_warned_of_once() -> None:
+    plane = Plane(ZeroMean())
+    settings = Grid(exact_nodes=0, tolerance=1e-6, max_iterations=3)
+    likelihood = GridLikelihood(plane.statistics, ZeroMean(), settings, generator())
+    likelihood.evaluate(plane.model())
+    with pytest.warns(SolverWarning, match="1 of 1 linear solves"):
+        likelihood.warn_of_unfinished_solves()
+
+
+def test_a_long_lengthscale_uses_the_kernel_itself() -> None:
+    """Where the torus has no root of the kernel, factorised conjugate gradients serve, and the answers stay exact."""
+    plane = Plane(ConstantMean(), kernels.RBF([8.0, 8.0], 1.2))
+    model = plane.model()
+    likelihood = GridLikelihood(plane.statistics, plane.mean, Grid(exact_nodes=0, tolerance=1e-7), generator())
+    system = likelihood.system(model)
+    assert isinstance(system, IterativeGridSystem)
+    assert system.whitened is None
+    assert system.kernel.root_error > 3e-4
+    fitted, _ = likelihood.fit_targets(system)
+    H, t = plane.covariance(model), 2
+    ones = torch.ones(len(plane.X), 1, dtype=torch.float64)
+    solved = torch.linalg.solve(H, torch.cat([plane.Y, ones], 1))
+    coefficients = (ones.T @ solved[:, :t]) / (ones.T @ solved[:, t:])
+    assert torch.allclose(fitted.coefficients, coefficients, rtol=1e-5)
+    residual = plane.Y - ones @ coefficients
+    assert abs(fitted.data_fit / float((residual * torch.linalg.solve(H, residual)).sum()) - 1) < 1e-6
+    draws, cross = likelihood.noisy_prior(system, 8, None)  # by random features
+    assert draws.shape == cross.shape == (plane.grid.size, 8)

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import grid_golden as gold
+import pytest
+import torch
+from grid_golden import NOISE, TEST_POINTS, GoldenGrid
+
+from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.grids import GridStatistics
+from gigagp.inference import Grid
+from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.low_rank import LowRankCovariance
+from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.means import LinearMean, Mean, ZeroMean
+from gigagp.model import Model
+from gigagp.operators.grid import GridKernel
+
+TIGHT = Grid(exact_nodes=0, tolerance=1e-9, final_tolerance=1e-9, n_samples=64, rank=13)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def posterior(settings: Grid = TIGHT, mean: Mean | None = None, budget: int = 2**30) -> GridPosterior:
+    problem, mean = GoldenGrid(), mean or ZeroMean()
+    statistics = GridStatistics.from_rows(problem.grid, problem.x, problem.y, settings.n_samples)
+    likelihood = GridLikelihood(statistics, mean, settings, generator())
+    model = Model(problem.kernel, mean, torch.tensor(NOISE, dtype=torch.float64))
+    return GridPosterior.fit(likelihood, model, budget, generator(1))
+
+
+@pytest.mark.parametrize("settings", [TIGHT, replace(TIGHT, exact_nodes=800)], ids=["iterative", "dense"])
+def test_golden_mean_and_covariance(settings: Grid) -> None:
+    found = posterior(settings)
+    assert torch.allclose(found.mean(TEST_POINTS)[:, 0], gold.MEAN, atol=1e-8)
+    variance = gold.COVARIANCE.diagonal()
+    for method in ("solve", "low_rank"):
+        own = posterior(replace(settings, variance=method))
+        assert torch.allclose(own.mean_and_variance(TEST_POINTS)[1], variance, atol=2e-8), method
+        assert torch.allclose(own.covariance(TEST_POINTS), gold.COVARIANCE, atol=2e-8), method
+    assert torch.allclose(found.mean_and_variance(TEST_POINTS, "solve")[1], variance, atol=1e-9)
+
+
+def test_variances_from_samples() -> None:
+    """64 samples know a variance to 18 %; the prior's is far off."""
+    found = posterior().mean_and_variance(TEST_POINTS, "samples")[1]
+    ratio = found / gold.COVARIANCE.diagonal()
+    error = (2 / 64) ** 0.5
+    assert bool(((ratio - 1).abs() < 4 * error).all())
+    prior = posterior().prior_variance(TEST_POINTS)
+    assert bool(((prior / gold.COVARIANCE.diagonal() - 1) > 20).all())
+
+
+def test_low_rank_variances_never_understate() -> None:
+    """Test 11 of the notes, and what the rank leaves out is counted as variance."""
+    problem = GoldenGrid()
+    kernel = GridKernel(problem.kernel, problem.grid)
+    X = torch.linspace(0.02, 1.0, 50, dtype=torch.float64)[:, None]
+    w = problem.grid.matrix(X).to_dense()
+    prior = ((w @ problem.K) * w).sum(1)
+    exact = prior - (w @ problem.K @ problem.W.T * torch.linalg.solve(problem.H, problem.W @ problem.K @ w.T).T).sum(1)
+    points = problem.grid.matrix(TEST_POINTS).to_dense()
+    previous = prior
+    for rank, expected in ((4, 0.11), (8, 7.2e-5), (12, 1.4e-11)):
+        found = LowRankCovariance.build(kernel, problem.statistics, NOISE, rank)
+        variance = prior - (w @ found.root).square().sum(1)
+        assert bool((variance >= exact - 1e-10).all())
+        assert bool((variance <= previous + 1e-10).all())  # more rank, less left out
+        previous = variance
+        whole = points @ problem.K @ points.T - points @ found.root @ (points @ found.root).T
+        error = float((whole - gold.COVARIANCE).abs().max())
+        assert error < max(1.1 * expected, 1e-9)
+        assert error > 0.5 * expected or expected < 1e-9
+    assert LowRankCovariance.build(kernel, problem.statistics, NOISE, 100).rank <= 14
+
+
+def test_parts_of_a_low_rank_variance() -> None:
+    found = posterior(replace(TIGHT, variance="low_rank", rank=4))
+    parts = found.variance_parts(TEST_POINTS)
+    total = found.mean_and_variance(TEST_POINTS)[1]
+    assert torch.allclose(parts.mathematical + parts.computational, total, rtol=1e-12)
+    assert torch.allclose(parts.mathematical, gold.COVARIANCE.diagonal(), atol=1e-8)
+    assert float(parts.computational.max()) > 0.01
+    with pytest.raises(InvalidInputError, match="low_rank"):
+        posterior().variance_parts(TEST_POINTS)
+
+
+def test_samples_are_functions_with_the_posterior_covariance() -> None:
+    found = posterior()
+    functions = found.sample_functions(2000, generator(3))
+    values = functions(TEST_POINTS)[:, 0]
+    assert values.shape == (3, 2000)
+    deviations = values - gold.MEAN[:, None]
+    variance = gold.COVARIANCE.diagonal()
+    error = ((variance[:, None] * variance + gold.COVARIANCE.square()) / 2000).sqrt()
+    assert bool(((deviations @ deviations.T / 2000 - gold.COVARIANCE).abs() < 4 * error).all())
+    assert bool(((deviations.mean(1) / (variance / 2000).sqrt()).abs() < 4).all())
+    assert not bool(((deviations @ deviations.T / 2000 - 1.5 * gold.COVARIANCE).abs() < 4 * error).all())
+    assert torch.equal(functions(TEST_POINTS), functions(TEST_POINTS))
+    stored = found.sample_functions(3, generator(4))(TEST_POINTS)[:, 0]
+    expected = found.mean(TEST_POINTS) + found.grid.interpolate(TEST_POINTS, found.deviations[:, :3])
+    assert torch.equal(stored, expected)
+
+
+def test_a_linear_trend_is_in_the_model() -> None:
+    """Adding a straight line to the targets changes the coefficients and nothing else, as generalised least squares."""
+    problem = GoldenGrid()
+    base = posterior(mean=LinearMean())
+    statistics = GridStatistics.from_rows(problem.grid, problem.x, problem.y + 5 - 3 * problem.x[:, 0], 64)
+    likelihood = GridLikelihood(statistics, LinearMean(), TIGHT, generator())
+    moved = GridPosterior.fit(likelihood, base.model, 2**30, generator(1))
+    shift = moved.coefficients - base.coefficients
+    assert torch.allclose(shift[:, 0], torch.tensor([5.0, -3.0], dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(moved.values, base.values, atol=1e-6)
+    assert torch.allclose(moved.mean(TEST_POINTS), base.mean(TEST_POINTS) + 5 - 3 * TEST_POINTS, atol=1e-6)
+    basis = LinearMean().basis(problem.x)
+    solved = torch.linalg.solve(problem.H, basis)
+    expected = torch.linalg.solve(basis.T @ solved, solved.T @ problem.y)
+    assert torch.allclose(base.coefficients[:, 0], expected, rtol=1e-6)
+
+
+def test_saved_and_restored() -> None:
+    for settings in (TIGHT, replace(TIGHT, exact_nodes=800)):
+        first = posterior(settings, LinearMean())
+        tensors, header = first.state()
+        again = GridPosterior.from_state({k: v.clone() for k, v in tensors.items()}, header, first.model, 2**30)
+        for method in ("samples", "solve", "low_rank"):
+            for mine, other in zip(
+                first.mean_and_variance(TEST_POINTS, method), again.mean_and_variance(TEST_POINTS, method), strict=True
+            ):
+                assert torch.equal(mine, other)
+        assert first.log_marginal_likelihood(generator(2)) == again.log_marginal_likelihood(generator(2))
+        assert first.n_rows == again.n_rows == 40
+        assert again.solver_name() == first.solver_name()
+
+
+def test_log_likelihood() -> None:
+    exact = posterior(replace(TIGHT, exact_nodes=800)).log_marginal_likelihood(generator())
+    assert abs(exact.value - gold.LOG_LIKELIHOOD) < 1e-9
+    assert exact.standard_error == 0
+    estimate = posterior().log_marginal_likelihood(generator())
+    assert 0.1 < estimate.standard_error < 5
+    assert abs(estimate.value - gold.LOG_LIKELIHOOD) < 4 * estimate.standard_error
+
+
+# Outside of the grid --------------------------------------------------------------------------------------------------
+
+OUTSIDE = torch.tensor([[0.5], [7.0], [-3.0]], dtype=torch.float64)
+
+
+def test_points_outside_are_refused() -> None:
+    found = posterior()
+    for ask in (found.mean, found.mean_and_variance, found.covariance, found.sample_functions(1, generator())):
+        with pytest.raises(InvalidInputError, match=r"2 of 3 rows lie outside.*row 1 .*outside="):
+            ask(OUTSIDE)
+
+
+def test_points_outside_are_clamped() -> None:
+    found = posterior(replace(TIGHT, outside="clamp"), LinearMean())
+    low, high = found.grid.accepted
+    edge = torch.tensor([[0.5], high, low], dtype=torch.float64)
+    assert torch.allclose(found.mean(OUTSIDE), found.mean(edge), atol=1e-6)
+    assert torch.allclose(found.mean_and_variance(OUTSIDE)[1], found.mean_and_variance(edge)[1], atol=1e-6)
+
+
+def test_points_outside_are_the_priors() -> None:
+    found = posterior(replace(TIGHT, outside="prior"), LinearMean())
+    mean, variance = found.mean_and_variance(OUTSIDE)
+    assert torch.allclose(mean[1:], found.trend(OUTSIDE)[1:])
+    assert variance[1:].tolist() == [1.5, 1.5]
+    assert torch.equal(mean[0], found.mean(OUTSIDE[:1])[0])
+    covariance = found.covariance(OUTSIDE)
+    assert torch.allclose(covariance[1:, 1:], found.model.kernel.block(OUTSIDE[1:], OUTSIDE[1:]))
+    assert bool((covariance[0, 1:] == 0).all())
+    values = found.sample_functions(500, generator(1))(OUTSIDE)[1:, 0] - found.trend(OUTSIDE)[1:]
+    assert bool((values.var(1) / 1.5 - 1).abs().max() < 4 * (2 / 500) ** 0.5)
+
+
+def test_no_points() -> None:
+    found = posterior()
+    for method in ("samples", "solve", "low_rank"):
+        mean, variance = found.mean_and_variance(TEST_POINTS[:0], method)
+        assert mean.shape == (0, 1)
+        assert variance.shape == (0,)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    found = posterior(budget=1000)
+    with pytest.raises(MemoryBudgetError, match="The covariance of 3 points"):
+        found.covariance(TEST_POINTS)
+    with pytest.raises(MemoryBudgetError, match="rank"):
+        found.mean_and_variance(TEST_POINTS, "low_rank")

@@ -1,0 +1,192 @@
+"""Grid inference behind the front door, on arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gigagp
+from gigagp import GPRegressor, inference, kernels, optimization
+from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
+from gigagp.inference.grid.objective import cell_lengths
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0, 3, (1500, 2))
+NEW = RNG.uniform(0.1, 2.9, (200, 2))
+
+
+def truth(points: np.ndarray) -> np.ndarray:
+    return np.sin(2 * points[:, 0]) * np.cos(3 * points[:, 1]) + 0.5 * points[:, 0]
+
+
+Y = truth(X) + 0.1 * RNG.normal(size=len(X))
+KERNEL = kernels.Matern(2.5, [0.6, 0.5])
+
+
+def fitted(**settings: object) -> GPRegressor:
+    options: dict[str, object] = {"kernel": KERNEL, "inference": inference.Grid(size=(24, 24))} | settings
+    return GPRegressor(**options).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPRegressor:
+    return fitted()
+
+
+def test_as_good_as_exact_inference(model: GPRegressor) -> None:
+    exact = GPRegressor(kernel=KERNEL, inference=inference.Exact()).fit(X, Y)
+    mine, std = model.predict(NEW, return_std=True)
+    other, other_std = exact.predict(NEW, return_std=True)
+    assert np.abs(mine - other).max() < 0.02
+    assert np.abs(std / other_std - 1).max() < 0.15
+    assert abs(model.noise_variance_ / exact.noise_variance_ - 1) < 0.02
+    gap = model.log_marginal_likelihood().value - exact.log_marginal_likelihood().value
+    assert abs(gap) < 5
+    assert model.solver_ == "dense factor"
+    assert "24 x 24" in model.engine_
+
+
+def test_saved_and_loaded(model: GPRegressor, tmp_path: Path) -> None:
+    model.save(tmp_path / "model.gp")
+    again = gigagp.load(tmp_path / "model.gp")
+    for ask in (
+        lambda gp: gp.predict(NEW, return_std=True),
+        lambda gp: gp.predict(NEW[:5], return_cov=True),
+        lambda gp: gp.sample_y(NEW[:5], 40, random_state=1),
+        lambda gp: gp.log_marginal_likelihood(),
+    ):
+        for one, other in zip(ask(model), ask(again), strict=True):
+            assert np.array_equal(one, other)
+    assert again.inference_ == inference.Grid(size=(24, 24))
+    assert again.describe() == model.describe()
+
+
+def test_iterative_solves_agree_with_dense_ones(model: GPRegressor) -> None:
+    gp = fitted(
+        kernel=model.kernel_,
+        noise_variance=model.noise_variance_,
+        optimizer=None,
+        inference=inference.Grid(size=(24, 24), exact_nodes=0, final_tolerance=1e-6),
+    )
+    assert gp.solver_.startswith("conjugate gradients")
+    assert np.abs(gp.predict(NEW) - model.predict(NEW)).max() < 1e-4
+    std, expected = (one.predict(NEW, return_std=True)[1] for one in (gp, model))
+    assert abs(np.mean((std / expected) ** 2) - 1) < 4 * (2 / 32) ** 0.5
+    solved = gp.predict(NEW[:50], return_std=True, variance="solve")[1]
+    assert np.abs(solved / expected[:50] - 1).max() < 1e-3
+    estimate = gp.log_marginal_likelihood()
+    assert abs(estimate.value - model.log_marginal_likelihood().value) < 4 * estimate.standard_error
+    assert gp.posterior_.final_solve.status == "CONVERGED"
+
+
+def test_learning_without_values(model: GPRegressor) -> None:
+    """Estimated gradients end where exact ones do, to within what the probes leave open."""
+    gp = fitted(inference=inference.Grid(size=(24, 24), exact_nodes=0), optimizer=optimization.LBFGS(steps=8))
+    mine, exact = (one.kernel_.parameters()["lengthscale"].numpy() for one in (gp, model))
+    assert np.abs(np.log(mine / exact)).max() < 0.25
+    assert abs(np.log(gp.noise_variance_ / model.noise_variance_)) < 0.05
+    assert gp.history_.steps[-1].solve is not None
+
+
+def test_automatic_size_follows_the_lengthscales() -> None:
+    shapes = []
+    for scale in (0.2, 0.6):
+        gp = fitted(
+            kernel=kernels.Matern(2.5, [scale, 2 * scale]), inference=inference.Grid(), optimizer=None, noise_variance=0.1
+        )
+        shapes.append(gp.posterior_.grid.shape)
+    spans = X.std(0)
+    for shape, scale in zip(shapes, (0.2, 0.6), strict=True):
+        cells = np.ptp(X, axis=0) / spans / np.array([scale, 2 * scale]) * 4
+        assert np.all(np.abs(np.array(shape) - 5 - cells) <= 1)
+
+
+def test_cells_of_kernels() -> None:
+    kernel = kernels.RBF([1.0], columns=[0]) + kernels.Matern(0.5, [3.0, 6.0], columns=[0, 1])
+    assert np.allclose(cell_lengths(kernel, 3), [1 / 3, 1.0, np.inf])
+    assert np.allclose(cell_lengths(kernels.Periodic(2.0, period=3.0), 1), [3.0 / (2 * np.pi) / 5])
+
+
+def test_several_targets_share_the_grid() -> None:
+    targets = np.stack([Y, 2 - 3 * Y], 1)
+    gp = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=20), optimizer=None, noise_variance=0.03).fit(X, targets)
+    alone = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=20), optimizer=None, noise_variance=0.03).fit(X, Y)
+    both = gp.predict(NEW)
+    assert np.allclose(both[:, 0], alone.predict(NEW), atol=1e-10)
+    assert np.allclose(both[:, 1], 2 - 3 * both[:, 0], atol=1e-9)
+    assert gp.sample_y(NEW[:4], 3).shape == (4, 2, 3)
+
+
+def test_low_rank_variances_and_their_parts() -> None:
+    settings = inference.Grid(size=(24, 24), exact_nodes=0, variance="low_rank", rank=60)
+    gp = fitted(inference=settings, optimizer=None, noise_variance=0.03, kernel=kernels.Matern(2.5, [0.5, 0.5]))
+    _, std, parts = gp.predict(NEW[:30], return_std=True, return_parts=True)
+    assert np.allclose(parts.mathematical**2 + parts.computational**2, std**2)
+    exact = gp.predict(NEW[:30], return_std=True, variance="solve")[1]
+    assert np.all(std >= exact * (1 - 1e-6))
+    assert parts.computational.max() > 0.1 * exact.max()
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_grid_cannot_do_is_refused_before_any_work() -> None:
+    grid = inference.Grid()
+    wide = RNG.normal(size=(50, 6))
+    with pytest.raises(InvalidInputError, match="1 to 4 inputs; got 6"):
+        GPRegressor(inference=grid).fit(wide, wide[:, 0])
+    with pytest.raises(InvalidInputError, match="must be stationary"):
+        GPRegressor(kernels.RBF() + kernels.Linear(), inference=grid).fit(X, Y)
+    with pytest.raises(InvalidInputError, match="one for each row"):
+        GPRegressor(inference=grid, noise_variance=np.full(len(Y), 0.1)).fit(X, Y)
+    constant = X.copy()
+    constant[:, 1] = 7.0
+    with pytest.raises(InvalidInputError, match="Input 1 is constant"):
+        GPRegressor(inference=grid).fit(constant, Y)
+    broken = X.copy()
+    broken[3, 1] = np.nan
+    with pytest.raises(InvalidInputError, match="column 1, row 3"):
+        GPRegressor(inference=grid).fit(broken, Y)
+    with pytest.raises(InvalidInputError, match="must have 2 numbers"):
+        fitted(inference=inference.Grid(size=(10, 10, 10)), optimizer=None)
+    with pytest.raises(MemoryBudgetError, match="statistics"):
+        fitted(inference=inference.Grid(size=3000), optimizer=None, memory_budget="200MiB")
+
+
+def test_a_lengthscale_below_the_cell_is_warned_of() -> None:
+    with pytest.warns(GigaGPWarning, match="cannot see the lengthscale"):
+        fitted(kernel=kernels.Matern(1.5, 0.1), inference=inference.Grid(size=12), optimizer=None, noise_variance=1.0)
+
+
+def test_points_beyond_the_grid() -> None:
+    far = np.array([[50.0, 1.0]])
+    settings = {"optimizer": None, "noise_variance": 0.03}
+    with pytest.raises(InvalidInputError, match="row 0 .*outside="):
+        fitted(**settings).predict(far)
+    prior = fitted(inference=inference.Grid(size=20, outside="prior"), **settings)
+    mean, std = prior.predict(far, return_std=True)
+    assert abs(std[0] / Y.std() - 1) < 1e-6
+    assert abs(mean[0] - Y.mean()) < 1.0
+    clamped = fitted(inference=inference.Grid(size=20, outside="clamp"), **settings)
+    assert np.isfinite(clamped.predict(far)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": 3}, "size of Grid"),
+        ({"size": (10, 2.5)}, "size of Grid"),
+        ({"size": "fine"}, "size of Grid"),
+        ({"interpolation": "quintic"}, "interpolation"),
+        ({"outside": "ignore"}, "outside of Grid"),
+        ({"tolerance": 0.0}, "tolerance of Grid"),
+        ({"n_samples": 0}, "n_samples of Grid"),
+        ({"rank": True}, "rank of Grid"),
+        ({"preconditioner": "best"}, "preconditioner of Grid"),
+    ],
+)
+def test_bad_settings(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        inference.Grid(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,300 @@
+"""Predictions in blocks against dense algebra, the bound, augmentation, files, and the estimator around it all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp.errors import InvalidInputError
+from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.quadruply_stochastic import posterior as posterior_module
+from gigagp.inference.quadruply_stochastic.closed_form import exact_weights, log_evidence
+from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import RBF
+from gigagp.likelihoods import Gaussian
+from gigagp.means import ConstantMean, ZeroMean
+from gigagp.model import Model
+from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
+
+X, NEW = points(40, 2), points(30, 2, seed=1)
+KERNEL = RBF([0.8, 1.4], 1.3).bind(2)
+Y = draw_targets(RBF([0.8, 1.4], 1.3), X, 0.1, columns=2)
+
+
+def exact_posterior(settings, *, Y=Y, X=X, kernel=KERNEL, noise=0.2, mean=None, root=True):
+    """A posterior whose weights are the exact ones: what a full batch would end at."""
+    table = TrainingTable(X, Y, mean or ZeroMean(), 2**28)
+    objective = settings.objective(table, generator(0), Gaussian())
+    model = objective.begin(Model(kernel, table.mean, torch.tensor(noise, dtype=torch.float64)))
+    index = torch.arange(objective.basis.size)
+    Phi, S = objective.basis.columns(X, index), objective.basis.prior_block(index, index)
+    found = [exact_weights(Phi, S, one, noise) for one in objective.targets.T]
+    weights = objective.weights
+    weights.mean.copy_(torch.stack([mean for mean, _ in found], 1))
+    if root:
+        exact = found[0][1]
+        weights.log_scale.copy_(exact.diagonal().log())
+        weights.columns.copy_(exact)
+    else:
+        weights.log_scale.copy_(-0.5 * (Phi.square().sum(0) / noise + S.diagonal()).log())
+    made = objective.posterior(model, generator(0))
+    return made, (Phi, S, objective)
+
+
+def test_with_the_full_root_it_is_the_exact_posterior_and_evidence(monkeypatch):
+    monkeypatch.setattr(posterior_module, "_CPU_ENTRIES", 512)  # many blocks of rows and functions
+    settings = QuadruplyStochastic(n_basis=24, n_columns=24)
+    posterior, (Phi, S, _) = exact_posterior(settings, mean=ConstantMean())
+    index = torch.arange(24)
+    features = posterior.basis.columns(NEW, index)
+    residual = Y - Y.mean(0)
+    P = torch.linalg.inv(Phi.T @ Phi / 0.2 + S)
+    mean, variance = posterior.mean_and_variance(NEW)
+    torch.testing.assert_close(mean, Y.mean(0) + features @ (P @ Phi.T @ residual / 0.2))
+    covariance = features @ P @ features.T
+    torch.testing.assert_close(variance, covariance.diagonal())
+    torch.testing.assert_close(posterior.mean(NEW), mean)
+    torch.testing.assert_close(posterior.covariance(NEW), covariance)
+    value, error = posterior.log_marginal_likelihood(generator())
+    assert error == 0.0
+    assert value == pytest.approx(sum(log_evidence(Phi, S, one, 0.2) for one in residual.T), rel=1e-10)
+    samples = posterior.sample_functions(2000, generator(1))(NEW[:4])
+    assert samples.shape == (4, 2, 2000)
+    assert within_standard_errors(samples[:, 0].T, mean[:4, 0])
+    spread = samples[:, 1].T - mean[:4, 1]
+    assert within_standard_errors(spread[:, :, None] * spread[:, None, :], covariance[:4, :4])
+
+
+def test_mean_field_and_chevron_variances_are_those_of_their_root():
+    for n_columns in (0, 3):
+        settings = QuadruplyStochastic(n_basis=24, n_columns=n_columns)
+        posterior, _ = exact_posterior(settings, root=False)
+        if n_columns:
+            posterior.weights.columns.copy_(torch.randn(24, 3, generator=generator(2), dtype=torch.float64))
+        index = torch.arange(24)
+        spread = posterior.basis.columns(NEW, index) @ posterior.weights.root()
+        torch.testing.assert_close(posterior.mean_and_variance(NEW)[1], spread.square().sum(1))
+        torch.testing.assert_close(posterior.covariance(NEW), spread @ spread.T)
+        assert bool((posterior.weights.root().triu(1) == 0).all())
+        rows = torch.tensor([1, 20, 0])
+        if n_columns:
+            torch.testing.assert_close(posterior.weights.root_rows(rows), posterior.weights.root()[rows][:, :3])
+
+
+def test_the_bound_of_a_large_table_has_a_standard_error():
+    x = points(2000, 2)
+    y = draw_targets(KERNEL, x[:200], 0.2).repeat(10, 1)
+    posterior, (_, _, objective) = exact_posterior(
+        QuadruplyStochastic(n_basis=24), X=x[:200].repeat(10, 1), Y=y, root=False
+    )
+    value, error = posterior.log_marginal_likelihood(generator())
+    index = torch.arange(24)
+    from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+
+    whole = objective.evaluate_sample(posterior.model, torch.arange(2000), BasisSample.from_indices(index, index, 24))
+    assert error > 0
+    assert abs(value - whole.value) < 4 * error
+
+
+def test_inducing_points_at_the_rows_give_the_exact_mean():
+    """T10: and with the full root and the rest of the prior, the exact variance."""
+    posterior, _ = exact_posterior(QuadruplyStochastic(n_basis=40, n_columns=40, basis="inducing"), Y=Y[:, :1])
+    exact = dense_posterior(KERNEL, X, Y[:, :1], NEW, 0.2)
+    torch.testing.assert_close(posterior.mean(NEW), exact.mean, rtol=0, atol=1e-5)
+    cross = KERNEL.block(NEW, posterior.basis.points)
+    K = KERNEL.block(posterior.basis.points, posterior.basis.points)
+    left = 1.3 - (cross * torch.linalg.solve(K + 1.3e-8 * torch.eye(40), cross.T).T).sum(1)
+    variance = posterior.mean_and_variance(NEW)[1]
+    torch.testing.assert_close(variance + left, exact.covariance.diagonal(), rtol=0, atol=1e-5)
+    assert posterior.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, abs=1e-4)
+
+
+def test_augmented_variances_have_the_golden_numbers():
+    """T10."""
+    x, new = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([[2.0], [30.0]]).double()
+    kernel = RBF([1.0], 1.0).bind(1)
+    found = {}
+    for name, settings in {
+        "mean-field": QuadruplyStochastic(n_basis=2, basis="inducing", augment=True),
+        "full": QuadruplyStochastic(n_basis=2, basis="inducing", augment=True, n_columns=2),
+    }.items():
+        made, _ = exact_posterior(
+            settings, X=x, Y=x * 0, kernel=kernel, noise=0.1, root=name == "full"
+        )
+        augmented = made.mean_and_variance(new)[1]
+        torch.testing.assert_close(made.covariance(new).diagonal(), augmented)
+        made.augment = False
+        found[name] = made.mean_and_variance(new)[1], augmented
+    assert float(found["mean-field"][0][0]) == pytest.approx(0.0263097274, abs=1e-7)
+    assert float(found["mean-field"][1][0]) == pytest.approx(0.2319884850, abs=1e-7)
+    assert float(found["full"][0][0]) == pytest.approx(0.0672116352, abs=1e-7)
+    assert float(found["full"][1][0]) == pytest.approx(0.0672116352 + 0.2056787576, abs=1e-7)
+    for plain, augmented in found.values():  # far away: nothing, and the prior
+        assert float(plain[1]) == pytest.approx(0, abs=1e-12)
+        assert float(augmented[1]) == pytest.approx(1)
+
+
+def test_predictions_are_made_in_blocks():
+    table = TrainingTable(X, Y, ZeroMean(), 2**24)
+    objective = QuadruplyStochastic(n_basis=50_000).objective(table, generator(0))
+    model = objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
+    posterior = posterior_module.QuadruplyStochasticPosterior.of(objective, model)
+    with largest_tensor() as spy:
+        posterior.mean_and_variance(NEW)
+    assert spy.elements <= max(2**24 // 64, 100_000)  # reading the arrays of all weights is no copy of them
+
+
+# The estimator ------------------------------------------------------------------------------------------------------
+
+
+def table_of(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    return x, np.sin(4 * x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=n)
+
+
+QUICK = optimization.SparseAdaGrad(steps=400)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QuadruplyStochastic(n_basis=200, basis_batch=50, row_batch=100, n_support=30, n_columns=3),
+        QuadruplyStochastic(n_basis=100, basis="inducing", basis_batch=50, row_batch=100, augment=True),
+        QuadruplyStochastic(n_basis=64, basis="grid", row_batch=250, diagonal="closed_form"),
+        RelevanceVectorMachine(n_basis=150, basis_batch=75),
+    ],
+    ids=("fourier", "inducing", "grid", "relevance"),
+)
+def test_the_regressor_fits_predicts_and_comes_back_from_a_file(settings, tmp_path):
+    x, y = table_of()
+    gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, noise_variance=0.02).fit(x[:250], y[:250])
+    mean, std = gp.predict(x[250:], return_std=True, include_noise=True)
+    assert np.sqrt(np.mean((mean - y[250:]) ** 2)) < 0.3
+    assert bool((std > 0).all())
+    assert gp.history_.to_dict()["objective"][-1] > gp.history_.to_dict()["objective"][1]
+    assert "quadruply stochastic" in gp.describe() or "relevance" in gp.describe()
+    assert np.isfinite(gp.log_marginal_likelihood().value)
+    again = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, noise_variance=0.02).fit(x[:250], y[:250])
+    assert np.array_equal(again.predict(x[250:]), mean)
+    gp.save(tmp_path / "m.gp")
+    loaded = gigagp.load(tmp_path / "m.gp")
+    for one, other in zip(gp.predict(x[250:], return_std=True), loaded.predict(x[250:], return_std=True), strict=True):
+        assert np.array_equal(one, other)
+    assert loaded.inference_ == settings
+    assert loaded.log_marginal_likelihood() == gp.log_marginal_likelihood()
+
+
+def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_kept():
+    x, y = table_of(120)
+    settings = QuadruplyStochastic(n_basis=60)
+    gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, None, noise_variance=0.02).fit(x, y)
+    assert gp.kernel_ == RBF([0.5, 1.0], 1.0).bind(2)
+    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
+
+
+def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
+    x, y = table_of(400)
+    monkeypatch.setattr(
+        "gigagp.inference.quadruply_stochastic.objective.QuadruplyStochasticObjective.own_optimizer", lambda self: QUICK
+    )
+    gp = GPRegressor(inference=QuadruplyStochastic(n_basis=400)).fit(x, y)
+    stages = gp.history_.to_dict()["stage"]
+    assert stages[0].startswith("subset")
+    assert stages[-1] == "sparse"
+    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
+
+
+def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    x, y = table_of(100)
+    settings = QuadruplyStochastic(n_basis=60, basis_batch=10, row_batch=30, n_columns=2, n_support=10)
+    optimizer = optimization.SparseAdaGrad(steps=100, hyper_learning_rate=0.01)
+
+    def fit(**arguments):
+        return GPRegressor(RBF([0.5, 1.0], 1.0), settings, optimizer, noise_variance=0.1).fit(x, y, **arguments)
+
+    straight = fit()
+    taken, kept = 0, optimization.sparse._Run._take_step
+
+    def dying(self):
+        nonlocal taken
+        taken += 1
+        if taken == 63:
+            raise KeyboardInterrupt
+        return kept(self)
+
+    monkeypatch.setattr(optimization.sparse._Run, "_take_step", dying)
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=tmp_path / "c")
+    resumed = fit(checkpoint=tmp_path / "c")
+    assert taken == 63 + 100 - 62
+    assert np.array_equal(resumed.predict(x), straight.predict(x))
+    assert resumed.kernel_ == straight.kernel_
+    assert len(resumed.history_) == len(straight.history_)
+    assert resumed.history_.to_dict()["objective"] == straight.history_.to_dict()["objective"]
+
+
+def test_float32_and_several_targets():
+    x, y = table_of(200)
+    Y = np.stack([y, -2 * y], 1)
+    settings = QuadruplyStochastic(n_basis=100, basis_batch=50, row_batch=100, n_support=20)
+    gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, noise_variance=0.02, dtype="float32").fit(x, Y)
+    mean = gp.predict(x)
+    assert mean.shape == (200, 2)
+    np.testing.assert_allclose(mean[:, 1], -2 * mean[:, 0], atol=0.01)
+    assert gp.posterior_.weights.mean.dtype == torch.float32
+
+
+def test_relevance_vectors():
+    """T15: a noisy sinc keeps a few of its rows."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(-10, 10, (200, 1)), 0)
+    truth = np.sinc(x[:, 0] / np.pi)
+    y = truth + 0.1 * rng.normal(size=200)
+    gp = GPRegressor(
+        RBF([1.5], 1.0),
+        RelevanceVectorMachine(n_basis=200, n_columns=10, row_batch=200),
+        optimization.SparseAdaGrad(0.1, steps=2000, final_share=0.2),
+        noise_variance=0.01,
+        mean="zero",
+        standardize=False,
+    ).fit(x, y)
+    kept = gp.posterior_.relevance_vectors
+    assert 3 <= len(kept) <= 40
+    assert np.sqrt(np.mean((gp.predict(x) - truth) ** 2)) < 0.06
+    weights = gp.posterior_.weights
+    variance = weights.root().square().sum(1)
+    index = gp.posterior_._kept()
+    balance = weights.log_precision[index].exp() * (weights.mean[index, 0].square() + variance[index])
+    assert float((balance - 1).abs().max()) < 1e-6
+    with pytest.raises(InvalidInputError, match="relevance_vectors are those of inference.RelevanceVectorMachine"):
+        _ = exact_posterior(QuadruplyStochastic(n_basis=24), root=False)[0].relevance_vectors
+
+
+def test_weights_come_back_from_their_arrays():
+    weights = Weights(torch.zeros(4, 1), torch.ones(4), torch.ones(4, 2))
+    copy = weights.copy()
+    copy.mean += 1
+    assert float(weights.mean.sum()) == 0
+    weights.take_over(copy)
+    assert float(weights.mean.sum()) == 4
+    assert Weights.from_arrays(weights.arrays()).n_columns == 2
+
+
+def test_known_noise_is_kept():
+    x, y = table_of(100)
+    noise = np.full(100, 0.02)
+    gp = GPRegressor(RBF([0.5, 1.0], 1.0), QuadruplyStochastic(n_basis=60), QUICK, noise_variance=noise).fit(x, y)
+    assert gp.noise_variance_.shape == (100,)
+    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
+
+
+def test_the_names_are_exported():
+    assert inference.QuadruplyStochastic is QuadruplyStochastic
+    assert kernels.RBF is RBF

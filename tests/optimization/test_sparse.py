@@ -1,0 +1,146 @@
+"""Sparse ascent: only what was sampled moves, it converges, a divergence ends at the best state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp import GPRegressor, inference, kernels
+from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError
+from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights
+from gigagp.inference.table import TrainingTable
+from gigagp.means import ZeroMean
+from gigagp.model import Model
+from gigagp.optimization import Adam, SparseAdaGrad, SparseSGD
+from helpers import generator, new_trace, points
+
+
+def sine(n=300, noise=0.1, seed=0):
+    g = generator(seed)
+    X = torch.rand(n, 1, generator=g, dtype=torch.float64) * 2 - 1
+    return X, torch.sin(6 * X) + noise**0.5 * torch.randn(n, 1, generator=g, dtype=torch.float64)
+
+
+def objective_of(settings, table=None, noise=0.1, lengthscale=0.3):
+    X, Y = table or sine()
+    made = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0))
+    kernel = kernels.RBF([lengthscale], 1.0).bind(1)
+    return made, Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+
+
+def exact_of(objective, model):
+    index = torch.arange(objective.basis.size)
+    Phi = objective.basis.columns(objective.table.X, index)
+    S = objective.basis.prior_block(index, index)
+    mean, root = exact_weights(Phi, S, objective.targets[:, 0], float(model.noise_variance))
+    return Phi, S, mean, root
+
+
+def test_it_reaches_the_exact_posterior_mean():
+    """T11 at a smaller size: the predictions, and not each weight, are what the data settle."""
+    settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60)
+    objective, model = objective_of(settings)
+    SparseAdaGrad(steps=2500, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
+    Phi, _, mean, _ = exact_of(objective, model)
+    signal = float((Phi @ mean).std())
+    assert float((Phi @ (objective.weights.mean[:, 0] - mean)).square().mean().sqrt()) < 0.05 * signal / 0.738
+    assert float((Phi @ mean).square().mean().sqrt()) > 0.5  # the control: where it starts
+
+
+def test_full_batches_reach_the_best_chevron_and_the_evidence():
+    X, Y = sine(60)
+    settings = inference.QuadruplyStochastic(n_basis=12, n_columns=4)
+    objective, model = objective_of(settings, (X, Y), noise=0.3)
+    SparseAdaGrad(learning_rate=0.3, steps=2500, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
+    Phi, S, mean, _ = exact_of(objective, model)
+    root = best_chevron(Phi, S, 0.3, 4)
+    torch.testing.assert_close(Phi @ objective.weights.mean[:, 0], Phi @ mean, atol=2e-3, rtol=0)
+    torch.testing.assert_close(Phi @ objective.weights.root(), Phi @ root, atol=2e-3, rtol=0)
+
+
+def test_sgd_converges_too():
+    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=20), sine(60), noise=0.3)
+    SparseSGD(learning_rate=5e-3, steps=1500, final_share=0.5).run(objective, model, new_trace(), generator(0))
+    Phi, _, mean, _ = exact_of(objective, model)
+    torch.testing.assert_close(Phi @ objective.weights.mean[:, 0], Phi @ mean, atol=1e-2, rtol=0)
+
+
+def test_only_touched_entries_move():
+    settings = inference.QuadruplyStochastic(n_basis=1000, basis_batch=10, row_batch=20, n_columns=2)
+    objective, model = objective_of(settings)
+    SparseAdaGrad(steps=3).run(objective, model, new_trace(), generator(0))
+    moved = (objective.weights.mean[:, 0] != 0).nonzero()[:, 0]
+    assert 20 < len(moved) <= 60
+    started, _ = objective_of(settings)
+    started.begin(model)
+    changed = (objective.weights.log_scale != started.weights.log_scale).nonzero()[:, 0]
+    assert set(changed.tolist()) == set(moved.tolist()) | {0, 1}
+
+
+@pytest.mark.parametrize("optimizer", [SparseAdaGrad(1000.0, steps=400), SparseSGD(1.0, steps=400)])
+def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
+    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60))
+    trace = new_trace()
+    with pytest.warns(FitWarning, match="smaller learning_rate of Sparse"):
+        found = optimizer.run(objective, model, trace, generator(0))
+    assert trace.stopped
+    assert len(trace.history) < 20
+    assert float(objective.weights.mean.abs().max()) == 0  # where it started, knowing nothing
+    assert float(found.noise_variance) == pytest.approx(0.1)
+    posterior = objective.posterior(found, generator(0))
+    assert np.isfinite(posterior.log_marginal_likelihood(generator(0)).value)
+
+
+def test_a_sensible_learning_rate_is_not_stopped():
+    for rate in (0.01, 0.1, 1.0):
+        objective, model = objective_of(inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60))
+        trace = new_trace()
+        SparseAdaGrad(rate, steps=300).run(objective, model, trace, generator(0))
+        assert not trace.stopped
+        assert len(trace.history) == 51
+
+
+def test_a_start_without_a_finite_bound_is_an_error():
+    X, Y = sine(50)
+    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=20), (X, Y * 1e200))
+    with pytest.raises(NonFiniteError, match="not finite where the fit starts"):
+        SparseAdaGrad(steps=5).run(objective, model, new_trace(), generator(0))
+
+
+def test_hyperparameters_move_after_their_start_and_towards_the_data():
+    X, Y = sine(300, noise=0.02)
+    settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=50, row_batch=100)
+    objective, model = objective_of(settings, (X, Y), noise=0.5)
+    trace = new_trace()
+    optimizer = SparseAdaGrad(steps=800, hyper_learning_rate=0.02, hyper_start=0.25, final_share=0.1)
+    found = optimizer.run(objective, model, trace, generator(0))
+    noises = [step.hyperparameters["noise_variance"] for step in trace.history]
+    assert noises[0] == noises[12] == pytest.approx(0.5)
+    assert 0.01 < float(found.noise_variance) < 0.1
+    kept, _ = objective_of(settings, (X, Y), noise=0.5)
+    same = SparseAdaGrad(steps=100, hyper_learning_rate=0).run(kept, model, new_trace(), generator(0))
+    assert float(same.noise_variance) == 0.5
+
+
+def test_other_optimizers_and_objectives_are_refused():
+    X, y = points(40, 1).numpy(), points(40, 1)[:, 0].numpy()
+    settings = inference.QuadruplyStochastic(n_basis=20)
+    with pytest.raises(InvalidInputError, match='inference.QuadruplyStochastic must be "auto", None'):
+        GPRegressor(inference=settings, optimizer=Adam(steps=2)).fit(X, y)
+    with pytest.raises(InvalidInputError, match=r"SparseAdaGrad\(\.\.\.\) is for inference.QuadruplyStochastic"):
+        GPRegressor(inference=inference.Exact(), optimizer=SparseAdaGrad()).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [SparseAdaGrad, SparseSGD])
+def test_bad_settings(kind):
+    for settings, message in [
+        ({"learning_rate": 0}, "learning_rate of Sparse.* must be positive and finite; got 0"),
+        ({"learning_rate": float("inf")}, "must be positive and finite; got inf"),
+        ({"steps": 0}, "steps of Sparse.* must be an int of at least 1"),
+        ({"final_share": 0}, "final_share of Sparse.* must be a share"),
+        ({"hyper_learning_rate": -1}, "hyper_learning_rate of Sparse"),
+        ({"hyper_start": 1.5}, "hyper_start of Sparse.* must be a share of the steps"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            kind(**settings)

@@ -1,0 +1,128 @@
+"""Likelihoods: densities, expectations against a fine sum, concavity."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.likelihoods import (
+    Gaussian,
+    Laplace,
+    Likelihood,
+    Logistic,
+    Poisson,
+    Probit,
+    check_log_concave,
+    resolve_likelihood,
+)
+
+F64 = {"dtype": torch.float64}
+TARGETS = {
+    "gaussian": [-1.2, 0.3, 4.0],
+    "laplace": [-1.2, 0.3, 4.0],
+    "logistic": [-1.0, 1.0, 1.0],
+    "probit": [-1.0, 1.0, 1.0],
+    "poisson": [0.0, 1.0, 7.0],
+}
+BUILT_IN = (Gaussian(), Laplace(), Logistic(), Probit(), Poisson())
+
+
+def number(value):
+    return torch.tensor(value, **F64)
+
+
+def fine_expectation(likelihood, y, mean, std, noise):
+    z = torch.linspace(-12, 12, 400_001, **F64)
+    density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    return float((likelihood.log_density(y, mean + std * z, noise) * density).sum() * (z[1] - z[0]))
+
+
+@pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 1.0), (-1.0, 2.0), (0.2, 0.05)])
+def test_expectations(likelihood, mean, std):
+    for y in TARGETS[likelihood.name]:
+        found = likelihood.expected_log_density(number(y), number(mean), number(std), number(0.5))
+        expected = fine_expectation(likelihood, number(y), number(mean), number(std), number(0.5))
+        assert float(found) == pytest.approx(expected, rel=1e-7, abs=1e-7)
+
+
+def test_golden_expectations():
+    logistic, laplace, gaussian = Logistic(), Laplace(), Gaussian()
+    one, nothing = number(1.0), number(1.0)
+    assert float(logistic.expected_log_density(one, number(0.5), number(1.0), nothing)) == pytest.approx(-0.5817256984)
+    assert float(logistic.expected_log_density(one, number(-1.0), number(2.0), nothing)) == pytest.approx(-1.6424953695)
+    assert float(logistic.expected_log_density(one, number(0.0), number(0.0), nothing)) == pytest.approx(-math.log(2))
+    found = laplace.expected_log_density(number(0.3), number(-0.4), number(0.8), number(2 * 0.5**2))
+    assert float(found) == pytest.approx(-1.7363725268, abs=1e-9)
+    found = gaussian.expected_log_density(number(0.3), number(-0.4), number(0.8), number(0.3))
+    assert float(found) == pytest.approx(-2.2002854644, abs=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
+def test_gradients_are_finite_where_there_is_no_spread(likelihood):
+    for y in TARGETS[likelihood.name]:
+        mean, std = number([y, 0.5]).requires_grad_(), number([0.0, 1e-9]).requires_grad_()
+        found = likelihood.expected_log_density(number(y), mean, std, number(0.5)).sum()
+        exact = likelihood.log_density(number(y), mean.detach(), number(0.5)).sum()
+        assert float(found.detach()) == pytest.approx(float(exact), abs=1e-7)
+        for gradient in torch.autograd.grad(found, (mean, std)):
+            assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
+def test_they_are_log_concave_and_densities(likelihood):
+    y = number(TARGETS[likelihood.name])
+    likelihood.check_targets(y)
+    check_log_concave(likelihood, y)
+    assert resolve_likelihood(likelihood.name) == likelihood
+    f, noise = number(0.4), number(0.5)
+    if likelihood.name in ("logistic", "probit"):
+        total = sum(float(likelihood.log_density(number(sign), f, noise).exp()) for sign in (-1.0, 1.0))
+        assert float(likelihood.probability(f)) == pytest.approx(
+            float(likelihood.log_density(number(1.0), f, noise).exp())
+        )
+        averaged = likelihood.mean_probability(number(0.7), number(1.3))
+        z = torch.linspace(-12, 12, 100_001, **F64)
+        weights = torch.exp(-0.5 * z**2) * float(z[1] - z[0]) / math.sqrt(2 * math.pi)
+        assert float(averaged) == pytest.approx(float(likelihood.probability(0.7 + 1.3 * z) @ weights), abs=1e-9)
+    elif likelihood.name == "poisson":
+        total = float(likelihood.log_density(torch.arange(60, **F64), f, noise).exp().sum())
+    else:
+        grid = torch.linspace(-30, 30, 600_001, **F64)
+        total = float(likelihood.log_density(grid, f, noise).exp().sum() * (grid[1] - grid[0]))
+        variance = float(
+            ((grid - f).square() * likelihood.log_density(grid, f, noise).exp()).sum() * (grid[1] - grid[0])
+        )
+        assert variance == pytest.approx(0.5, rel=1e-5)  # the noise variance means the same for both
+    assert total == pytest.approx(1, rel=1e-6)
+
+
+def test_what_is_not_log_concave_is_refused():
+    class Silent(Gaussian):
+        is_log_concave = False
+
+    class Student(Likelihood):
+        is_log_concave = True
+        name = "student"
+
+        def log_density(self, y, f, noise):
+            return -2.0 * torch.log1p((y - f).square() / 3)
+
+    with pytest.raises(InvalidInputError, match=r"Silent does not say so \(is_log_concave\)"):
+        check_log_concave(Silent(), number([0.0]))
+    with pytest.raises(InvalidInputError, match="Student bends upwards near f = .* for y = 0"):
+        check_log_concave(Student(), number([0.0]))
+
+
+def test_bad_targets_and_names():
+    for name in ("logistic", "probit"):
+        with pytest.raises(InvalidInputError, match=f"targets of the {name} likelihood must be -1 and 1; got .0.0"):
+            resolve_likelihood(name).check_targets(number([1.0, 0.0]))
+    for bad in (-1.0, 0.5):
+        with pytest.raises(InvalidInputError, match="must be whole numbers, 0 or above"):
+            Poisson().check_targets(number([1.0, bad]))
+    with pytest.raises(InvalidInputError, match="likelihood must be one of 'gaussian', 'laplace'"):
+        resolve_likelihood("student")
