@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, kernels
@@ -74,7 +74,9 @@ def test_digits_odd_or_even_at_a_quarter_of_the_steps():
     order = np.random.default_rng(0).permutation(len(y))
     X, y = X[order], y[order] % 2
     gp = GPClassifier(
-        inference=QuadruplyStochastic(n_basis=2000, basis_batch=1000), optimizer=SparseAdam(steps=400), dtype="float32",
+        inference=QuadruplyStochastic(n_basis=2000, basis_batch=1000),
+        optimizer=SparseAdam(steps=400),
+        dtype="float32",
         kernel=kernels.RBF(6.0, 4.0, ard=False),
     ).fit(X[:1200], y[:1200])
     assert gp.score(X[1200:], y[1200:]) > 0.96
@@ -106,7 +108,7 @@ def test_poisson_counts(tmp_path):
     inference = QuadruplyStochastic(n_basis=100)
     gp = GPRegressor(kernels.RBF([1.0], 2.0), inference, SparseAdam(steps=600), likelihood="poisson").fit(X, y)
     assert np.abs(gp.predict(X) - np.log(rate)).mean() < 0.15
-    with pytest.raises(InvalidInputError, match="a poisson likelihood has no noise variance"):
+    with pytest.raises(InvalidInputError, match="poisson targets have no noise variance"):
         gp.predict(X, return_std=True, include_noise=True)
     gp.save(tmp_path / "p.gp")
     assert np.array_equal(gigagp.load(tmp_path / "p.gp").predict(X), gp.predict(X))
@@ -123,12 +125,15 @@ def test_bad_input():
     with pytest.raises(InvalidInputError, match='inference for the laplace likelihood must be "auto"'):
         GPRegressor(inference=Exact(), likelihood="laplace").fit(X, y)
     with pytest.raises(InvalidInputError, match="X must be finite"):
-        GPClassifier().fit(np.where(X > 2, np.nan, X), y)
+        GPClassifier().fit(np.where(X > 0, np.nan, X), y)
     gp = GPClassifier(inference=QuadruplyStochastic(n_basis=20), optimizer=SparseAdam(steps=5)).fit(X, y)
     with pytest.raises(InvalidInputError, match="two classes at least"):
         gp.fit(X, np.ones(30))
     assert gp.classes_.tolist() == [0, 1]  # the failed refit left it alone
 
 
-def test_scikit_learns_checks():
-    check_estimator(GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=150)))
+@parametrize_with_checks(
+    [GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=100))]
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)

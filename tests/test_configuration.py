@@ -60,6 +60,7 @@ SETTINGS = [
     TwoLevel(rank=3, block_size=5),
     inference.SparseVariational(40, batch_size=30, start="greedy", learn_inducing_points=False),
     inference.SparseVariational(jitter=1e-6),
+    inference.Grid(size=(30, 40), outside="clamp", variance="low_rank", rank=20),
     optimization.Adam(0.3, 4),
     optimization.LBFGS(steps=3),
     optimization.Auto(subset_sizes=(100, 200)),

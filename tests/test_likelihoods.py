@@ -113,7 +113,7 @@ def test_what_is_not_log_concave_is_refused():
 
     with pytest.raises(InvalidInputError, match=r"Silent does not say so \(is_log_concave\)"):
         check_log_concave(Silent(), number([0.0]))
-    with pytest.raises(InvalidInputError, match="Student bends upwards near f = .* for y = 0"):
+    with pytest.raises(InvalidInputError, match=r"Student bends upwards near f = .* for y = 0"):
         check_log_concave(Student(), number([0.0]))
 
 

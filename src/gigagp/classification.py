@@ -150,7 +150,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the mean of the latent function: (m,) for two classes, (m, n_classes) for more."""
-        return self.latent_.predict(self._inputs(X))
+        X = self._inputs(X)  # before `latent_` is looked at: it says where there was no fit
+        return self.latent_.predict(X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of every class, shape (m, n_classes), averaged over the latent function's posterior.
@@ -159,7 +160,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """
         import torch
 
-        mean, std = self.latent_.predict(self._inputs(X), return_std=True)
+        X = self._inputs(X)
+        mean, std = self.latent_.predict(X, return_std=True)
         likelihood = resolve_likelihood(self.likelihood)
         assert isinstance(likelihood, Logistic | Probit)
         found = likelihood.mean_probability(torch.from_numpy(mean), torch.from_numpy(std)).numpy()
@@ -168,7 +170,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return found / found.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of every row: by the median of the latent posterior, which needs no variance."""
+        """Return the most probable class of every row, by the median of the latent posterior: it needs no variance."""
         latent = self.decision_function(X)
         return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]
 

@@ -1,9 +1,9 @@
 """Random numbers by index: the numbers of item 7,000,000 without those of the items before it.
 
-A counter is mixed into bits by the output function of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
-number generators", https://doi.org/10.1145/2714064.2660195), so any block of a table of random numbers that is too
-large to keep costs only the block. The bits are the same on every device; normal numbers agree to the last digits of its
-logarithms and sines.
+A counter is mixed into bits by the output function of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable
+pseudorandom number generators", https://doi.org/10.1145/2714064.2660195), so any block of a table of random numbers
+that is too large to keep costs only the block. The bits are the same on every device; normal numbers agree to the last
+digits of its logarithms and sines.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def _xor_shift_(bits: Tensor, places: int) -> Tensor:
 
 
 def random_bits(key: int, counters: Tensor) -> Tensor:
-    """Return 64 random bits for each counter, as int64: the outputs number ``counters + 1`` of SplitMix64 seeded with key.
+    """Return 64 random bits for each counter, as int64: outputs number ``counters + 1`` of SplitMix64 from a seed.
 
     Parameters
     ----------
     key : int
+        The seed.
     counters : Tensor of int64
     """
     bits = counters.mul(_signed(_GOLDEN)).add_(_signed(key + _GOLDEN))

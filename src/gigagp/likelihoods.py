@@ -1,7 +1,7 @@
 """How a target depends on the latent function at its row.
 
-A likelihood here is a log-concave density ``g(y, f)``: variational bounds then have one optimum, and their estimates from
-sampled basis functions stay lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
+A likelihood here is a log-concave density ``g(y, f)``: variational bounds then have one optimum, and their estimates
+from sampled basis functions stay lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NODES = 101
 class Likelihood(ABC):
     """A density of a target given the latent function at its row.
 
-    To add one, write `log_density` with differentiable torch operations and set `is_log_concave`; expectations are taken by
-    quadrature then. Objects are frozen and hold settings only.
+    To add one, write `log_density` with differentiable torch operations and set `is_log_concave`; expectations are
+    taken by quadrature then. Objects are frozen and hold settings only.
     """
 
     #: whether ``log g`` is concave in f for every y; what is not is refused
@@ -63,7 +63,7 @@ class Likelihood(ABC):
         f = mean[..., None] + std[..., None] * places
         return self.log_density(y[..., None], f, noise[..., None]) @ weights
 
-    def check_targets(self, y: Tensor) -> None:
+    def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most accept any number
         """Raise `InvalidInputError` for targets that have no density."""
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
@@ -243,7 +243,7 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
         row, place = (int(one) for one in bad.nonzero()[0])
         reason = f"bends upwards near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
     msg = (
-        f"likelihood must be log-concave in the latent function for this inference; {type(likelihood).__name__} {reason}. "
+        f"likelihood must be log-concave in the latent function; {type(likelihood).__name__} {reason}. "
         f"Use one of {', '.join(_BY_NAME)}."
     )
     raise InvalidInputError(msg)

@@ -85,9 +85,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     random_state : int, RandomState, Generator or None, default 0
         Seeds probes, features and subsets; the same seed gives the same bits on the same machine.
     likelihood : {"gaussian", "laplace", "poisson"} or Likelihood, default "gaussian"
-        Of a target given the latent function (`gigagp.likelihoods`): Laplace noise does not mind outliers, Poisson counts
-        have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which ``"auto"`` then
-        is.
+        Of a target given the latent function (`gigagp.likelihoods`): Laplace noise does not mind outliers, Poisson
+        counts have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which
+        ``"auto"`` then is.
 
     Attributes
     ----------
@@ -384,7 +384,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
         if include_noise and not resolve_likelihood(self.likelihood).has_noise:
-            msg = f"include_noise of GPRegressor.predict must be False: a {self.likelihood} likelihood has no noise variance."
+            msg = (
+                f"include_noise of GPRegressor.predict must be False: {self.likelihood} targets have no noise variance."
+            )
             raise InvalidInputError(msg)
         noise = self.posterior_.model.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         scale = self.scaling_.y_scale

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from helpers import relative_error
 from torch import Tensor
 
 from gigagp import kernels
@@ -13,6 +12,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.grids import RegularGrid
 from gigagp.kernels import Kernel, Leaf
 from gigagp.operators.grid import GridKernel, Torus
+from helpers import relative_error
 
 
 class Slanted(Leaf):
@@ -37,7 +37,10 @@ KERNELS: dict[str, tuple[Kernel, RegularGrid]] = {
     "rbf 1d": (kernels.RBF(0.3, 1.5), RegularGrid((-1.0,), (0.1,), (23,))),
     "matern12 2d": (kernels.Matern(0.5, [0.3, 0.9], 0.7), RegularGrid((-1.0, 2.0), (0.1, 0.3), (11, 8))),
     "matern52 3d": (kernels.Matern(2.5, [0.3, 0.9, 2.0]), RegularGrid((0.0, 1.0, -3.0), (0.1, 0.2, 0.5), (5, 6, 7))),
-    "rational quadratic": (kernels.RationalQuadratic([0.3, 0.4], alpha=0.1), RegularGrid((0.0, 0.0), (0.1, 0.1), (9, 7))),
+    "rational quadratic": (
+        kernels.RationalQuadratic([0.3, 0.4], alpha=0.1),
+        RegularGrid((0.0, 0.0), (0.1, 0.1), (9, 7)),
+    ),
     "sum": (
         kernels.Matern(1.5, [0.2, 0.3], 0.4) + kernels.RBF([1.0, 2.0], 0.8) + kernels.Constant(0.3),
         RegularGrid((0.0, 0.0), (0.1, 0.2), (10, 9)),
@@ -147,7 +150,9 @@ def test_packed_white_noise_is_white() -> None:
     assert abs(float(squares.mean()) - torus.size) < 4 * (2 * torus.size / 4000) ** 0.5
 
 
-@pytest.mark.parametrize("kernel", [kernels.Linear(1.0), kernels.RBF() * kernels.Linear(1.0), kernels.White() * kernels.Linear()])
+@pytest.mark.parametrize(
+    "kernel", [kernels.Linear(1.0), kernels.RBF() * kernels.Linear(1.0), kernels.White() * kernels.Linear()]
+)
 def test_kernels_that_are_not_stationary_are_refused(kernel: Kernel) -> None:
     with pytest.raises(InvalidInputError, match="must be stationary"):
         GridKernel(kernel, RegularGrid((1.0, 1.0), (0.1, 0.1), (8, 8)))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 
-import grid_golden as gold
-import kernel_interpolation_reference as paper
 import pytest
 import torch
-from grid_golden import NOISE, GoldenGrid
 from torch import Tensor
 
+import grid_golden as gold
+import kernel_interpolation_reference as paper
 from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.kernels import RBF, Matern
 from gigagp.lanczos import Quadrature, lanczos, log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, RowsGram, Starts
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.krylov import Recurrence
+from grid_golden import NOISE, GoldenGrid
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_the_simplified_form_needs_statistics_alone(problem: GoldenGrid) -> None
 
 
 def test_operation_counts(problem: GoldenGrid) -> None:
-    """One product with K_G and one with W'W an iteration, none with W; and none of them knows how many rows there are."""
+    """One product with K_G and one with W'W an iteration, none with W, whatever the number of rows."""
     counts = []
     for repeat in (1, 10):
         X, Y = problem.x.repeat(repeat, 1), problem.y.repeat(repeat)

@@ -15,8 +15,8 @@ from gigagp.kernels import Kernel
 class Basis(ABC):
     """Functions ``phi_1 .. phi_m`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
 
-    The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are asked for by index and cost nothing but themselves, so m may
-    be far beyond what fits into memory.
+    The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are asked for by index and cost nothing but themselves, so m
+    may be far beyond what fits into memory.
 
     Attributes
     ----------
@@ -71,4 +71,4 @@ class Basis(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and plain data that, with the kernel, make it again; `from_state` of the class reads them."""
+        """Return the tensors and plain data that, with the kernel, make it again in `from_state` of the class."""

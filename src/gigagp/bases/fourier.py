@@ -19,14 +19,14 @@ from gigagp.kernels import Constant, Kernel, Leaf, Linear
 class FourierBasis(Basis):
     """Random Fourier features of a kernel tree, regenerated from a seed by index: nothing of m numbers is kept.
 
-    Columns 2 f and 2 f + 1 of a stationary kernel are ``sqrt(2 variance / m)`` times the sine and the cosine of frequency f
-    (Rahimi and Recht 2007, https://papers.nips.cc/paper/3182), and the prior of the weights is ``S = I``: the covariance is
-    the kernel's in the mean over seeds, and exactly right at distance zero. Terms of a sum of kernels take the columns in
-    turn. A constant or linear term gets random columns of the same size as the others, so that no column matters much more
-    than another; where all are sampled alike that keeps the variance low.
+    Columns 2 f and 2 f + 1 of a stationary kernel are ``sqrt(2 variance / m)`` times the sine and the cosine of
+    frequency f (Rahimi and Recht 2007, https://papers.nips.cc/paper/3182), and the prior of the weights is ``S = I``:
+    the covariance is the kernel's in the mean over seeds, and exactly right at distance zero. Terms of a sum of kernels
+    take the columns in turn. A constant or linear term gets random columns of the same size as the others, so that no
+    column matters much more than another; where all are sampled alike that keeps the variance low.
 
-    When to use: for any kernel with a spectrum and m far above n; the functions do not depend on the data, so the data need
-    not be kept.
+    When to use: for any kernel with a spectrum and m far above n; the functions do not depend on the data, so the data
+    need not be kept.
 
     Parameters
     ----------
@@ -51,8 +51,9 @@ class FourierBasis(Basis):
     def __post_init__(self) -> None:
         unknown = {type(leaf).__name__ for term in self._terms for leaf in term if not leaf.has_spectrum}
         if unknown or not self._terms:
+            unknown_text = sorted(unknown) or "a white kernel alone"
             msg = (
-                f"kernel of FourierBasis must have random features; {sorted(unknown) or 'a white kernel alone'} has none. "
+                f"kernel of FourierBasis must have random features; {unknown_text} has none. "
                 "Use InducingBasis, or another kernel."
             )
             raise InvalidInputError(msg)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
+import operator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +16,8 @@ from gigagp.bases.base import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Kernel, Leaf
 
-#: Added to the diagonal of each axis' covariance, as a share of its mean: equispaced nodes of a smooth kernel are nearly
-#: dependent.
+#: Added to the diagonal of each axis' covariance, as a share of its mean: equispaced nodes of a smooth kernel are
+#: nearly dependent.
 _JITTER = 1e-10
 
 
@@ -26,8 +28,9 @@ class GridEigenfunctions(Basis):
     Eigenpairs of a Kronecker product are products of eigenpairs of the axes, so a column at a row costs one product an
     axis, and the largest of exponentially many eigenvalues are found without the others (Evans and Nair 2018, "Scalable
     Gaussian processes with grid-structured eigenfunctions", http://proceedings.mlr.press/v80/evans18a.html, section 3).
-    Which eigenfunctions lead is decided by the start kernel and stays so. The kernel's hyperparameters are not learned with
-    this basis: many eigenvalues of a smooth kernel are equal up to rounding, and there eigenvectors have no derivative.
+    Which eigenfunctions lead is decided by the start kernel and stays so. The kernel's hyperparameters are not learned
+    with this basis: many eigenvalues of a smooth kernel are equal up to rounding, and there eigenvectors have no
+    derivative.
 
     When to use: smooth kernels of up to about ten inputs, where far fewer eigenfunctions than random features do.
 
@@ -121,7 +124,7 @@ class GridEigenfunctions(Basis):
 def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
     """Return one kernel of one input for each axis; their product is the kernel."""
     terms = kernel.terms()
-    found: list[Kernel | None] = [None] * n_axes
+    found: list[list[Kernel]] = [[] for _ in range(n_axes)]
     separable = len(terms) == 1
     for leaf in terms[0] if separable else ():
         if isinstance(leaf, RBF):
@@ -130,15 +133,15 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
             for place, axis in enumerate(columns):
                 # the variance goes to the first axis
                 variance = leaf.value("variance") if place == 0 else torch.ones((), dtype=torch.float64)
-                part = RBF().bind(1).replace({"lengthscale": lengthscales[place : place + 1], "variance": variance})
-                found[axis] = part if found[axis] is None else found[axis] * part
+                part: Kernel = (
+                    RBF().bind(1).replace({"lengthscale": lengthscales[place : place + 1], "variance": variance})
+                )
+                found[axis].append(part)
         elif leaf.columns is not None and len(leaf.columns) == 1 and not leaf.is_white:
-            part = _on_one_input(leaf)
-            axis = leaf.columns[0]
-            found[axis] = part if found[axis] is None else found[axis] * part
+            found[leaf.columns[0]].append(_on_one_input(leaf))
         else:
             separable = False
-    kernels = [part for part in found if part is not None]
+    kernels = [functools.reduce(operator.mul, parts) for parts in found if parts]
     if not separable or len(kernels) < n_axes:
         msg = (
             "kernel of GridEigenfunctions must be a product over all inputs: kernels.RBF, or a product of kernels with "
@@ -184,7 +187,8 @@ def _largest_products(values: list[list[float]], most: int) -> list[tuple[int, .
             result *= values[axis][order] / values[axis][0]
         return result
 
-    heap, seen, found = [(-1.0, start)], {start}, []
+    heap, seen = [(-1.0, start)], {start}
+    found: list[tuple[int, ...]] = []
     while heap and len(found) < most:
         _, place = heapq.heappop(heap)
         found.append(place)

@@ -23,8 +23,8 @@ class _AtPoints(Basis):
     def __post_init__(self) -> None:
         if self.points.ndim != 2 or not len(self.points) or self.points.shape[1] != self.kernel.n_inputs:
             msg = (
-                f"points of {type(self).__name__} must have shape (m, {self.kernel.n_inputs}) with a point at least; got "
-                f"{tuple(self.points.shape)}."
+                f"points of {type(self).__name__} must have shape (m, {self.kernel.n_inputs}), m at least 1; "
+                f"got {tuple(self.points.shape)}."
             )
             raise InvalidInputError(msg)
 
@@ -50,8 +50,9 @@ class _AtPoints(Basis):
 class InducingBasis(_AtPoints):
     """``phi_i(x) = k(x, z_i)`` with prior precision ``S_ij = k(z_i, z_j)``: Nystrom's approximation of the kernel.
 
-    With the training rows as points the model is the exact Gaussian process at the rows (its predictive mean is the exact
-    one); away from them its variance shrinks to zero, which `augmented_variance` of the posterior mends.
+    With the training rows as points the model is the exact Gaussian process at the rows (its predictive mean is the
+    exact one); away from them its variance shrinks to zero, which ``augment`` of `gigagp.inference.QuadruplyStochastic`
+    mends.
 
     Parameters
     ----------
@@ -91,8 +92,8 @@ class InducingBasis(_AtPoints):
 class RadialBasis(_AtPoints):
     """``phi_i(x) = k(x, z_i)`` with an independent weight each: the relevance vector machine's.
 
-    The prior precisions are learned, one for each function, so they are no part of the basis; where they are not, they are
-    ones.
+    The prior precisions are learned, one for each function, so they are no part of the basis; where they are not, they
+    are ones.
 
     Parameters
     ----------

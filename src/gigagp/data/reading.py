@@ -84,7 +84,7 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
         elif ending in {".arrow", ".feather", ".ipc"}:
             table = _read_arrow(path)
         elif ending == ".npy":
-            table = _from_array(_load_array(path), "column", path)
+            table = from_array(_load_array(path), "column", path)
         elif ending == ".npz":
             table = _read_archive(path)
         else:
@@ -134,7 +134,7 @@ def _read_archive(path: Path) -> pa.Table:
                 with archive.open(entry) as file:
                     array = np.lib.format.read_array(file, allow_pickle=False)
                 name = entry.removesuffix(".npy")
-                part = _from_array(array, name, path)
+                part = from_array(array, name, path)
                 lengths[name] = part.num_rows
                 parts.update(zip(part.column_names, part.columns, strict=True))
     except InvalidInputError:
@@ -151,7 +151,7 @@ def _read_archive(path: Path) -> pa.Table:
     return pa.table(parts)
 
 
-def _from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
+def from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
     """Return an array as columns: a structured one by its fields, a 2-D one as name1, name2, ..., a 1-D one as name."""
     if array.dtype.names is not None and array.ndim == 1:
         columns = {field: np.ascontiguousarray(array[field]) for field in array.dtype.names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,16 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from gigagp.data.delimited import dialect
-from gigagp.data.reading import read_columns
-from gigagp.data.table import Table, find_column
+from gigagp.data.reading import from_array, read_columns
+from gigagp.data.table import Table, find_column, refuse_repeated
 from gigagp.errors import InvalidInputError
 
 _PARQUET = {".parquet", ".pq"}
 _DELIMITED = {".csv", ".tsv"}
 #: Bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
+#: How pyarrow names a cell of a CSV file that is not a number; it counts the first line too.
+_BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,41 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
     return found
 
 
-def stream_file(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int = 0) -> Iterator[Chunk]:
+def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
+    """Return the names of a table's columns: of a folder, those of its first file. Rows are not read if they need not.
+
+    Parameters
+    ----------
+    path : str or path
+        A file of any kind that `gigagp.data.read_columns` reads, or a folder of Parquet and CSV files.
+    header : bool, optional
+        For CSV: whether the first line has the names; None: found out.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such file, it cannot be read, or it repeats a name.
+    """
+    file = table_files(path)[0]
+    ending = file.suffix.lower()
+    try:
+        if ending in _PARQUET:
+            names = list(pyarrow.parquet.read_schema(file).names)
+        elif ending in _DELIMITED:
+            names = dialect(file, header).names
+        elif ending == ".npy":
+            names = from_array(_mapped(file)[:0], "column", file).column_names
+        else:
+            names = read_columns(file, header).column_names
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(file, 0, error) from error
+    refuse_repeated(names, str(file))
+    return names
+
+
+def stream_file(
+    path: Path, columns: Sequence[str], chunk_rows: int, first_row: int = 0, header: bool | None = None
+) -> Iterator[Chunk]:
     """Yield a file's rows in order, a chunk at a time. What is not Parquet, CSV or ``.npy`` is read whole first.
 
     Parameters
@@ -78,6 +115,8 @@ def stream_file(path: Path, columns: Sequence[str], chunk_rows: int, first_row: 
         Most rows of a chunk.
     first_row : int
         Rows before it are skipped; Parquet row groups before it are not read.
+    header : bool, optional
+        For CSV: whether the first line has the names; None: found out.
 
     Raises
     ------
@@ -87,16 +126,28 @@ def stream_file(path: Path, columns: Sequence[str], chunk_rows: int, first_row: 
     """
     row = first_row
     try:
-        for columns_read in _batches(path, columns, chunk_rows, first_row):
+        for columns_read in _batches(path, columns, chunk_rows, first_row, header):
             for start in range(0, columns_read.num_rows, chunk_rows):
                 part = columns_read.slice(start, chunk_rows)
                 table = Table.from_arrow(part, columns, source=str(path), first_row=row)
                 yield Chunk(str(path), row, table)
                 row += len(table)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        msg = f"{path} cannot be read as a table beyond its row {row:,}: {reason}."
+        cell = _BAD_CELL.search(str(error))
+        if cell is None or path.suffix.lower() not in _DELIMITED:
+            raise _unreadable(path, row, error) from error
+        written = dialect(path, header)
+        shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
+        msg = (
+            f"{path}: column {written.names[int(cell[1])]!r}, row {int(cell[2]) - int(written.header)}: {shown!r} is "
+            "not a number. Correct the cell, turn the text into numbers, or leave the column out."
+        )
         raise InvalidInputError(msg) from error
+
+
+def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
+    reason = str(error).splitlines()[0].rstrip(".")
+    return InvalidInputError(f"{path} cannot be read as a table beyond its row {row:,}: {reason}.")
 
 
 def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float], int] | None:
@@ -121,16 +172,33 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
             if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
                 return None
             low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
-    return (low, high, metadata.num_rows) if metadata.num_rows else None
+    # Where infinity is among them, reading the rows will say in which one.
+    return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
 
 
-def _batches(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
+def _batches(
+    path: Path, columns: Sequence[str], chunk_rows: int, first_row: int, header: bool | None
+) -> Iterator[pa.Table]:
     ending = path.suffix.lower()
     if ending in _PARQUET:
         return _parquet(path, columns, chunk_rows, first_row)
     if ending in _DELIMITED:
-        return _after(_delimited(path, columns), first_row)
-    return iter([read_columns(path).slice(first_row)])
+        return _after(_delimited(path, columns, header), first_row)
+    if ending == ".npy":
+        array = _mapped(path)
+        starts = range(first_row, len(array), chunk_rows)
+        return (from_array(array[start : start + chunk_rows], "column", path) for start in starts)
+    return iter([read_columns(path, header).slice(first_row)])
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """Return a ``.npy`` file as an array that stays on the disk."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError) as error:
+        msg = f"{path} is not a NumPy file of numbers, or it is damaged ({str(error).splitlines()[0]})."
+        raise InvalidInputError(msg) from error
+    return array if array.ndim else array[None]
 
 
 def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
@@ -147,8 +215,8 @@ def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int
         yield from _after(batches, first_row - skipped)
 
 
-def _delimited(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
-    written = dialect(path)
+def _delimited(path: Path, columns: Sequence[str], header: bool | None) -> Iterator[pa.Table]:
+    written = dialect(path, header)
     chosen = [find_column(name, written.names, str(path)) for name in columns]
     # Types are set, not guessed from the first block: a column may begin with whole numbers.
     convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.float64()))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.samples import SAMPLE_SIZE, Neighbourhoods, RowSample
-from gigagp.grids.sources import CHUNK_ROWS, stream_rows
+from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
 from gigagp.grids.statistics import GridStatistics, load_kind
 from gigagp.grids.tables import as_columns, as_table
 from gigagp.progress import Meter, NoProgress
@@ -68,6 +70,8 @@ class GridCollector:
         self.neighbourhoods = neighbourhoods
         #: rows read of each file, by its path
         self.done: dict[str, int] = {}
+        #: what was saved with it
+        self.notes: dict[str, Any] = {}
         self._settings = (grid, n_targets, n_probes, seed, memory_budget)
         self._accumulator = Accumulator(*self._settings)
 
@@ -121,24 +125,34 @@ class GridCollector:
         """
         meter = meter or NoProgress()
         meter.start(None, "rows")
-        where = ""
         try:
             for rows in stream_rows(source, inputs, targets, chunk_rows=chunk_rows, done=self.done, share=share):
-                before = rows.last - len(rows.X)
-                where = f"{rows.part or 'the source'}, rows after its first {before:,}: "
-                self.add(rows.X, rows.Y)
-                where = ""
-                if rows.part:
-                    self.done[rows.part] = rows.last
+                self.take(rows)
                 meter.step(rows=self.n_rows)
         except InvalidInputError as error:
-            msg = f"{where}{error} The {self.n_rows:,} rows before it are kept"
+            msg = f"{error} The {self.n_rows:,} rows before it are kept"
             files = isinstance(source, (str, os.PathLike))
             msg += "; mend or remove the file and read again: what is done is skipped." if files else "."
             raise InvalidInputError(msg) from error
         finally:
             meter.close()
         return self
+
+    def take(self, rows: Rows) -> None:
+        """Add a chunk of a source, and remember how much of its file has been read.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row cannot be used, naming the file; then none of the chunk is added.
+        """
+        try:
+            self.add(rows.X, rows.Y)
+        except InvalidInputError as error:
+            msg = f"{rows.part or 'the source'}, rows after its first {rows.last - len(rows.X):,}: {error}"
+            raise InvalidInputError(msg) from error
+        if rows.part:
+            self.done[rows.part] = rows.last
 
     def statistics(self) -> GridStatistics:
         """Return the statistics of all rows so far.
@@ -153,22 +167,40 @@ class GridCollector:
             self.sample.warn_if_repeated()
         return self._accumulator.statistics()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics and what has been read to one file, atomically; `load` goes on from there.
+    def save(self, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
+        """Write statistics, samples and what has been read to one file, atomically; `load` goes on from there.
 
-        The sample and the neighbourhoods are not saved: they are for the start of a fit.
+        Parameters
+        ----------
+        path : str or path
+        notes : mapping, optional
+            Anything that JSON can hold; `load` puts it into `notes`.
         """
         from gigagp.persistence import save_state
 
         tensors, header = self._accumulator.statistics().state()
-        save_state(path, _KIND, tensors, {**header, "done": self.done})
+        parts = {"sample": self.sample, "near": self.neighbourhoods}
+        header |= {"done": self.done, "notes": dict(self.notes if notes is None else notes)}
+        for name, part in parts.items():
+            if part is not None:
+                own, header[name] = part.state()
+                tensors |= {f"{name}.{key}": value for key, value in own.items()}
+        save_state(path, _KIND, tensors, header)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], memory_budget: int | str | None = None) -> GridCollector:
         """Return the collector that was saved; raises `ModelFileError` if the file is damaged or of another kind."""
         tensors, header = load_kind(path, _KIND)
+
+        def part(name: str) -> dict[str, Tensor]:
+            return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
         start = GridStatistics.from_state(tensors, header)
         found = cls(start.grid, start.n_targets, start.n_probes, start.seed, memory_budget=memory_budget)
         found._accumulator = Accumulator(*found._settings, start=start)
+        found.sample = RowSample.from_state(part("sample"), header["sample"])
+        if "near" in header:
+            found.neighbourhoods = Neighbourhoods.from_state(part("near"), header["near"])
         found.done = {str(file): int(rows) for file, rows in header["done"].items()}
+        found.notes = header["notes"]
         return found

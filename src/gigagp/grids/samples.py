@@ -84,6 +84,19 @@ class RowSample:
         self._counts = torch.zeros_like(different).index_add_(0, group, counts)[: self.size]
         self._numbers, self.X, self.Y = different[: self.size], X[first], Y[first]
 
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and plain data from which `from_state` makes the same sample."""
+        tensors = {"numbers": self._numbers, "counts": self._counts, "X": self.X, "Y": self.Y}
+        return tensors, {"size": self.size, "seed": self.seed, "n_rows": self.n_rows}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any]) -> RowSample:
+        """Return the sample that `state` described."""
+        found = cls(header["size"], tensors["X"].shape[1], tensors["Y"].shape[1], header["seed"])
+        found._numbers, found._counts = tensors["numbers"], tensors["counts"]
+        found.X, found.Y, found.n_rows = tensors["X"], tensors["Y"], header["n_rows"]
+        return found
+
     @property
     def n_different(self) -> float:
         """Estimate of the number of different rows of the stream; its relative error is about ``size**-0.5``."""
@@ -152,6 +165,23 @@ class Neighbourhoods:
         distances, X, Y = torch.cat([held[0], distances]), torch.cat([held[1], X]), torch.cat([held[2], Y])
         nearest = distances.topk(min(self.size, len(distances)), largest=False, sorted=True)
         self._near[place] = (nearest.values, X[nearest.indices], Y[nearest.indices])
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and plain data from which `from_state` makes the same neighbourhoods."""
+        tensors = {"centres": self.centres, "spacing": self.spacing}
+        for place, parts in enumerate(self._near):
+            tensors |= {f"{name}.{place}": part for name, part in zip(("distances", "X", "Y"), parts, strict=True)}
+        return tensors, {"size": self.size}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any]) -> Neighbourhoods:
+        """Return the neighbourhoods that `state` described."""
+        count = len(tensors["centres"])
+        near = [(tensors[f"distances.{k}"], tensors[f"X.{k}"], tensors[f"Y.{k}"]) for k in range(count)]
+        n_targets = near[0][2].shape[1] if near else 1
+        found = cls(tensors["centres"], tensors["spacing"], header["size"], n_targets)
+        found._near = near
+        return found
 
     def boxes(self) -> list[tuple[Tensor, Tensor]]:
         """Return (X, Y) of each neighbourhood, nearest rows first."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids.tables import as_columns, as_table
+from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
 
 #: Rows of a chunk unless something else is asked for: enough for a pass to run at full speed.
 CHUNK_ROWS = 2**20
@@ -48,6 +48,7 @@ def stream_rows(
     chunk_rows: int = CHUNK_ROWS,
     done: Mapping[str, int] | None = None,
     share: tuple[int, int] = (0, 1),
+    header: bool | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of a source, a chunk at a time.
 
@@ -65,6 +66,8 @@ def stream_rows(
     share : (int, int)
         Which share of how many to yield, for processes that work on one source together, with the same
         ``chunk_rows``: of a folder its files in turn, of everything else its chunks in turn.
+    header : bool, optional
+        For CSV files: whether the first line has the names; None: found out.
 
     Raises
     ------
@@ -76,7 +79,7 @@ def stream_rows(
         raise InvalidInputError(msg)
     if isinstance(source, (str, os.PathLike)):
         names = _names(inputs, targets)
-        return _files(Path(source), *names, chunk_rows, dict(done or {}), share)
+        return _files(Path(source), *names, chunk_rows, dict(done or {}), share, header)
     if isinstance(source, tuple) and len(source) == 2 and all(_is_array(part) for part in source):
         return _in_turn(_arrays(*source, chunk_rows), share)
     if hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "slice")):
@@ -137,14 +140,17 @@ def source_bounds(
     if low is None or high is None:
         msg = "The source has no rows."
         raise InvalidInputError(msg)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        msg = f"Inputs must be finite; they range from {low.tolist()} to {high.tolist()}."
-        raise InvalidInputError(msg)
     return low.tolist(), high.tolist(), n_rows
 
 
 def _files(
-    path: Path, inputs: list[str], targets: list[str], chunk_rows: int, done: dict[str, int], share: tuple[int, int]
+    path: Path,
+    inputs: list[str],
+    targets: list[str],
+    chunk_rows: int,
+    done: dict[str, int],
+    share: tuple[int, int],
+    header: bool | None,
 ) -> Iterator[Rows]:
     # Here, because pyarrow is not loaded before a file is read.
     from gigagp.data.streaming import stream_file, table_files
@@ -155,7 +161,7 @@ def _files(
 
     def rows() -> Iterator[Rows]:
         for file in files:
-            for chunk in stream_file(file, [*inputs, *targets], chunk_rows, done.get(str(file), 0)):
+            for chunk in stream_file(file, [*inputs, *targets], chunk_rows, done.get(str(file), 0), header):
                 table = torch.from_numpy(chunk.table.values)
                 X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
                 yield Rows(chunk.file, chunk.first_row + len(X), X, Y)
@@ -182,8 +188,14 @@ def _arrays(X: Any, Y: Any, chunk_rows: int) -> Iterator[Rows]:
         raise InvalidInputError(msg)
     for start in range(0, len(X), chunk_rows):
         rows = slice(start, start + chunk_rows)
-        part = as_table(X[rows], "X")
-        yield Rows("", start + len(part), part, as_columns(Y[rows]))
+        yield _finite(as_table(X[rows], "X"), as_columns(Y[rows]), start)
+
+
+def _finite(X: Tensor, Y: Tensor, first_row: int) -> Rows:
+    """Return rows that are in no file, after a look at their numbers; those of files are looked at with their names."""
+    refuse_not_finite(X, "X", first_row)
+    refuse_not_finite(Y, "y", first_row)
+    return Rows("", first_row + len(X), X, Y)
 
 
 def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int) -> Iterator[Rows]:
@@ -213,9 +225,12 @@ def _pairs(pairs: Iterator[Any]) -> Iterator[Rows]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             msg = f"An iterable of rows must yield pairs (X, Y); item {number} is a {type(pair).__name__}."
             raise InvalidInputError(msg)
-        X, Y = as_table(pair[0], "X"), as_columns(pair[1])
-        last += len(X)
-        yield Rows("", last, X, Y)
+        rows = _finite(as_table(pair[0], "X"), as_columns(pair[1]), last)
+        if len(rows.X) != len(rows.Y):
+            msg = f"X and Y of an item must have the same number of rows; item {number} has {len(rows.X)} and {len(rows.Y)}."
+            raise InvalidInputError(msg)
+        last = rows.last
+        yield rows
 
 
 def _in_turn(rows: Iterator[Rows], share: tuple[int, int]) -> Iterator[Rows]:

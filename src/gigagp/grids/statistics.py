@@ -212,6 +212,32 @@ class GridStatistics:
             target_sums=(self.target_sums - self.n_rows * a) / b,
         )
 
+    def for_inputs(self, shift: Any, scale: Any) -> GridStatistics:
+        """Return the statistics of rows at ``(x - shift) / scale``, on the grid that moves with them.
+
+        Only the coordinates of the nodes change: weights depend on where a row lies between them.
+
+        Parameters
+        ----------
+        shift, scale : float or array of shape (d,)
+            One number an input; scales are positive.
+        """
+        d = self.grid.n_inputs
+        a, b = _one_each(shift, d, "shift", "inputs"), _one_each(scale, d, "scale", "inputs")
+        if bool((b <= 0).any()):
+            msg = f"scale of GridStatistics.for_inputs must be positive; got {b.tolist()}."
+            raise InvalidInputError(msg)
+        lower = (torch.tensor(self.grid.lower, dtype=torch.float64) - a) / b
+        spacing = torch.tensor(self.grid.spacing, dtype=torch.float64) / b
+        grid = replace(self.grid, lower=tuple(lower.tolist()), spacing=tuple(spacing.tolist()))
+        return replace(
+            self,
+            grid=grid,
+            gram=StencilGram(grid, self.gram.values),
+            input_low=(self.input_low - a) / b,
+            input_high=(self.input_high - a) / b,
+        )
+
     def __add__(self, other: GridStatistics) -> GridStatistics:
         """Return the statistics of both sets of rows."""
         self._check_same(other)
@@ -319,9 +345,9 @@ def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     return tensors, header
 
 
-def _one_each(value: Any, count: int, name: str) -> Tensor:
+def _one_each(value: Any, count: int, name: str, of: str = "targets") -> Tensor:
     found = torch.as_tensor(value, dtype=torch.float64)
     if found.ndim > 1 or (found.ndim == 1 and len(found) != count) or not bool(found.isfinite().all()):
-        msg = f"{name} of GridStatistics must be a finite number, or one for each of {count} targets; got {value!r}."
+        msg = f"{name} of GridStatistics must be a finite number, or one for each of {count} {of}; got {value!r}."
         raise InvalidInputError(msg)
     return found.expand(count)

@@ -33,12 +33,16 @@ def as_columns(Y: Any) -> Tensor:
     return as_table(Y.reshape(-1, 1) if Y.ndim == 1 else Y, "Y")
 
 
-def refuse_not_finite(table: Tensor, name: str) -> None:
-    """Raise `InvalidInputError` for the first number that is not finite."""
+def refuse_not_finite(table: Tensor, name: str, first_row: int = 0) -> None:
+    """Raise `InvalidInputError` for the first number that is not finite; ``first_row`` is the number of the first."""
+    if bool(table.sum().isfinite()):  # a sum can overflow, but NaN and infinity never leave one finite
+        return
     bad = ~table.isfinite()
+    if not bool(bad.any()):
+        return
     row, column = (int(place) for place in bad.nonzero()[0])
     msg = (
-        f"{name} must be finite; got {float(table[row, column])!r} in column {column}, row {row} (counted from 0), "
-        f"{int(bad.sum())} such cells in all. Drop or fill these rows first."
+        f"{name} must be finite; got {float(table[row, column])!r} in column {column}, row {row + first_row} (counted "
+        f"from 0), {int(bad.sum())} such cells near it. Drop or fill these rows first."
     )
     raise InvalidInputError(msg)

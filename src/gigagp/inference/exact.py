@@ -105,6 +105,10 @@ class ExactObjective(TableObjective):
         gradient = ExactGradient().gradient(state.matrix, state.solutions, state.factor)
         return Evaluation(state.value, gradient)
 
+    def value(self, model: Model) -> float:
+        """Return the value alone."""
+        return self._factorise(model).value
+
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
         """Return the Fisher information of all observations where `evaluate` was last called."""
         state = self._last

@@ -74,6 +74,10 @@ class TableObjective(ABC):
     def evaluate(self, model: Model) -> Evaluation:
         """Return value (None where it is not known) and gradient."""
 
+    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Return the indices of random rows, sorted."""
+        return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
+
     def subset(self, rows: torch.Tensor) -> ExactObjective:
         """Return the exact objective on a subset of the rows."""
         from gigagp.inference.exact import ExactObjective

@@ -9,13 +9,14 @@ from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.features import FeatureDraw
 from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.periodic import Periodic
+from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.serialization import from_dict
 from gigagp.kernels.stationary import RBF, Matern, RationalQuadratic, StationaryKernel
 
 __all__ = [
     "RBF",
     "Constant",
+    "Cosine",
     "FeatureDraw",
     "Kernel",
     "Leaf",

@@ -1,4 +1,4 @@
-"""Functions that repeat themselves."""
+"""Functions that repeat themselves, or swing."""
 
 from __future__ import annotations
 
@@ -103,3 +103,83 @@ class Periodic(Leaf):
         """Return the square root of the variance, and points on the circles times frequencies."""
         points = self.embed(X.to(torch.float64)).to(X.dtype)  # angles of many turns
         return self.value("variance", X).sqrt(), points @ draw["normal"].to(dtype=X.dtype, device=X.device).T
+
+
+class Cosine(Leaf):
+    """Cosine kernel: ``k = variance * prod_k cos(2 pi (x_k - z_k) / period_k)``.
+
+    Its functions are waves of the given periods with random amplitudes and phases. Multiply with `RBF` or `Matern` for
+    an oscillation that loses its phase after a lengthscale (a spectral mixture has several such terms): sound,
+    vibrations, seasons that differ. `Periodic` repeats any shape, but never makes points half a period apart correlate
+    negatively as `Cosine` does.
+
+    Parameters
+    ----------
+    variance : float, optional
+        Default 1.
+    period : float or array-like, optional
+        One for all or one for each active input, in units of the inputs. Default 1. The likelihood has many local
+        optima in it: give a good value.
+    ard : bool
+        Whether every active input has its own period.
+    columns, fixed
+        As for `RBF`.
+
+    References
+    ----------
+    Wilson and Adams 2013, Gaussian process kernels for pattern discovery and extrapolation, arXiv:1302.4245.
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"variance": False, "period": True}
+    has_spectrum: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        variance: ParameterLike = None,
+        period: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+    ) -> None:
+        super().__init__({"variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed)
+
+    @property
+    def variance(self) -> Tensor | None:
+        """Variance, a single number; None if not settled."""
+        return self._values["variance"]
+
+    @property
+    def period(self) -> Tensor | None:
+        """Periods; None if not settled."""
+        return self._values["period"]
+
+    def angles(self, X: Tensor) -> Tensor:
+        """Return ``2 pi x / period``, shape (n, number of active inputs), float64: they can be many turns."""
+        return self.active(X.to(torch.float64)) * (2 * math.pi / self.value("period").to(X.device))
+
+    def block(self, X: Tensor, Z: Tensor) -> Tensor:
+        """Return the dense covariance; see `Kernel.block`."""
+        kernel = self.bind(X.shape[1])
+        left, right = kernel.angles(X), kernel.angles(Z)
+        product = torch.cos(left[:, None, 0] - right[None, :, 0])
+        for k in range(1, left.shape[1]):
+            product = product * torch.cos(left[:, None, k] - right[None, :, k])
+        return product.to(X.dtype) * kernel.value("variance", X)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Return the variance for every row."""
+        return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return random signs: the spectrum has one line for each choice of directions."""
+        n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
+        return {"sign": standard_normal(n_frequencies, n_active, generator=generator).sign()}
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index."""
+        return {"sign": numbers.normal(self.n_active).sign()}
+
+    def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return the square root of the variance, and the waves' phases."""
+        return self.value("variance", X).sqrt(), self.angles(X).to(X.dtype) @ draw["sign"].to(X).T

@@ -10,12 +10,12 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Composite, Product, Sum
 from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.periodic import Periodic
+from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.stationary import RBF, Matern, RationalQuadratic
 
 _COMPOSITES: dict[str, type[Composite]] = {"Sum": Sum, "Product": Product}
 _LEAVES: dict[str, type[Leaf]] = {
-    cls.__name__: cls for cls in (RBF, Matern, RationalQuadratic, Periodic, Linear, Constant, White)
+    cls.__name__: cls for cls in (RBF, Matern, RationalQuadratic, Periodic, Cosine, Linear, Constant, White)
 }
 
 

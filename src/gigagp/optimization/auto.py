@@ -109,9 +109,13 @@ class Auto:
         for size in self.subset_sizes:
             if size >= n // 2 and information is not None:
                 break
-            rows = torch.randperm(n, generator=generator)[:size].sort().values
+            rows = objective.draw(size, generator)
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
+            if information is None:
+                given = space.decode(vector)
+                started = subset.start(given)
+                vector = vector if started is given else space.encode(started)
             vector, information = self._score(subset, space, prior, vector, information, trace, generator)
             if trace.stopped:
                 break
@@ -122,14 +126,14 @@ class Auto:
         if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
             objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
-            rows = torch.randperm(n, generator=generator)[: self.middle_size].sort().values
+            rows = objective.draw(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")
-            middle = self._polish(
-                objective.thin(rows), space, prior, vector, information, trace, f"subset {self.middle_size}"
-            )
-            vector = space.encode(middle)
-            if trace.stopped:
-                return whole.decode(vector)
+            thin = objective.thin(rows)
+            if thin is not objective:  # where the rows make no difference to the cost of a gradient, it is
+                middle = self._polish(thin, space, prior, vector, information, trace, f"subset {self.middle_size}")
+                vector = space.encode(middle)
+                if trace.stopped:
+                    return whole.decode(vector)
         return self._polish(objective, whole, prior, vector, information, trace, "all rows")
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
@@ -141,7 +145,7 @@ class Auto:
         thins = n >= 2 * size or not objective.deterministic
         # Where the likelihood is a good start, a bound on fewer rows led away from it (protein, kin40k).
         if size and thins and not objective.follows_likelihood:
-            rows = torch.randperm(n, generator=generator)[:size].sort().values
+            rows = objective.draw(size, generator)
             thin = objective.thin(rows)
             found = self.bound_polish.run(thin, model.take_rows(rows), trace, generator, stage=f"subset {thin.n_rows}")
             learned = {name: found.parameters()[name] for name in model.learned_names()}

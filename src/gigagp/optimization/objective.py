@@ -86,6 +86,10 @@ class Objective(Protocol):
         """Return value and gradient where `start`, or the optimizer since, has put the model."""
         ...
 
+    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Return the indices of random rows, sorted: those that `subset` and `thin` can be asked for."""
+        ...
+
     def subset(self, rows: torch.Tensor) -> FisherObjective:
         """Return the exact objective on a subset of the rows."""
         ...

@@ -1,4 +1,4 @@
-"""Ascent whose steps and state touch only what was sampled: for objectives with more numbers than a step may look at."""
+"""Ascent whose steps touch only what was sampled: for objectives with more numbers than a step may look at."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, warn
 from gigagp.model import Model
 from gigagp.optimization.history import Step, natural_values
+from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace, in_range
 
@@ -44,13 +45,8 @@ class SampledEvaluation:
 
 
 @runtime_checkable
-class SampledObjective(Protocol):
+class SampledObjective(Objective, Protocol):
     """What sparse ascent asks for beside `gigagp.optimization.Objective`."""
-
-    @property
-    def n_observations(self) -> int:
-        """Rows times targets."""
-        ...
 
     def begin(self, model: Model) -> Model:
         """Make the parameter arrays at their start; return the model in which only what can be learned is left free."""
@@ -108,10 +104,10 @@ class SparseAscent:
             msg = f"steps of {owner} must be an int of at least 1; got {self.steps!r}."
             raise InvalidInputError(msg)
         if not 0 < self.final_share <= 1:
-            msg = f"final_share of {owner} must be a share of learning_rate, above 0 and at most 1; got {self.final_share!r}."
+            msg = f"final_share of {owner} must be a share, above 0 and at most 1; got {self.final_share!r}."
             raise InvalidInputError(msg)
         if not 0 <= self.hyper_learning_rate < 1:
-            msg = f"hyper_learning_rate of {owner} must be 0 or a small positive number; got {self.hyper_learning_rate!r}."
+            msg = f"hyper_learning_rate of {owner} must be at least 0 and below 1; got {self.hyper_learning_rate!r}."
             raise InvalidInputError(msg)
         if not 0 <= self.hyper_start <= 1:
             msg = f"hyper_start of {owner} must be a share of the steps, from 0 to 1; got {self.hyper_start!r}."
@@ -139,8 +135,8 @@ class SparseAscent:
         """
         if not isinstance(objective, SampledObjective):
             msg = (
-                f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine; use "
-                '"auto", Adam or LBFGS with this inference.'
+                f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine"
+                '; use "auto", Adam or LBFGS with this inference.'
             )
             raise InvalidInputError(msg)
         return _Run(self, objective, model, trace).go()
@@ -148,10 +144,10 @@ class SparseAscent:
 
 @dataclass(frozen=True)
 class SparseAdaGrad(SparseAscent):
-    """AdaGrad that touches only what a step sampled (Duchi, Hazan and Singer 2011); the optimizer of Evans and Nair 2020.
+    """AdaGrad that touches only what a step sampled (Duchi, Hazan and Singer 2011), as Evans and Nair 2020 have it.
 
-    Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that is
-    not sampled costs nothing, so neither a step nor its state depends on how many there are.
+    Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that
+    is not sampled costs nothing, so neither a step nor its state depends on how many there are.
 
     When to use: to do as the paper does. `SparseAdam` gets further in the same number of steps.
 
@@ -190,10 +186,10 @@ class SparseAdaGrad(SparseAscent):
 
 @dataclass(frozen=True)
 class SparseAdam(SparseAscent):
-    """Adam that touches only what a step sampled: averages of an entry's gradients and of their squares, when it is drawn.
+    """Adam that touches only what a step sampled: an entry's averages move when it is drawn.
 
-    AdaGrad never forgets the large gradients of its first steps, which overshoot where many functions move together, and is
-    slow from then on. The averages here forget them. As long as a step knows nothing of the scale, it is short.
+    AdaGrad never forgets the large gradients of its first steps, which overshoot where many functions move together,
+    and is slow from then on. The averages here forget them. As long as a step knows nothing of the scale, it is short.
 
     When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
     another number of steps.
@@ -215,8 +211,8 @@ class SparseAdam(SparseAscent):
 
     References
     ----------
-    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, without the correction of the averages' starts: the warm-up is in
-    its place, and the averages of the squares start at the first square.
+    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, without the correction of the averages' starts: the warm-up is
+    in its place, and the averages of the squares start at the first square.
     """
 
     learning_rate: float = 0.05
@@ -250,7 +246,9 @@ class SparseAdam(SparseAscent):
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return zeros."""
-        return {f"{kind}.{name}": torch.zeros_like(value) for kind in ("first", "second") for name, value in arrays.items()}
+        return {
+            f"{kind}.{name}": torch.zeros_like(value) for kind in ("first", "second") for name, value in arrays.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -361,8 +359,8 @@ class _Run:
         pilots = torch.tensor(found, dtype=torch.float64)
         if not bool(torch.isfinite(pilots).all()):
             msg = (
-                "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a larger "
-                "noise_variance."
+                "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a "
+                "larger noise_variance."
             )
             raise NonFiniteError(msg)
         self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
@@ -398,8 +396,8 @@ class _Run:
         self.objective.settle(self.model)
         self.trace.stopped = True
         warn(
-            f"The fit stopped at step {self.step} of {self.settings.steps}: {cause}. The best state before it was kept. Use a "
-            f"smaller learning_rate of {type(self.settings).__name__} (now {self.settings.learning_rate:g}).",
+            f"The fit stopped at step {self.step} of {self.settings.steps}: {cause}. The best state before it was kept."
+            f" Use a smaller learning_rate of {type(self.settings).__name__} (now {self.settings.learning_rate:g}).",
             FitWarning,
         )
         return self.model

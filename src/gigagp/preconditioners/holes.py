@@ -14,10 +14,10 @@ class HolesPreconditioner(Preconditioner):
 
     Let ``mask`` be 1 where the torus has no rows (holes, and all of it around the grid) and 0 where it has the mean
     density. Then H is about ``P - density R' mask R / noise``, P being H for the same density everywhere. By the
-    Woodbury identity its inverse is ``P^-1 + P^-1 R' C^-1 R P^-1``, where C is a block of the inverse of ``I + density T
-    / noise`` and T the kernel on the torus. The inverse of that block is approximated by the block of the inverse,
-    ``mask (I + density T / noise) mask``: wrong only along the edges of the holes, positive definite always, and four
-    transforms.
+    Woodbury identity its inverse is ``P^-1 + P^-1 R' C^-1 R P^-1``, where C is a block of the inverse of
+    ``I + density T / noise`` and T the kernel on the torus. The inverse of that block is approximated by the block of
+    the inverse, ``mask (I + density T / noise) mask``: wrong only along the edges of the holes, positive definite
+    always, and four transforms.
 
     When to use: data with large holes, or solves to a tight tolerance. Its first ten to thirty steps are worse than
     those of the plain operator, then it converges much faster (m = 75 x 75, a fifth in holes, Matern-3/2, error of the

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import grid_golden as gold
 import pytest
 import torch
-from grid_golden import NOISE, TEST_POINTS, GoldenGrid
 
+import grid_golden as gold
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.grids import GridStatistics
 from gigagp.inference import Grid
@@ -16,6 +15,7 @@ from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.means import LinearMean, Mean, ZeroMean
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
+from grid_golden import NOISE, TEST_POINTS, GoldenGrid
 
 TIGHT = Grid(exact_nodes=0, tolerance=1e-9, final_tolerance=1e-9, n_samples=64, rank=13)
 

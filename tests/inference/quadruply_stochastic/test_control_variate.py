@@ -16,7 +16,7 @@ from gigagp.inference.quadruply_stochastic.estimators import RowSample, mean_ter
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.kernels import RBF
 from helpers import generator, points
-from inference.quadruply_stochastic.reference import pairs, samples
+from inference.quadruply_stochastic.reference import pairs
 
 M, SUPPORT = 5, 3
 P = torch.randn(SUPPORT, M, generator=generator(0), dtype=torch.float64)
@@ -65,7 +65,7 @@ def test_it_is_zero_in_the_mean_with_an_unbiased_gradient(offset, replacement):
 
 
 def test_controls_of_the_sparse_gradient():
-    """T8c and A7: without the scale the slope is 0.64 of the right one; the literal form is wrong in the noise alone."""
+    """T8c, A7: without the scale the slope is 0.64 of the right one; the literal form is wrong in the noise alone."""
     made = control()
     noise = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     whole = MEAN.clone().requires_grad_()

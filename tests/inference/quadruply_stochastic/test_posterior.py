@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -122,9 +124,7 @@ def test_augmented_variances_have_the_golden_numbers():
         "mean-field": QuadruplyStochastic(n_basis=2, basis="inducing", augment=True),
         "full": QuadruplyStochastic(n_basis=2, basis="inducing", augment=True, n_columns=2),
     }.items():
-        made, _ = exact_posterior(
-            settings, X=x, Y=x * 0, kernel=kernel, noise=0.1, root=name == "full"
-        )
+        made, _ = exact_posterior(settings, X=x, Y=x * 0, kernel=kernel, noise=0.1, root=name == "full")
         augmented = made.mean_and_variance(new)[1]
         torch.testing.assert_close(made.covariance(new).diagonal(), augmented)
         made.augment = False
@@ -140,12 +140,12 @@ def test_augmented_variances_have_the_golden_numbers():
 
 def test_predictions_are_made_in_blocks():
     table = TrainingTable(X, Y, ZeroMean(), 2**24)
-    objective = QuadruplyStochastic(n_basis=50_000).objective(table, generator(0))
+    objective = QuadruplyStochastic(n_basis=50_000, basis_batch=500).objective(table, generator(0))
     model = objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
     posterior = posterior_module.QuadruplyStochasticPosterior.of(objective, model)
     with largest_tensor() as spy:
         posterior.mean_and_variance(NEW)
-    assert spy.elements <= max(2**24 // 64, 100_000)  # reading the arrays of all weights is no copy of them
+    assert spy.elements <= 2**24 // 64 + 64
 
 
 # The estimator ------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def table_of(n=300, seed=0):
     return x, np.sin(4 * x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=n)
 
 
-QUICK = optimization.SparseAdaGrad(steps=400)
+QUICK = optimization.SparseAdam(steps=300)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,11 @@ def test_the_regressor_fits_predicts_and_comes_back_from_a_file(settings, tmp_pa
     assert loaded.log_marginal_likelihood() == gp.log_marginal_likelihood()
 
 
-def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_kept():
+def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_kept(monkeypatch):
     x, y = table_of(120)
+    monkeypatch.setattr(
+        "gigagp.inference.quadruply_stochastic.objective.SparseAdam", lambda **given: replace(QUICK, **given)
+    )
     settings = QuadruplyStochastic(n_basis=60)
     gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, None, noise_variance=0.02).fit(x, y)
     assert gp.kernel_ == RBF([0.5, 1.0], 1.0).bind(2)
@@ -198,7 +201,8 @@ def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_ke
 
 
 def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
-    x, y = table_of(400)
+    x = table_of(400)[0]
+    y = np.sin(4 * x[:, 0]) + np.cos(5 * x[:, 1]) + 0.3 * np.random.default_rng(1).normal(size=400)
     monkeypatch.setattr(
         "gigagp.inference.quadruply_stochastic.objective.QuadruplyStochasticObjective.own_optimizer", lambda self: QUICK
     )
@@ -206,7 +210,7 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     stages = gp.history_.to_dict()["stage"]
     assert stages[0].startswith("subset")
     assert stages[-1] == "sparse"
-    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
+    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.4
 
 
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
@@ -214,7 +218,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
     x, y = table_of(100)
     settings = QuadruplyStochastic(n_basis=60, basis_batch=10, row_batch=30, n_columns=2, n_support=10)
-    optimizer = optimization.SparseAdaGrad(steps=100, hyper_learning_rate=0.01)
+    optimizer = optimization.SparseAdam(steps=100, hyper_learning_rate=0.01)
 
     def fit(**arguments):
         return GPRegressor(RBF([0.5, 1.0], 1.0), settings, optimizer, noise_variance=0.1).fit(x, y, **arguments)
@@ -260,7 +264,7 @@ def test_relevance_vectors():
     gp = GPRegressor(
         RBF([1.5], 1.0),
         RelevanceVectorMachine(n_basis=200, n_columns=10, row_batch=200),
-        optimization.SparseAdaGrad(0.1, steps=2000, final_share=0.2),
+        optimization.SparseAdam(0.02, steps=1500, final_share=0.1),
         noise_variance=0.01,
         mean="zero",
         standardize=False,
@@ -273,7 +277,7 @@ def test_relevance_vectors():
     index = gp.posterior_._kept()
     balance = weights.log_precision[index].exp() * (weights.mean[index, 0].square() + variance[index])
     assert float((balance - 1).abs().max()) < 1e-6
-    with pytest.raises(InvalidInputError, match="relevance_vectors are those of inference.RelevanceVectorMachine"):
+    with pytest.raises(InvalidInputError, match=r"relevance_vectors are those of inference\.RelevanceVectorMachine"):
         _ = exact_posterior(QuadruplyStochastic(n_basis=24), root=False)[0].relevance_vectors
 
 

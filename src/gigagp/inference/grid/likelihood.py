@@ -133,7 +133,9 @@ class GridLikelihood:
         Exact, from the sums of ``W'W`` along its diagonals: the mean of ``w'K_G w`` is the trace of ``K_G W'W / n``.
         """
         grid = self.statistics.grid
-        offsets = torch.tensor(half_offsets(grid), dtype=torch.float64) * torch.tensor(grid.spacing, dtype=torch.float64)
+        offsets = torch.tensor(half_offsets(grid), dtype=torch.float64) * torch.tensor(
+            grid.spacing, dtype=torch.float64
+        )
         with torch.no_grad():
             covariances = kernel.kernel.block(offsets, torch.zeros(1, grid.n_inputs, dtype=torch.float64))[:, 0]
         double = torch.full_like(covariances, 2.0)

@@ -13,9 +13,11 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.grids.arguments import checked_bounds, node_bytes
+from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Kernel, Matern, Periodic
@@ -85,28 +87,14 @@ class GridObjective(TableObjective):
         """Return the likelihood on the grid; the first call chooses the grid and passes over the rows."""
         if self._likelihood is None:
             if self._choice.grid is None:
-                self._choice.grid = self._choose(model.kernel)
+                choice = self._choice
+                bounds = choice.lower.tolist(), choice.upper.tolist()
+                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model.kernel)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             most = max(self.settings.n_probes, self.settings.n_samples)
             statistics = GridStatistics.from_rows(self._choice.grid, X, Y, most, self.settings.seed, self.table.budget)
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
-
-    def _choose(self, kernel: Kernel) -> RegularGrid:
-        lower, upper = self._choice.lower.tolist(), self._choice.upper.tolist()
-        settings, d = self.settings, len(lower)
-        if settings.size != "auto":
-            size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
-            if not isinstance(size, int) and len(size) != d:
-                msg = f"size of Grid must have {d} numbers, one an input; got {size!r}."
-                raise InvalidInputError(msg)
-            return RegularGrid.around(lower, upper, size, settings.interpolation)
-        nodes = max(_MOST_NODES_PER_ROW * self._choice.n_rows, _FEWEST_NODES)
-        budget = int(min(self.table.budget * _SHARE, nodes * node_bytes(d, settings.interpolation)))
-        cells = cell_lengths(kernel, d)
-        extents = [b - a for a, b in zip(lower, upper, strict=True)]
-        cells = [min(cell, extent) for cell, extent in zip(cells, extents, strict=True)]
-        return RegularGrid.automatic(lower, upper, cells, budget, settings.interpolation, nodes_per_lengthscale=1.0)
 
     def start(self, model: Model) -> Model:
         """Return the model with the noise raised by the mean interpolation gap, once a fit.
@@ -129,9 +117,14 @@ class GridObjective(TableObjective):
         """Estimate the log marginal likelihood."""
         return self.likelihood(model).value(model, n_probes, torch.Generator().manual_seed(seed))
 
+    def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
+        """Return the exact likelihood of these rows and of neighbourhoods of a few of them: random rows of a long
+        record or a large map lie too far apart to show the short scale."""
+        return super().subset(rows) if 2 * len(rows) > self.n_rows else composite(self.table, rows)
+
     def thin(self, rows: Tensor) -> GridObjective:
-        """Return the same on a subset of the rows, on the same grid."""
-        return GridObjective(self.settings, self.table.take_rows(rows), self._generator, self._choice)
+        """Return this objective: fewer rows would not make its gradients cheaper."""
+        return self
 
     def current_posterior(self) -> GridPosterior | None:
         """Return None: the posterior takes a solve of its own, to a tighter tolerance."""
@@ -167,6 +160,39 @@ class GridObjective(TableObjective):
         likelihood = self.likelihood(model)
         self._generator.set_state(tensors["grid.generator"])
         likelihood.resume(tensors.get("grid.initial"), header["torus"])
+
+
+def choose_grid(
+    settings: Grid, lower: list[float], upper: list[float], n_rows: int | None, budget: int, kernel: Kernel
+) -> RegularGrid:
+    """Return the grid over data between two corners: of the given size, or as fine as the kernel asks for.
+
+    Parameters
+    ----------
+    settings : Grid
+    lower, upper : list of float
+        Smallest and largest inputs.
+    n_rows : int or None
+        With ``size="auto"`` a few nodes a row are enough; None: not known.
+    budget : int
+        Bytes; statistics take a share of them.
+    kernel : Kernel
+        With ``size="auto"``: its lengthscales, in the units of the corners.
+    """
+    d = len(lower)
+    if settings.size != "auto":
+        size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
+        if not isinstance(size, int) and len(size) != d:
+            msg = f"size of Grid must have {d} numbers, one an input; got {size!r}."
+            raise InvalidInputError(msg)
+        return RegularGrid.around(lower, upper, size, settings.interpolation)
+    limit = int(budget * _SHARE)
+    if n_rows is not None:
+        nodes = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
+        limit = min(limit, nodes * node_bytes(d, settings.interpolation))
+    extents = [b - a for a, b in zip(lower, upper, strict=True)]
+    cells = [min(cell, extent) for cell, extent in zip(cell_lengths(kernel, d), extents, strict=True)]
+    return RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
 
 
 def cell_lengths(kernel: Kernel, n_inputs: int) -> list[float]:

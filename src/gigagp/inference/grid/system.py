@@ -20,7 +20,7 @@ from gigagp.grids import GridStatistics
 from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, Starts, WhitenedOperator
 from gigagp.preconditioners.holes import HolesPreconditioner
-from gigagp.solvers import ConjugateGradients, Solution, Start
+from gigagp.solvers import ConjugateGradients, Solution
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class IterativeGridSystem(GridSystem):
         if kernel.root_error <= self.ROOT_ERROR * noise:
             choice = self.settings.preconditioner
             self.whitened = WhitenedOperator(kernel, self.gram, noise, 0.0 if choice == "none" else None)
-            if choice == "holes" or (choice == "auto" and occupancy(self.whitened) < LEAST_OCCUPANCY):
+            if choice == "holes" or (choice == "auto" and has_holes(self.whitened)):
                 self._holes = HolesPreconditioner(self.whitened)
 
     def describe(self) -> str:
@@ -308,10 +308,13 @@ class IterativeGridSystem(GridSystem):
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
         """Estimate by stochastic Lanczos quadrature.
 
-        In white coordinates with probes of their own; with ``K_G`` itself from the statistics' probes ``W'z``.
+        In white coordinates with probes of their own, where the circulant is a good preconditioner; else with ``K_G``
+        itself from the statistics' probes ``W'z`` (holes leave small eigenvalues, which quadrature needs many steps
+        for).
         """
         n = self.statistics.n_rows
-        if self.whitened is not None:
+        has_probes = self.statistics.probes.shape[1] > 1
+        if self.whitened is not None and not (self._holes is not None and has_probes):
             operator = self.whitened
             starts = operator.torus.white_noise(n_probes, generator)
             own = log_determinant(operator, None, starts=starts, max_steps=self.settings.max_iterations)
@@ -321,16 +324,18 @@ class IterativeGridSystem(GridSystem):
         return factorised_log_determinant(self.kernel, self.statistics, self.noise)
 
 
-#: Share of the nodes inside of the margins that have rows near, below which data count as having holes.
+#: Share of the nodes inside of the margins that have rows near, below which data count as having holes ...
 LEAST_OCCUPANCY = 0.9
+#: ... and share of the torus: where a long lengthscale asks for a wide one, what lies around the grid is a hole too.
+LEAST_SHARE = 0.12
 
 
-def occupancy(operator: WhitenedOperator) -> float:
-    """Return the share of nodes inside of the margins that have at least a twentieth of the mean density of rows."""
+def has_holes(operator: WhitenedOperator) -> bool:
+    """Whether so many nodes have no rows near that the circulant preconditioner alone is slow."""
     grid = operator.kernel.grid
-    density = operator.gram.row_sums().reshape(grid.shape)
-    inside = density[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)]
-    return float((inside > 0.05 * operator.density).double().mean())
+    near = (operator.gram.row_sums() > 0.05 * operator.density).reshape(grid.shape).double()
+    inside = near[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)]
+    return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * operator.torus.size
 
 
 def factorised_log_determinant(kernel: GridKernel, statistics: GridStatistics, noise: float) -> Estimate:

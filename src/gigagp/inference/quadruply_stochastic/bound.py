@@ -1,19 +1,19 @@
 """Lower bounds of an expected log-likelihood from sampled basis functions (Evans and Nair 2020, Theorem 3).
 
 With weights ``w ~ N(mu, C C')`` the latent value at a row is ``N(phi mu, phi C C' phi')``. Its mean is estimated from
-sampled functions, and so is its spread; since log g is concave, an argument that is *linear* in what is sampled makes the
-expectation a lower bound (Jensen). The paper multiplies the standard normal variable by an estimate of the variance where
-its root is meant (eq. 5 and Theorem 3); the three readings:
+sampled functions, and so is its spread; since log g is concave, an argument that is *linear* in what is sampled makes
+the expectation a lower bound (Jensen). The paper multiplies the standard normal variable by an estimate of the variance
+where its root is meant (eq. 5 and Theorem 3); the three readings:
 
 ``"sqrt"``
-    The root of an unbiased, non-negative estimate of the variance. Next to no error of its own at any number of functions,
-    none for a Gaussian; but no bound for sure: ``v -> E log g(a + z sqrt(v))`` can be convex.
+    The root of an unbiased, non-negative estimate of the variance. Next to no error of its own at any number of
+    functions, none for a Gaussian; but no bound for sure: ``v -> E log g(a + z sqrt(v))`` can be convex.
 ``"linear"``
     The norm of an unbiased estimate of the vector ``C' phi``. The latent value is then linear in the sample, so this is
     a bound for certain. It inflates the spread by the root of functions over sampled functions.
 ``"as_printed"``
-    The estimate of the variance itself in the place of the root, to reproduce the paper. A bound of the printed right-hand
-    side, not of the likelihood.
+    The estimate of the variance itself in the place of the root, to reproduce the paper. A bound of the printed
+    right-hand side, not of the likelihood.
 """
 
 from __future__ import annotations
@@ -93,5 +93,5 @@ def expected_log_likelihood(
 def divergence(
     mean_part: Tensor, root_part: Tensor, log_determinant: Tensor, log_precision: Tensor, n_basis: int
 ) -> Tensor:
-    """Return the divergence of the weights from their prior, ``[mu'S mu + tr(S Sigma) - log|Sigma| - log|S| - m] / 2``."""
+    """Return the divergence from the prior, ``[mu'S mu + tr(S Sigma) - log|Sigma| - log|S| - m] / 2``."""
     return 0.5 * (mean_part + root_part - log_determinant - log_precision - n_basis)

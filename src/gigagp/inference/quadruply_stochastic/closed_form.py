@@ -1,7 +1,7 @@
 """What the estimators estimate, by dense algebra: for small models, and for tests.
 
-All in float64, O(n m^2 + m^3). Symbols of Evans and Nair 2020: ``y ~ N(Phi w, noise I)``, ``w ~ N(0, S^-1)``, variational
-posterior ``N(mu, C C')`` with a lower triangular root C.
+All in float64, O(n m^2 + m^3). Symbols of Evans and Nair 2020: ``y ~ N(Phi w, noise I)``, ``w ~ N(0, S^-1)``,
+variational posterior ``N(mu, C C')`` with a lower triangular root C.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def bound_terms(Phi: Tensor, S: Tensor, y: Tensor, noise: float, mean: Tensor, r
 
 
 def exact_weights(Phi: Tensor, S: Tensor, y: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Return mean and root of the exact posterior of the weights: ``P^-1 Phi' y`` and ``noise P^-1``, P = Phi'Phi + noise S."""
+    """Return mean ``P^-1 Phi' y`` and root of ``noise P^-1``, the exact posterior's; ``P = Phi' Phi + noise S``."""
     precision = cholesky(Phi.T @ Phi / noise + S)
     mean = torch.cholesky_solve((Phi.T @ y / noise)[:, None], precision)[:, 0]
     return mean, cholesky(torch.cholesky_inverse(precision))

@@ -1,8 +1,8 @@
 """Control variates whose expectation is known at all times, at a cost that knows nothing of rows and functions.
 
 The product of two sampled sums at a few fixed *support rows* is correlated with the same product at all rows, and its
-expectation is the square of the full sum there, which a running vector holds (Evans and Nair 2020, eq. 3, Prop. 3, F.1 to
-F.3). Subtracting the product and adding the expectation changes no mean and removes variance.
+expectation is the square of the full sum there, which a running vector holds (Evans and Nair 2020, eq. 3, Prop. 3, F.1
+to F.3). Subtracting the product and adding the expectation changes no mean and removes variance.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class QuadraticControl:
     Parameters
     ----------
     features : callable
-        From an index set to P at these functions, shape (support, w). The functions have to stay as they are: at changing
-        hyperparameters they are those of the start (F.3).
+        From an index set to P at these functions, shape (support, w). The functions have to stay as they are: at
+        changing hyperparameters they are those of the start (F.3).
     offset : Tensor of shape (support, q)
-        r: zeros give eq. 3. The targets of the support rows make u a residual; then the control follows the whole term of
-        the mean and not its quadratic part alone, whose noise nearly cancels against that of the other part in a good
-        fit.
+        r: zeros give eq. 3. The targets of the support rows make u a residual; then the control follows the whole term
+        of the mean and not its quadratic part alone, whose noise nearly cancels against that of the other part in a
+        good fit.
     """
 
     def __init__(self, features: Callable[[Tensor], Tensor], offset: Tensor) -> None:
@@ -61,15 +61,16 @@ class QuadraticControl:
         """
         first, second = both_products(features, vectors, sample)
         sampled = weights @ ((first - self.offset) * (second - self.offset))
-        # F.1: the value is that of all of v; the slope in the touched part is scaled so that its mean is the whole slope's.
-        # The scale is on the running vector alone: around the whole term it would scale the slope in the noise as well.
+        # F.1: the value is that of all of v; the slope in the touched part is scaled so that its mean is the whole
+        # slope's. The scale is on the running vector alone: around the whole term it would scale the slope in the noise
+        # as well.
         step = features @ (sample.linear[:, None] * (vectors - vectors.detach())).to(features)
         exact = weights @ ((self.running - self.offset).to(step) + step).square()
         return exact - sampled
 
 
 class LinearControl:
-    """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` whose b is known: the targets' part, ``b = Phi' N^-1 y`` (F2c).
+    """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` of known b: the targets' part, ``b = Phi' N^-1 y`` (F2c).
 
     Parameters
     ----------
@@ -98,8 +99,9 @@ class LinearControl:
 class Coefficient:
     """The best multiple of a control, ``-Cov(estimate, control) / Var(control)``, learned from the steps before.
 
-    A multiple that is chosen by earlier draws leaves the mean as it is. A control for a short lengthscale, or of low rank,
-    adds variance with the multiple 1 (up to 200-fold); with the fitted one it cannot, but for the error of the fit.
+    A multiple that is chosen by earlier draws leaves the mean as it is. A control for a short lengthscale, or of low
+    rank, adds variance with the multiple 1 (up to 200-fold); with the fitted one it cannot, but for the error of the
+    fit.
 
     Attributes
     ----------
@@ -126,7 +128,7 @@ class Coefficient:
 
     @property
     def removed(self) -> float:
-        """The share of the estimate's variance that the control removes at its multiple, as far as is known; 0 at first."""
+        """The share of the estimate's variance that the control removes at its multiple; 0 at first."""
         if self.steps < self.warm_up or self.control_variance <= 0 or self.variance <= 0:
             return 0.0
         left = self.variance + 2 * self.value * self.covariance + self.value**2 * self.control_variance

@@ -1,8 +1,8 @@
 """Unbiased estimators of the evidence lower bound of a Gaussian likelihood (Evans and Nair 2020, arXiv:2006.03015).
 
-The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below is one of the three terms on sampled rows and
-sampled basis functions: with all rows, and weights that are all one, it is that term itself. Rows are sampled once; the two
-sets of weights of a `BasisSample`, and the weights of columns, are the three samples of basis functions.
+The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below is one of the three terms on sampled rows
+and sampled basis functions: with all rows, and weights that are all one, it is that term itself. Rows are sampled once;
+the two sets of weights of a `BasisSample`, and the weights of columns, are the three samples of basis functions.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def mean_term(rows: RowSample, mean: Tensor, sample: BasisSample, prior: Prior, 
     sample : BasisSample
     prior : Tensor of shape (w,) or callable
     symmetric : bool
-        False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with the
-        squares of the targets it makes a product of two independent residuals.
+        False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
+        the squares of the targets it makes a product of two independent residuals.
     """
     first, second = both_products(rows.features, mean, sample)
     linear = 0.5 * (first + second) if symmetric else first

@@ -78,7 +78,8 @@ class QuadruplyStochasticObjective(TableObjective):
         require_weights(settings, table)
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self.row_batch = min(settings.row_batch, table.n_rows)
-        # The trend is the plain least-squares one; what a better one would add is a smooth function, which the basis has.
+        # The trend is the plain least-squares one; what a better one would add is a smooth function, which the basis
+        # has.
         products = table.basis.double().T
         measured = table.Y.double() if likelihood.has_noise else torch.zeros_like(table.Y, dtype=torch.float64)
         self.trend = trend_from_products(products @ products.T, products @ measured)
@@ -209,11 +210,8 @@ class QuadruplyStochasticObjective(TableObjective):
         at_rows = RowSample(features, self.targets[rows], self.noise(model, rows, X), factor)
         headed = sample.with_head()
         root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
-        log_precision = touched.get(LOG_PRECISION)
-        if log_precision is not None:
-            diagonal = log_precision.exp()
-        else:
-            diagonal = self.basis.prior_diagonal(sample.index).to(X)
+        learned = touched.get(LOG_PRECISION)
+        diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
         if isinstance(self.likelihood, Gaussian):
             return self._gaussian(model, at_rows, sample, headed, touched[MEAN], touched[LOG_SCALE], root, diagonal)
         return self._general(at_rows, sample, headed, touched, root, diagonal)
@@ -288,8 +286,8 @@ class QuadruplyStochasticObjective(TableObjective):
     def _move_precisions(self, index: Tensor) -> None:
         """Put the touched precisions where the bound is highest: ``1 / E w^2`` (Tipping 2001, eq. 16 as an EM step).
 
-        The other terms of the bound do not have them, so this is exact and needs no learning rate. It also shrinks weights
-        that the data do not need much faster than ascent would.
+        The other terms of the bound do not have them, so this is exact and needs no learning rate. It also shrinks
+        weights that the data do not need much faster than ascent would.
         """
         weights = self.weights
         assert weights.log_precision is not None

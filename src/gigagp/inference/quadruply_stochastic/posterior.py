@@ -48,8 +48,16 @@ class QuadruplyStochasticPosterior(Posterior):
     likelihood : Likelihood
     X : Tensor of shape (n, d)
         Training rows where the variance is augmented, and otherwise none of them: (0, d).
-    settings : dict
-        ``n_rows``, ``augment``, ``threshold`` (None: all functions count), ``budget``.
+    n_rows : int
+        Rows that it was fitted to.
+    budget : int
+        Bytes.
+    augment : bool
+        Whether the variance is augmented (Proposition 4).
+    threshold : float or None
+        Precision above which a function is left out; None: all count.
+    variance_removed : dict of str to float
+        What each control variate removed.
     """
 
     kind = "quadruply stochastic"

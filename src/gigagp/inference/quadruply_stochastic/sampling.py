@@ -35,7 +35,8 @@ def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement
         return torch.arange(n)
     if 4 * size >= n:
         return torch.randperm(n, generator=generator)[:size].sort().values
-    # Of independent draws, the set of different values is uniform among the sets of its size. So is a random subset of it.
+    # Of independent draws, the set of different values is uniform among the sets of its size. So is a random subset of
+    # it.
     found = torch.randint(n, (size + size // 4 + 8,), generator=generator).unique()
     while len(found) < size:
         found = torch.cat([found, torch.randint(n, (size,), generator=generator)]).unique()
@@ -48,10 +49,10 @@ def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement
 class BasisSample:
     """The sampled basis functions of one step, with the weights by which they stand for all of them.
 
-    The estimators see two samples i and j of the basis as weights ``left`` and ``right`` on their union: numbers, independent
-    of each other, that are one in the mean for every function there is (Evans and Nair 2020, Theorem 1, with
-    ``m / size`` times the number of times that a function was drawn). A sum over all functions becomes a weighted sum over
-    the union; a product of two sums needs both sets of weights.
+    The estimators see two samples i and j of the basis as weights ``left`` and ``right`` on their union: numbers,
+    independent of each other, that are one in the mean for every function there is (Evans and Nair 2020, Theorem 1,
+    with ``m / size`` times the number of times that a function was drawn). A sum over all functions becomes a weighted
+    sum over the union; a product of two sums needs both sets of weights.
 
     Attributes
     ----------
@@ -104,7 +105,7 @@ class BasisSample:
             count = torch.zeros(len(union), dtype=dtype, device=left.device)
             count.index_add_(0, place[start : start + len(index)], torch.ones_like(index, dtype=dtype))
             weights.append(count * (n_basis / len(index)))
-        return cls(union, *weights, n_head)
+        return cls(union, weights[0], weights[1], n_head)
 
     @classmethod
     def draw(

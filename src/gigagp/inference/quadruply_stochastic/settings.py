@@ -34,31 +34,31 @@ class QuadruplyStochastic:
     """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
 
     The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
-    ``N(mu, C C')`` of them is learned by ascent of the evidence lower bound, estimated without bias from one sample of the
-    rows and three of the basis functions (rows, and both factors and the column of ``c_r' Phi' Phi c_r``). Features are
-    made again from a seed, so memory is a few numbers a basis function.
+    ``N(mu, C C')`` of them is learned by ascent of the evidence lower bound, estimated without bias from one sample of
+    the rows and three of the basis functions (rows, and both factors and the column of ``c_r' Phi' Phi c_r``). Features
+    are made again from a seed, so memory is a few numbers a basis function.
 
     When to use: many rows of a function that needs many basis functions, where solves with all rows are too slow or too
-    large. The mean converges to the exact one of the basis, slowly where the noise is small. The variance is that of independent
-    weights unless ``n_columns`` is raised: too large where many functions together are known well. Up to some 50,000 rows
-    `Iterative` is nearer to the exact process, and mostly faster.
+    large. The mean converges to the exact one of the basis, slowly where the noise is small. The variance is that of
+    independent weights unless ``n_columns`` is raised: too large where many functions together are known well. Up to
+    some 50,000 rows `Iterative` is nearer to the exact process, and mostly faster.
 
     Parameters
     ----------
     n_basis : int, default 20000
         Basis functions, m; at most so many.
     basis : {"fourier", "inducing", "grid"}, default "fourier"
-        Random Fourier features of the kernel; covariances with n_basis of the training rows (all rows, where there are no
-        more: the predictive mean is then the exact Gaussian process's); or the leading eigenfunctions of a separable
-        kernel on a grid. See `gigagp.bases`. The kernel's hyperparameters are learned along with the weights for the first
-        only: the others keep what the optimizer has started with.
+        Random Fourier features of the kernel; covariances with n_basis of the training rows (all rows, where there are
+        no more: the predictive mean is then the exact Gaussian process's); or the leading eigenfunctions of a separable
+        kernel on a grid. See `gigagp.bases`. The kernel's hyperparameters are learned along with the weights for the
+        first only: the others keep what the optimizer has started with.
     row_batch : int, default 128
         Rows of a step; all of a smaller table.
     basis_batch : int or None, default None
-        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000 or all. Of the two batches this one
-        should be the larger: what a sample of the functions leaves out of the fit is one error, the same function for all
-        rows of the step, so that more rows do not average it; its variance is the squared norm of the weights over
-        ``basis_batch``, whatever the number of functions.
+        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000 or all. Of the two batches
+        this one should be the larger: what a sample of the functions leaves out of the fit is one error, the same
+        function for all rows of the step, so that more rows do not average it; its variance is the squared norm of the
+        weights over ``basis_batch``, whatever the number of functions.
     n_columns : int, default 0
         Dense columns of C, the first ones (a chevron); 0 is mean-field, n_basis a full factor (m^2 numbers).
     diagonal : {"learned", "closed_form"}, default "learned"
@@ -66,26 +66,27 @@ class QuadruplyStochastic:
         done: O(n m) once. The closed form is for a Gaussian likelihood.
     n_support : int, default 0
         Rows of the control variates, their rank; 0: none. They cost about as much a step as so many rows in the batch,
-        and remove variance that the sampling of the basis makes; `variance_removed` of the posterior's controls says how
-        much.
+        and remove variance that the sampling of the basis makes; `variance_removed` of the posterior's controls says
+        how much.
     control : {"residual", "quadratic"}, default "residual"
         What they follow: the residuals of the support rows, or the quadratic part alone (the paper's eq. 3).
     prior_control : bool, default False
-        Control variates for the prior term too, by Nystrom's approximation at the support rows; for ``basis="inducing"``.
+        Control variates for the prior term too, by Nystrom's approximation at the support rows; for
+        ``basis="inducing"``.
     bound : {"sqrt", "linear", "as_printed"}, default "sqrt"
-        For other than Gaussian likelihoods, how the spread of the latent value is estimated: next to without bias, or as
-        a certified lower bound that is loose with many functions, or with the paper's misprint.
+        For other than Gaussian likelihoods, how the spread of the latent value is estimated: next to without bias, or
+        as a certified lower bound that is loose with many functions, or with the paper's misprint.
     replacement : bool, default False
         Draw basis functions and rows with replacement.
     augment : bool, default False
-        Predict with one more basis function at each new point (the paper's Prop. 4), which takes the variance back to the
-        prior's far from the rows; for ``basis="inducing"``. It costs O(n) a point.
+        Predict with one more basis function at each new point (the paper's Prop. 4), which takes the variance back to
+        the prior's far from the rows; for ``basis="inducing"``. It costs O(n) a point.
     quadrature_nodes : int, default 101
 
     References
     ----------
-    Evans and Nair 2020, "Quadruply stochastic Gaussian processes", arXiv:2006.03015. The spread in its eq. 5 and Theorem 3
-    lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
+    Evans and Nair 2020, "Quadruply stochastic Gaussian processes", arXiv:2006.03015. The spread in its eq. 5 and
+    Theorem 3 lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
     """
 
     n_basis: int = 20_000
@@ -154,8 +155,9 @@ class QuadruplyStochastic:
         """Return one line for people."""
         root = f"{self.n_columns} dense columns" if self.n_columns else "mean-field"
         return (
-            f"quadruply stochastic (at most {self.n_basis:,} {self.basis} functions, {root}; a step: {self.row_batch:,} rows, "
-            f"2 x {self.sampled_functions:,} functions); its log marginal likelihood is a lower bound"
+            f"quadruply stochastic (at most {self.n_basis:,} {self.basis} functions, {root}; a step: "
+            f"{self.row_batch:,} rows, 2 x {self.sampled_functions:,} functions); its log marginal likelihood is a "
+            "lower bound"
         )
 
 
@@ -167,8 +169,8 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     without limit and their weights vanish; the rows of the others are the relevance vectors
     (``posterior_.relevance_vectors``).
 
-    When to use: where a small, readable model is wanted; predictions cost the relevance vectors alone. Its variances are
-    small far from all of them.
+    When to use: where a small, readable model is wanted; predictions cost the relevance vectors alone. Its variances
+    are small far from all of them.
 
     Parameters
     ----------

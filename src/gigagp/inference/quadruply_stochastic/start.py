@@ -18,7 +18,8 @@ from gigagp.model import Model
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
-#: Rows that the start of the diagonal looks at, and the entries beyond which they become fewer, but not fewer than these.
+#: Rows that the start of the diagonal looks at, and the entries beyond which they become fewer, but not fewer than
+#: these.
 _START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
 #: Functions that are looked at together where all of them are.
 WIDTH = 4096

@@ -92,9 +92,9 @@ class Torus:
         """Return the distance in nodes that each step along an axis of the torus stands for, shape (length,).
 
         On the grid it is the distance. Beyond, where the values do not matter but the positivity of the spectrum does,
-        it levels off smoothly: a covariance that is still falling half way round would have a kink there. With a
-        torus of 2.5 instead of 2 times the grid this took the negative part of Matern-3/2's spectrum from 1e-4 of
-        the variance to zero, at a lengthscale of 0.3 of the grid.
+        it levels off smoothly: a covariance that is still falling half way round would have a kink there. On a
+        torus of 2.5 times the grid this takes the negative part of Matern-3/2's spectrum, at a lengthscale of 0.3 of
+        the grid, from 6e-5 of the variance to zero (one input), or from 3e-4 to 3e-8 (two).
         """
         count, length = self.shape[axis], self.lengths[axis]
         step = torch.arange(length, dtype=torch.float64)
