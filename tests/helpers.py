@@ -249,7 +249,7 @@ class FunctionObjective:
     def own_optimizer(self) -> None:
         return None
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+    def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
 
     def start(self, model: Model) -> Model:

@@ -8,6 +8,7 @@ import pytest
 import gigagp
 
 PUBLIC = {
+    "GPClassifier",
     "GPRegressor",
     "__version__",
     "actions",
@@ -16,6 +17,7 @@ PUBLIC = {
     "gradients",
     "inference",
     "kernels",
+    "likelihoods",
     "load",
     "means",
     "metrics",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from gigagp.errors import InvalidInputError
 from gigagp.inference import (
     ComputationAware,
@@ -12,6 +14,7 @@ from gigagp.inference import (
     RandomFeatures,
     SparseVariational,
 )
+from gigagp.inference.streaming import StreamingInference
 from gigagp.likelihoods import Gaussian, Likelihood
 
 #: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
@@ -64,4 +67,24 @@ def resolve_inference(
     if isinstance(inference, Inference):
         return inference
     msg = f'inference of GPRegressor must be "auto" or one of gigagp.inference; got {inference!r}.'
+    raise InvalidInputError(msg)
+
+
+def resolve_streaming(inference: object, likelihood: Likelihood) -> StreamingInference:
+    """Return the inference object of `GPRegressor.fit_table`: ``"auto"`` is a grid.
+
+    Raises
+    ------
+    InvalidInputError
+        If it cannot work on rows that are not held, or is not one for the likelihood.
+    """
+    chosen = Grid() if inference == "auto" and isinstance(likelihood, Gaussian) else inference
+    chosen = resolve_inference(chosen, 0, 8, 0, likelihood)
+    if isinstance(chosen, StreamingInference):
+        return chosen
+    names = ", ".join(f"inference.{kind.__name__}" for kind in get_args(Inference) if hasattr(kind, "stream"))
+    msg = (
+        f"fit_table of GPRegressor works with {names}, which do not need to hold the rows; inference."
+        f"{type(chosen).__name__} does. Load the table and use fit, or use the other inference."
+    )
     raise InvalidInputError(msg)

@@ -30,6 +30,7 @@ from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
 from gigagp.random import RandomState, generator_from, spawn
 from gigagp.scaling import Scaling
+from gigagp.streamed_fit import StreamedFitting
 from gigagp.validation import validation_scorer
 
 #: Start of the noise where none is given: a standard deviation of 0.3 of the target's.
@@ -51,7 +52,7 @@ class UncertaintyParts(NamedTuple):
     computational: np.ndarray
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian-process regression for a hundred to a few hundred thousand rows.
 
     Parameters
@@ -250,24 +251,31 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         log = None if checkpoint is None else self._open_checkpoint(checkpoint, objective, model)
         trace = Trace(history, meter, validate, log)
         with meter:
-            if optimizer is not None:
-                model = optimizer.run(objective, model, trace, spawn(generator))
-            meter.start(1, "posterior")
-            seed = spawn(generator)
-            try:
-                posterior = objective.posterior(model, seed)
-            except NotPositiveDefiniteError:
-                # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
-                if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
-                    raise
-                posterior = objective.posterior(trace.last_sound, seed)
-            meter.step()
+            posterior = self._infer(objective, model, optimizer, trace, generator)
         if log is not None:
             log.remove()
         self._one_target = y.ndim == 1
         self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
         self._adopt(posterior, scaling)
         return self
+
+    def _infer(
+        self, objective: TableObjective, model: Model, optimizer: Any, trace: Trace, generator: torch.Generator
+    ) -> Posterior:
+        """Return the posterior at the hyperparameters that the optimizer finds."""
+        if optimizer is not None:
+            model = optimizer.run(objective, model, trace, spawn(generator))
+        trace.meter.start(1, "posterior")
+        seed = spawn(generator)
+        try:
+            posterior = objective.posterior(model, seed)
+        except NotPositiveDefiniteError:
+            # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
+            if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
+                raise
+            posterior = objective.posterior(trace.last_sound, seed)
+        trace.meter.step()
+        return posterior
 
     def _open_checkpoint(self, path: str | PathLike[str], objective: TableObjective, model: Model) -> Checkpoint:
         if not isinstance(self.random_state, int | np.integer):
@@ -293,7 +301,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
 
-    def _start_model(self, mean: Mean, shape: tuple[int, int], n_targets: int, scaling: Scaling) -> Model:
+    def _start_model(self, mean: Mean, shape: tuple[int, int], n_targets: int, scaling: Scaling | None) -> Model:
         if self.kernel is not None and not isinstance(self.kernel, Kernel):
             msg = f"kernel of GPRegressor must be one of gigagp.kernels or None; got {self.kernel!r}."
             raise InvalidInputError(msg)
@@ -306,6 +314,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                     f"are scaled differently; got {n_targets} targets."
                 )
                 raise InvalidInputError(msg)
+            assert scaling is not None
             noise = noise / float(scaling.y_scale[0]) ** 2
         return Model(kernel, mean, noise)
 

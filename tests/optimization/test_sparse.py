@@ -80,6 +80,27 @@ def test_only_touched_entries_move():
     assert set(changed.tolist()) == set(moved.tolist()) | {0, 1}
 
 
+@pytest.mark.parametrize("kind", [SparseAdaGrad, SparseAdam])
+def test_dense_columns_leave_the_mean_alone(kind):
+    """T17: their functions are touched at every step, and the mean there moves only when it is drawn."""
+    means = []
+    for n_columns in (0, 5):
+        settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=10, row_batch=20, n_columns=n_columns)
+        objective, model = objective_of(settings)
+        kind(steps=40, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
+        means.append(objective.weights.mean)
+    torch.testing.assert_close(means[0], means[1], rtol=1e-9, atol=1e-12)
+    assert float(means[0][:5].abs().max()) > 0
+
+
+def test_the_last_steps_are_in_the_history():
+    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=20, basis_batch=5, row_batch=20))
+    trace = new_trace()
+    SparseAdam(steps=103, hyper_learning_rate=0).run(objective, model, trace, generator(0))
+    assert len(trace.history) == 53  # the start, 51 windows of two steps, and one of one
+    assert all(step.objective is not None for step in list(trace.history)[1:])
+
+
 @pytest.mark.parametrize(
     "optimizer", [SparseAdaGrad(1000.0, steps=400), SparseAdam(1000.0, steps=400), SparseSGD(1.0, steps=400)]
 )

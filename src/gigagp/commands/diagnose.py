@@ -14,9 +14,9 @@ from rich.table import Table as Grid
 
 import gigagp
 from gigagp.commands import options
+from gigagp.commands.blocks import read_inputs
 from gigagp.commands.fit import choose_inputs, choose_rows, resolve_column
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
-from gigagp.commands.predict import read_inputs
 from gigagp.data import Table, read_columns
 from gigagp.data.writing import check_folder
 from gigagp.errors import InvalidInputError
@@ -151,8 +151,8 @@ def _at_rows(
     from gigagp import GPRegressor
     from gigagp.inference import Exact
 
-    target = resolve_column(target, found, source)
-    inputs = choose_inputs(columns, found, [target], source)
+    target = resolve_column(target, found.column_names, source)
+    inputs = choose_inputs(columns, found.column_names, [target], source)
     data = choose_rows(Table.from_arrow(found, [*inputs, target], source), rows, seed)
     regressor = GPRegressor(
         options.choose_kernel(kernel),
@@ -189,7 +189,7 @@ def _at_model(
     if target is None:
         msg = f"{path} does not say what its target is called; name the column with --target."
         raise InvalidInputError(msg)
-    target = resolve_column(target, found, source)
+    target = resolve_column(target, found.column_names, source)
     inputs = read_inputs(regressor, found, source, options.split_names(columns))
     values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values
     measured = Table.from_arrow(found, [target], source).values

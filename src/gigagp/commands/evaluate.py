@@ -13,9 +13,8 @@ from rich.table import Table as Grid
 import gigagp
 from gigagp import metrics
 from gigagp.commands import options
+from gigagp.commands.blocks import Blocks
 from gigagp.commands.fit import resolve_column
-from gigagp.commands.predict import read_inputs
-from gigagp.data import Table, read_columns
 from gigagp.errors import InvalidInputError
 from gigagp.persistence import load_notes
 
@@ -45,19 +44,30 @@ def evaluate(
     if target is None:
         msg = f"{model} does not say what its target is called; name the column with --target."
         raise InvalidInputError(msg)
-    found = read_columns(table, header)
-    target = resolve_column(target, found, str(table))
-    inputs = read_inputs(regressor, found, str(table), options.split_names(columns))
-    measured = Table.from_arrow(found, [target], str(table)).values[:, 0]
-    # Measured targets carry noise, so the intervals that should cover them include it.
-    mean, std = regressor.predict(inputs, return_std=True, include_noise=noise_column is None)
+    blocks = Blocks.of(table, header)
+    target = resolve_column(target, blocks.names, str(table))
+    others = [target]
     if noise_column is not None:
-        noise = Table.from_arrow(found, [resolve_column(noise_column, found, str(table))], str(table)).values[:, 0]
-        if np.any(noise < 0):
-            msg = f"{table}: column {noise_column!r} must not be negative; row {int(np.argmax(noise < 0)) + 1} is."
-            raise InvalidInputError(msg)
-        std = np.sqrt(std**2 + noise)
-    result = scores(measured, np.asarray(mean), np.asarray(std))
+        noise_column = resolve_column(noise_column, blocks.names, str(table))
+        others.append(noise_column)
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for block in blocks.read(regressor, options.split_names(columns), others):
+        assert block.others is not None
+        # Measured targets carry noise, so the intervals that should cover them include it.
+        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=noise_column is None)
+        if noise_column is not None:
+            noise = block.others.values[:, 1]
+            if np.any(noise < 0):
+                row = sum(len(part[0]) for part in found) + int(np.argmax(noise < 0)) + 1
+                msg = f"{table}: column {noise_column!r} must not be negative; row {row} is."
+                raise InvalidInputError(msg)
+            std = np.sqrt(std**2 + noise)
+        found.append((block.others.values[:, 0], np.asarray(mean), np.asarray(std)))
+    if not found:
+        msg = f"{table} has no rows of data."
+        raise InvalidInputError(msg)
+    measured, mean, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    result = scores(measured, mean, std)
     if as_json:
         typer.echo(json.dumps({"rows": len(measured), "target": target, **result}))
     else:

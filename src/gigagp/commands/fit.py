@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 
 from gigagp.commands import options
 from gigagp.data import Table, find_column, read_columns
+from gigagp.data.streaming import column_names
 from gigagp.data.writing import check_folder
 from gigagp.errors import InvalidInputError
 
@@ -33,7 +35,19 @@ def fit(
     kernel: Annotated[
         str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear.")
     ] = "matern32",
-    inference: Annotated[str, typer.Option(help="auto, exact, iterative or random-features.")] = "auto",
+    inference: Annotated[
+        str,
+        typer.Option(
+            help="auto, exact, iterative, random-features or grid, which passes once over a table of any size (one to "
+            "three inputs) and never holds it."
+        ),
+    ] = "auto",
+    grid_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]", help="Nodes of the grid along each input, such as 80,80,20.", show_default=False
+        ),
+    ] = None,
     truncation: Annotated[
         str | None,
         typer.Option(
@@ -64,22 +78,26 @@ def fit(
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
     chosen_kernel = options.choose_kernel(kernel)
-    chosen_inference = options.choose_inference(inference, truncation)
+    chosen_inference = options.choose_inference(inference, truncation, grid_size)
     chosen_optimizer = options.choose_optimizer(optimizer, steps)
+    streams = inference == "grid"
+    if streams and (rows is not None or noise_column is not None):
+        msg = (
+            "--rows and --noise-column have no meaning for --inference grid, which adds up all rows of a table and "
+            "learns one noise variance."
+        )
+        raise InvalidInputError(msg)
 
     source = str(table)
-    found = read_columns(table, header)
-    target = resolve_column(target, found, source)
+    found = None if streams else read_columns(table, header)
+    names = column_names(table, header) if found is None else list(found.column_names)
+    target = resolve_column(target, names, source)
     extra = [target]
     if noise_column is not None:
-        noise_column = resolve_column(noise_column, found, source)
+        noise_column = resolve_column(noise_column, names, source)
         extra.append(noise_column)
-    inputs = choose_inputs(columns, found, extra, source)
-    data = Table.from_arrow(found, [*inputs, *extra], source)
-    data = choose_rows(data, rows, seed)
-    if len(data) < 2:
-        msg = f"{source} has one row; at least two are needed to fit a model."
-        raise InvalidInputError(msg)
+    inputs = choose_inputs(columns, names, extra, source)
+    data = None if found is None else _loaded(found, [*inputs, *extra], source, rows, seed)
 
     from gigagp import GPRegressor, persistence
 
@@ -88,7 +106,7 @@ def fit(
         inference=chosen_inference,
         optimizer=chosen_optimizer,
         mean=mean,
-        noise_variance=None if noise_column is None else data.column(noise_column),
+        noise_variance=None if data is None or noise_column is None else data.column(noise_column),
         dtype=dtype,  # type: ignore[arg-type]  # any text: the estimator checks it
         device=device,
         memory_budget=memory,
@@ -96,16 +114,29 @@ def fit(
         random_state=seed,
     )
     began = time.perf_counter()
-    regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
+    if data is None:
+        regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
+        n_rows = regressor.posterior_.n_rows
+    else:
+        regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
+        n_rows = len(data)
     seconds = time.perf_counter() - began
-    persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": len(data)})
+    persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": n_rows})
     typer.echo(regressor.describe())
-    typer.echo(f"Fitted {len(data):,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
+    typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 
 
-def resolve_column(text: str, found: pa.Table, source: str) -> str:
+def _loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
+    """Return the columns of a table that a fit uses, and of the rows so many."""
+    data = choose_rows(Table.from_arrow(found, columns, source), rows, seed)
+    if len(data) < 2:
+        msg = f"{source} has one row; at least two are needed to fit a model."
+        raise InvalidInputError(msg)
+    return data
+
+
+def resolve_column(text: str, names: Sequence[str], source: str) -> str:
     """Return the name that ``text`` means: a name, or a number from 1, negative from the end."""
-    names = found.column_names
     if text not in names and text.lstrip("-").isdecimal():
         number = int(text)
         if 1 <= abs(number) <= len(names):
@@ -113,11 +144,11 @@ def resolve_column(text: str, found: pa.Table, source: str) -> str:
     return find_column(text, names, source)
 
 
-def choose_inputs(columns: str | None, found: pa.Table, others: list[str], source: str) -> list[str]:
+def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], source: str) -> list[str]:
     """Return the names of the inputs: those in ``columns``, or all but the target and what else is not an input."""
     inputs = options.split_names(columns)
     if inputs is None:
-        inputs = [name for name in found.column_names if name not in others]
+        inputs = [name for name in names if name not in others]
     if not inputs:
         msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
         raise InvalidInputError(msg)

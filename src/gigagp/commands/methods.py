@@ -40,8 +40,9 @@ def choose_method(
     """
     from gigagp.inference import Iterative, RandomFeatures
 
-    if inference == "auto":
-        msg = "--inference of diagnose must be iterative, random-features or exact; got 'auto', which is exact here."
+    if inference in ("auto", "grid"):
+        why = "which is exact here" if inference == "auto" else "whose model is another one"
+        msg = f"--inference of diagnose must be iterative, random-features or exact; got {inference!r}, {why}."
         raise InvalidInputError(msg)
     method = options.choose_inference(inference, truncation)
     given = {

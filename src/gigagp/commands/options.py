@@ -34,7 +34,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-INFERENCE = {"exact": "Exact", "iterative": "Iterative", "random-features": "RandomFeatures"}
+INFERENCE = {"exact": "Exact", "iterative": "Iterative", "random-features": "RandomFeatures", "grid": "Grid"}
 
 
 def verbosity(quiet: bool, verbose: bool) -> int:
@@ -88,7 +88,7 @@ def choose_kernel(text: str) -> Kernel:
     return total
 
 
-def choose_inference(word: str, truncation: str | None = None) -> Any:
+def choose_inference(word: str, truncation: str | None = None, grid_size: str | None = None) -> Any:
     """Return the inference object that ``word`` names, or ``"auto"``, with a random truncation if one is asked for.
 
     Parameters
@@ -98,17 +98,31 @@ def choose_inference(word: str, truncation: str | None = None) -> Any:
     truncation : str, optional
         Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. Iterations of conjugate
         gradients, or frequencies of random features.
+    grid_size : str, optional
+        Nodes of a grid, ``"40"`` or ``"80,80,20"``.
 
     Raises
     ------
     InvalidInputError
-        For another word, or numbers that no law has.
+        For another word, or numbers that no law and no grid has.
     """
     from gigagp import inference
 
     if word not in ("auto", *INFERENCE):
         msg = f"--inference must be one of auto, {', '.join(INFERENCE)}; got {word!r}."
         raise InvalidInputError(msg)
+    if grid_size is not None:
+        if word != "grid":
+            msg = f"--grid-size has no meaning for --inference {word}; it goes with --inference grid."
+            raise InvalidInputError(msg)
+        counts = grid_size.split(",")
+        if not all(count.strip().isdecimal() for count in counts):
+            msg = f'--grid-size must be whole numbers, such as "40" or "80,80,20"; got {grid_size!r}.'
+            raise InvalidInputError(msg)
+        if truncation is not None:
+            return _truncated_inference(word, *_moments(truncation))  # which refuses
+        size = [int(count) for count in counts]
+        return inference.Grid(size=size[0] if len(size) == 1 else tuple(size))
     if truncation is not None:
         return _truncated_inference(word, *_moments(truncation))
     return "auto" if word == "auto" else getattr(inference, INFERENCE[word])()
@@ -131,8 +145,8 @@ def _moments(text: str) -> tuple[float, float]:
 def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
     from gigagp import inference, solvers, truncation
 
-    if word == "exact":
-        msg = "--truncation needs --inference iterative or random-features: exact inference has nothing to cut."
+    if word in ("exact", "grid"):
+        msg = f"--truncation needs --inference iterative or random-features: {word} inference has nothing to cut."
         raise InvalidInputError(msg)
     if word == "random-features":
         step = max(1, round(deviation / 4))  # fewer, larger increments vary less

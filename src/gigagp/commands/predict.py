@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import pyarrow as pa
 import typer
 
 import gigagp
 from gigagp.commands import options
-from gigagp.data import Table, read_columns, write_table
+from gigagp.commands.blocks import Blocks
+from gigagp.data import Table, write_table
 from gigagp.data.writing import check_ending
 from gigagp.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from gigagp import GPRegressor
 
 
 def predict(
@@ -39,45 +38,26 @@ def predict(
         msg = f"--samples must not be negative; got {samples}."
         raise InvalidInputError(msg)
     regressor = gigagp.load(model)
-    inputs = read_inputs(regressor, read_columns(table, header), str(table), options.split_names(columns))
-    mean, std = regressor.predict(inputs, return_std=True, include_noise=include_noise)
-    parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
-    if samples:
-        drawn = np.asarray(regressor.sample_y(inputs, n_samples=samples, random_state=seed))
-        for place in range(samples):
-            parts[f"sample{place + 1}"] = drawn[..., place]
-    write_table(_as_table(parts), out)
-    typer.echo(f"Wrote {len(parts['mean']):,} predictions to {out}.")
-
-
-def read_inputs(
-    regressor: GPRegressor, found: pa.Table, source: str, columns: list[str] | None = None
-) -> pa.Table | np.ndarray:
-    """Return the columns that the model was fitted to, in its order; other columns of the table are left alone.
-
-    Parameters
-    ----------
-    regressor : GPRegressor
-        A fitted model.
-    found : pyarrow.Table
-        The user's table.
-    source : str
-        What to call it in messages.
-    columns : list of str, optional
-        Names to use in place of the model's own, in its order. Needed for a model that was fitted to a bare array,
-        unless the table has exactly its number of columns.
-    """
-    names = getattr(regressor, "feature_names_in_", None)
-    expected = int(regressor.n_features_in_)
-    if columns is None:
-        columns = list(found.column_names) if names is None else [str(name) for name in names]
-    if len(columns) != expected:
-        msg = f"{source}: the model has {expected} inputs, got {len(columns)} columns. Choose them with --columns."
+    blocks = Blocks.of(table, header)
+    draw: Callable[[Any], np.ndarray] | None = None
+    if samples and blocks.is_whole:
+        draw = partial(regressor.sample_y, n_samples=samples, random_state=seed)
+    elif samples:
+        draw = regressor.sample_functions(samples, seed)  # the same functions in every block
+    found: list[dict[str, np.ndarray]] = []
+    for block in blocks.read(regressor, options.split_names(columns)):
+        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise)
+        parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
+        if draw is not None:
+            drawn = np.asarray(draw(block.inputs))
+            parts |= {f"sample{place + 1}": drawn[..., place] for place in range(samples)}
+        found.append(parts)
+    if not found:
+        msg = f"{table} has no rows of data."
         raise InvalidInputError(msg)
-    inputs = Table.from_arrow(found, columns, source)
-    if names is None:
-        return inputs.values
-    return Table(tuple(str(name) for name in names), inputs.values).to_arrow()
+    whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
+    write_table(_as_table(whole), out)
+    typer.echo(f"Wrote {len(whole['mean']):,} predictions to {out}.")
 
 
 def _as_table(parts: dict[str, np.ndarray]) -> Table:

@@ -20,6 +20,8 @@ from gigagp.errors import InvalidInputError
 
 _PARQUET = {".parquet", ".pq"}
 _DELIMITED = {".csv", ".tsv"}
+#: Endings of files whose rows are read as they are needed.
+STREAMED = _PARQUET | _DELIMITED | {".npy"}
 #: Bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
 #: How pyarrow names a cell of a CSV file that is not a number; it counts the first line too.

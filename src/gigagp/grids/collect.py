@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -70,7 +70,7 @@ class GridCollector:
         self.neighbourhoods = neighbourhoods
         #: rows read of each file, by its path
         self.done: dict[str, int] = {}
-        #: what was saved with it
+        #: anything that JSON can hold; saved and loaded with the rest
         self.notes: dict[str, Any] = {}
         self._settings = (grid, n_targets, n_probes, seed, memory_budget)
         self._accumulator = Accumulator(*self._settings)
@@ -167,20 +167,13 @@ class GridCollector:
             self.sample.warn_if_repeated()
         return self._accumulator.statistics()
 
-    def save(self, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
-        """Write statistics, samples and what has been read to one file, atomically; `load` goes on from there.
-
-        Parameters
-        ----------
-        path : str or path
-        notes : mapping, optional
-            Anything that JSON can hold; `load` puts it into `notes`.
-        """
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write statistics, samples, notes and what has been read to one file, atomically; `load` goes on there."""
         from gigagp.persistence import save_state
 
         tensors, header = self._accumulator.statistics().state()
         parts = {"sample": self.sample, "near": self.neighbourhoods}
-        header |= {"done": self.done, "notes": dict(self.notes if notes is None else notes)}
+        header |= {"done": self.done, "notes": self.notes}
         for name, part in parts.items():
             if part is not None:
                 own, header[name] = part.state()

@@ -143,9 +143,15 @@ class Neighbourhoods:
 
     def add(self, X: Tensor, Y: Tensor) -> None:
         """Look at rows: X (n, d) and Y (n, t), float64."""
+        first = X[:, 0].contiguous()
         for place, (centre, (distances, *_)) in enumerate(zip(self.centres, self._near, strict=True)):
             radius = float(distances[-1]) if len(distances) == self.size else torch.inf
-            near = ((X[:, 0] - centre[0]).abs() <= radius * self.spacing[0]).nonzero().squeeze(1)
+            near = torch.arange(len(X))
+            if radius < torch.inf:
+                # one input after the other, of rows that are left: most have gone after the first
+                near = ((first - centre[0]).abs_() <= radius * self.spacing[0]).nonzero().squeeze(1)
+                for k in range(1, X.shape[1]):
+                    near = near[(X[near, k] - centre[k]).abs() <= radius * self.spacing[k]]
             if len(near):
                 self._merge(place, ((X[near] - centre) / self.spacing).abs().amax(1), X[near], Y[near])
 

@@ -227,7 +227,7 @@ def _pairs(pairs: Iterator[Any]) -> Iterator[Rows]:
             raise InvalidInputError(msg)
         rows = _finite(as_table(pair[0], "X"), as_columns(pair[1]), last)
         if len(rows.X) != len(rows.Y):
-            msg = f"X and Y of an item must have the same number of rows; item {number} has {len(rows.X)} and {len(rows.Y)}."
+            msg = f"X and Y must have the same number of rows; item {number} has {len(rows.X)} and {len(rows.Y)}."
             raise InvalidInputError(msg)
         last = rows.last
         yield rows

@@ -74,7 +74,7 @@ class TableObjective(ABC):
     def evaluate(self, model: Model) -> Evaluation:
         """Return value (None where it is not known) and gradient."""
 
-    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+    def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Return the indices of random rows, sorted."""
         return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
 

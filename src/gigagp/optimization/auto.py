@@ -109,7 +109,7 @@ class Auto:
         for size in self.subset_sizes:
             if size >= n // 2 and information is not None:
                 break
-            rows = objective.draw(size, generator)
+            rows = objective.draw_rows(size, generator)
             subset = objective.subset(rows)
             space = ParameterSpace(model.take_rows(rows), "log")
             if information is None:
@@ -126,7 +126,7 @@ class Auto:
         if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
             objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
-            rows = objective.draw(self.middle_size, generator)
+            rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")
             thin = objective.thin(rows)
             if thin is not objective:  # where the rows make no difference to the cost of a gradient, it is
@@ -145,7 +145,7 @@ class Auto:
         thins = n >= 2 * size or not objective.deterministic
         # Where the likelihood is a good start, a bound on fewer rows led away from it (protein, kin40k).
         if size and thins and not objective.follows_likelihood:
-            rows = objective.draw(size, generator)
+            rows = objective.draw_rows(size, generator)
             thin = objective.thin(rows)
             found = self.bound_polish.run(thin, model.take_rows(rows), trace, generator, stage=f"subset {thin.n_rows}")
             learned = {name: found.parameters()[name] for name in model.learned_names()}

@@ -86,7 +86,7 @@ class Objective(Protocol):
         """Return value and gradient where `start`, or the optimizer since, has put the model."""
         ...
 
-    def draw(self, count: int, generator: torch.Generator) -> torch.Tensor:
+    def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Return the indices of random rows, sorted: those that `subset` and `thin` can be asked for."""
         ...
 

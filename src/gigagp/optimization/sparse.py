@@ -237,12 +237,14 @@ class SparseAdam(SparseAscent):
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the average gradient over the root of the average square."""
-        before = state[f"second.{name}"][index]
+        firsts, seconds = state[f"first.{name}"], state[f"second.{name}"]
+        # An index can be among the touched for the sake of another array: what has no gradient stays as it is.
+        drawn, known, before = gradient != 0, firsts[index], seconds[index]
         square = gradient.square()
         second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
-        first = torch.lerp(gradient, state[f"first.{name}"][index], self.beta1)
-        state[f"first.{name}"][index], state[f"second.{name}"][index] = first, second
-        return first / (second.sqrt() + self.epsilon)
+        first = torch.lerp(gradient, known, self.beta1)
+        firsts[index], seconds[index] = torch.where(drawn, first, known), torch.where(drawn, second, before)
+        return torch.where(drawn, first / (second.sqrt() + self.epsilon), 0.0)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return zeros."""
@@ -302,13 +304,14 @@ class _Run:
         self.every = max(1, settings.steps // _REPORTS)
 
     def go(self) -> Model:
-        self.trace.meter.start(self.settings.steps // self.every + 1, type(self.settings).__name__)
+        self.trace.meter.start(-(-self.settings.steps // self.every) + 1, type(self.settings).__name__)
         if not self._resume():
             self._look_at_start()
         while True:
-            if self.step % self.every == 0 and not self._look_back():
+            at_end = self.step == self.settings.steps
+            if (at_end or self.step % self.every == 0) and not self._look_back():
                 return self.model
-            if self.step == self.settings.steps:
+            if at_end:
                 break
             self.step += 1
             if not self._take_step():

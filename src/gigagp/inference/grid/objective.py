@@ -20,7 +20,7 @@ from gigagp.inference.grid.settings import Grid
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
-from gigagp.kernels import RBF, Kernel, Matern, Periodic
+from gigagp.kernels import RBF, Cosine, Kernel, Matern, Periodic
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.objective import Evaluation
@@ -37,7 +37,7 @@ _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
 
 
 @dataclass
-class _Choice:
+class Choice:
     """The grid of a fit, shared by the objectives on all rows and on some: chosen once, then frozen."""
 
     lower: Tensor
@@ -67,13 +67,13 @@ class GridObjective(TableObjective):
     """
 
     def __init__(
-        self, settings: Grid, table: TrainingTable, generator: torch.Generator, choice: _Choice | None = None
+        self, settings: Grid, table: TrainingTable, generator: torch.Generator, choice: Choice | None = None
     ) -> None:
         super().__init__(table)
         self.settings, self._generator = settings, spawn(generator)
         if choice is None:
             X = table.X.double().cpu()
-            choice = _Choice(X.amin(0), X.amax(0), table.n_rows)
+            choice = Choice(X.amin(0), X.amax(0), table.n_rows)
             checked_bounds(choice.lower.tolist(), choice.upper.tolist())
         self._choice = choice
         self._likelihood: GridLikelihood | None = None
@@ -86,13 +86,13 @@ class GridObjective(TableObjective):
     def likelihood(self, model: Model) -> GridLikelihood:
         """Return the likelihood on the grid; the first call chooses the grid and passes over the rows."""
         if self._likelihood is None:
-            if self._choice.grid is None:
-                choice = self._choice
+            choice = self._choice
+            if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
                 choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model.kernel)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             most = max(self.settings.n_probes, self.settings.n_samples)
-            statistics = GridStatistics.from_rows(self._choice.grid, X, Y, most, self.settings.seed, self.table.budget)
+            statistics = GridStatistics.from_rows(choice.grid, X, Y, most, self.settings.seed, self.table.budget)
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
 
@@ -118,8 +118,10 @@ class GridObjective(TableObjective):
         return self.likelihood(model).value(model, n_probes, torch.Generator().manual_seed(seed))
 
     def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
-        """Return the exact likelihood of these rows and of neighbourhoods of a few of them: random rows of a long
-        record or a large map lie too far apart to show the short scale."""
+        """Return the exact likelihood of these rows and of neighbourhoods of a few of them.
+
+        Random rows of a long record or a large map lie too far apart to show the short scale.
+        """
         return super().subset(rows) if 2 * len(rows) > self.n_rows else composite(self.table, rows)
 
     def thin(self, rows: Tensor) -> GridObjective:
@@ -200,15 +202,18 @@ def cell_lengths(kernel: Kernel, n_inputs: int) -> list[float]:
     cells = [math.inf] * n_inputs
     for leaf in kernel.bind(n_inputs).leaves():
         values = leaf.parameters()
-        if "lengthscale" not in values:
+        if isinstance(leaf, Cosine):
+            scale = values["period"].detach() / (2 * math.pi)
+        elif "lengthscale" not in values:
             continue
-        scale = values["lengthscale"].detach()
+        else:
+            scale = values["lengthscale"].detach()
         if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
             scale = scale.clamp_max(1.0) * values["period"].detach() / (2 * math.pi)
         if isinstance(leaf, Matern):
             nodes = _NODES_PER_LENGTHSCALE[leaf.nu]
         else:
-            nodes = _NODES_SMOOTH if isinstance(leaf, RBF) else _NODES_OTHER
+            nodes = _NODES_SMOOTH if isinstance(leaf, RBF | Cosine) else _NODES_OTHER
         columns = range(n_inputs) if leaf.columns is None else leaf.columns
         for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
             cells[column] = min(cells[column], one / nodes)

@@ -90,6 +90,16 @@ class GridPosterior(Posterior):
             None if likelihood.is_exact else likelihood.solves[-1],
         )
 
+    def with_statistics(self, statistics: GridStatistics) -> GridPosterior:
+        """Return the posterior of other rows on the same grid, at the same model and with the same random numbers."""
+        likelihood = GridLikelihood(statistics, self.model.mean, self.settings, torch.Generator())
+        likelihood.seeds = self.likelihood.seeds
+        torus = self.likelihood.torus
+        likelihood.resume(None, None if torus is None else list(torus.lengths))
+        posterior = GridPosterior.fit(likelihood, self.model, self.budget, torch.Generator())
+        likelihood.warn_of_unfinished_solves()
+        return posterior
+
     # What it is -------------------------------------------------------------------------------------------------------
 
     @property

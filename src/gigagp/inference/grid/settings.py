@@ -17,6 +17,7 @@ from gigagp.operators.grid.kernel import check_stationary
 
 if TYPE_CHECKING:
     from gigagp.inference.grid.objective import GridObjective
+    from gigagp.inference.streaming import StreamedFit, StreamJob
 
 Outside = Literal["refuse", "clamp", "prior"]
 
@@ -145,6 +146,20 @@ class Grid:
         from gigagp.inference.grid.objective import GridObjective
 
         return GridObjective(self, table, generator)
+
+    def stream(self, job: StreamJob, generator: torch.Generator) -> StreamedFit:
+        """Pass once over rows that are not held; see `gigagp.inference.streaming`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row cannot be used, naming its file, or an input is constant.
+        MemoryBudgetError
+            If the grid does not fit.
+        """
+        from gigagp.inference.grid.streamed import stream
+
+        return stream(self, job, generator)
 
     def describe(self) -> str:
         """Return one line for people."""

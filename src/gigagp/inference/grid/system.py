@@ -333,8 +333,11 @@ LEAST_SHARE = 0.12
 def has_holes(operator: WhitenedOperator) -> bool:
     """Whether so many nodes have no rows near that the circulant preconditioner alone is slow."""
     grid = operator.kernel.grid
-    near = (operator.gram.row_sums() > 0.05 * operator.density).reshape(grid.shape).double()
-    inside = near[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)]
+    near = (operator.gram.row_sums() > 0.05 * operator.density).reshape(grid.shape)
+    covered = near
+    for axis, count in enumerate(grid.shape):  # a node or two without rows here and there are no hole
+        covered = torch.stack([covered.roll(step, axis) for step in (range(-2, 3) if count > 5 else (0,))]).any(0)
+    inside = covered[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)].double()
     return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * operator.torus.size
 
 

@@ -243,7 +243,7 @@ class GridKernel:
         self._check(right)
         torus = self.torus
         total = torch.zeros(torus.spectrum_shape, dtype=torch.complex128)
-        for columns in torus.batches(2 * left.shape[1]):
+        for columns in torus.batches(left.shape[1], arrays=2):
             one = torus.forward(left[:, columns])
             other = one if left is right else torus.forward(right[:, columns])
             scaled = one if weights is None else one * weights[columns].reshape(-1, *[1] * len(torus.lengths))

@@ -106,9 +106,9 @@ class Torus:
 
     # Transforms -------------------------------------------------------------------------------------------------------
 
-    def batches(self, n_columns: int) -> list[slice]:
-        """Return slices of columns whose transforms keep to a fixed number of bytes."""
-        step = max(1, _BATCH_BYTES // (32 * self.size))
+    def batches(self, n_columns: int, arrays: int = 1) -> list[slice]:
+        """Return slices of columns whose transforms, of so many arrays each, keep to a fixed number of bytes."""
+        step = max(1, _BATCH_BYTES // (32 * self.size * arrays))
         return [slice(a, b) for a, b in pairwise([*range(0, n_columns, step), n_columns])]
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -149,11 +149,11 @@ class Torus:
             M.
         """
         parts = []
-        for c in self.batches(2 * packed.shape[1]):
+        for c in self.batches(packed.shape[1], arrays=2):
             values = self._backward(self.unpack(packed[:, c], outer)).mul_(mask)
             values = self._backward(self._forward(values).mul_(inner)).mul_(mask)
             parts.append(self.pack(self._forward(values), outer))
-        return column_major([part for part in parts if part.shape[1]], self.n_packed)
+        return column_major(parts, self.n_packed)
 
     def pack(self, spectra: Tensor, factor: Tensor) -> Tensor:
         """Return ``factor * spectra`` as packed vectors, (n_packed, s); ``spectra`` is used up."""

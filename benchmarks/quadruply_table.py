@@ -1,0 +1,221 @@
+"""Quadruply stochastic inference: what a step costs, what control variates remove, and the tables of the paper.
+
+    python benchmarks/quadruply_table.py steps            # time a step at fixed batches for n and m far apart
+    python benchmarks/quadruply_table.py memory           # peak memory of a fit with 10,000,000 functions
+    python benchmarks/quadruply_table.py control --data FOLDER   # variance removed against rank (the paper's Fig. 1)
+    python benchmarks/quadruply_table.py table --data FOLDER --tables kin40k    # Table 2 rows
+    python benchmarks/quadruply_table.py digits           # odd or even
+
+Each prints its settings and writes JSON with ``--out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tables import read_split
+
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.inference.quadruply_stochastic.control_variate import QuadraticControl, fit_coefficient
+from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
+from gigagp.inference.table import TrainingTable
+from gigagp.means import ZeroMean
+from gigagp.metrics import gaussian_nll, rmse
+from gigagp.model import Model
+from gigagp.optimization import History
+from gigagp.optimization.trace import Trace
+from gigagp.progress import NoProgress
+
+
+def started(n: int, m: int, settings: dict[str, Any], d: int = 8) -> tuple[Any, Model]:
+    """Return an objective on random rows, and its model."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(n, d, generator=generator)
+    Y = torch.sin(X.sum(1, keepdim=True))
+    objective = inference.QuadruplyStochastic(n_basis=m, **settings).objective(
+        TrainingTable(X, Y, ZeroMean(), 2**36), generator
+    )
+    return objective, Model(kernels.RBF(2.0).bind(d), ZeroMean(), torch.tensor(0.1, dtype=torch.float64))
+
+
+def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the time of a step at fixed batches; the sizes take turns, so that a slow moment hits all of them."""
+    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100}
+    fits = {}
+    for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
+        objective, model = started(n, m, settings)
+        optimizer = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
+        fits[n, m] = optimization.sparse._Run(optimizer, objective, model, Trace(History(), NoProgress())), []
+    for _ in range(options.repeats):
+        for run, times in fits.values():
+            begun = time.perf_counter()
+            for _ in range(5):
+                run.step += 1
+                run._take_step()
+            times.append((time.perf_counter() - begun) / 5)
+    found = []
+    for (n, m), (_, times) in fits.items():
+        found.append({"n": n, "m": m, "ms": 1e3 * float(np.median(times)), "best_ms": 1e3 * min(times)})
+        print(f"n = {n:6,}  m = {m:9,}  {found[-1]['ms']:7.1f} ms a step (fastest {found[-1]['best_ms']:.1f})")
+    medians = [one["ms"] for one in found]
+    print(f"slowest over fastest size: {max(medians) / min(medians):.3f}")
+    return found
+
+
+def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the peak memory of the process after a short fit; run it alone."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    objective, model = started(40_000, options.m, {})
+    begun = time.perf_counter()
+    optimizer = optimization.SparseAdam(steps=options.steps or 100)
+    model = optimizer.run(objective, model, Trace(History(), NoProgress()), torch.Generator())
+    objective.current_posterior().mean_and_variance(objective.table.X[:100])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"m = {options.m:,}, n = 40,000: peak {peak:.2f} GiB (imports alone: {before:.2f} GiB)")
+    return [{"m": options.m, "peak_gib": peak, "imports_gib": before, "seconds": time.perf_counter() - begun}]
+
+
+def start_of(X: np.ndarray, y: np.ndarray) -> GPRegressor:
+    """Return the paper's start: the exact likelihood of 1,000 random rows, maximised."""
+    rows = np.random.default_rng(0).permutation(len(y))[:1000]
+    return GPRegressor(kernels.RBF(), inference.Exact(), mean="zero", standardize=False).fit(X[rows], y[rows])
+
+
+def control(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the variance of the quadratic term with a control of each rank over that without (the paper's Fig. 1)."""
+    X, y, *_ = read_split(options.data, "kin40k", 0)
+    start, generator = start_of(X, y), torch.Generator().manual_seed(0)
+    settings = {"n_basis": 10_000, "basis_batch": 500, "row_batch": 500}
+    table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**36)
+    objective = inference.QuadruplyStochastic(**settings).objective(table, generator)
+    model = objective.begin(Model(start.kernel_, ZeroMean(), torch.tensor(start.noise_variance_, dtype=torch.float64)))
+    basis, n = objective.basis, len(y)
+    mean = torch.randn(basis.size, 1, generator=generator, dtype=torch.float64)  # from the prior, as in the paper
+    ranks = options.ranks
+    support = sample_indices(n, max(ranks), generator)[torch.randperm(max(ranks), generator=generator)]
+    controls = {}
+    for rank in ranks:
+        P = table.X[support[:rank]]
+        controls[rank] = QuadraticControl(lambda i, P=P: basis.columns(P, i), torch.zeros(rank, 1, dtype=torch.float64))
+        controls[rank].reset((index, mean[index]) for index in basis.blocks(1024))
+    estimates, drawn = [], {rank: [] for rank in ranks}
+    for _ in range(options.repeats):
+        sample = BasisSample.draw(basis.size, 500, generator)
+        rows, touched = sample_indices(n, 500, generator), mean[sample.index]
+        products = [
+            basis.columns(table.X[rows], sample.index) @ (w[:, None] * touched) for w in (sample.left, sample.right)
+        ]
+        estimates.append(n / 500 * (products[0] * products[1]).sum())
+        whole = basis.columns(table.X[support], sample.index)
+        for rank in ranks:
+            weights = torch.full((rank,), n / rank, dtype=torch.float64)
+            drawn[rank].append(controls[rank].value(whole[:rank], touched, sample, weights)[0])
+    values, found = torch.stack(estimates), []
+    print(f"kernel {model.kernel!r}")
+    for rank in ranks:
+        added = torch.stack(drawn[rank])
+        plain = float((values + added).var() / values.var())
+        best = float((values + fit_coefficient(values, added) * added).var() / values.var())
+        found.append({"rank": rank, "variance": plain, "variance_fitted": best})
+        print(f"rank {rank:5}: variance {plain:8.4f} of that without, {best:.4f} with the best multiple")
+    return found
+
+
+def table(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return RMSE and mean negative log probability of QSGP-0, QSGP-100 and SVGP."""
+    found = []
+    for name in options.tables:
+        for split in range(options.splits):
+            X, y, X_test, y_test = read_split(options.data, name, split)
+            start = start_of(X, y)
+            shared = {"mean": "zero", "standardize": False, "dtype": "float32", "device": options.device}
+            shared["noise_variance"] = start.noise_variance_
+            settings = {"n_basis": options.m, "basis_batch": min(options.basis_batch, options.m)}
+            settings |= {"row_batch": 500, "n_support": options.support}
+            ascent = optimization.SparseAdam(steps=options.steps or 20_000)
+            ways = {
+                "QSGP-0": (inference.QuadruplyStochastic(**settings), ascent),
+                "QSGP-100": (inference.QuadruplyStochastic(**settings, n_columns=100), ascent),
+                "SVGP-512": (
+                    inference.SparseVariational(512, batch_size=1024),
+                    optimization.Adam(0.01, steps=options.svgp),
+                ),
+            }
+            for way in options.ways:
+                begun = time.perf_counter()
+                gp = GPRegressor(start.kernel_, *ways[way], **shared).fit(X, y)
+                seconds = time.perf_counter() - begun
+                mean, std = gp.predict(X_test, return_std=True, include_noise=True)
+                row = {"table": name, "split": split, "way": way, "seconds": seconds, "m": options.m}
+                row |= {"rmse": rmse(y_test, mean), "mnlp": gaussian_nll(y_test, mean, std)}
+                found.append(row | {"removed": getattr(gp.posterior_, "variance_removed", {})})
+                print(
+                    f"{name} {split} {way:9} RMSE {row['rmse']:.4f}  MNLP {row['mnlp']:.3f}  {seconds:.0f} s",
+                    flush=True,
+                )
+    return found
+
+
+def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return accuracy, log loss and calibration error of odd against even on scikit-learn's digits."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    X, y, cut = X[order] / 16, y[order] % 2, 1200
+    settings = inference.QuadruplyStochastic(n_basis=options.m, basis_batch=min(options.basis_batch, options.m))
+    begun = time.perf_counter()
+    gp = GPClassifier(
+        kernels.RBF(2.0, 10.0, ard=False),
+        settings,
+        optimization.SparseAdam(steps=options.steps or 3000),
+        standardize=False,
+        dtype="float32",
+        device=options.device,
+    ).fit(X[:cut], y[:cut])
+    probability = gp.predict_proba(X[cut:])[:, 1].clip(1e-12, 1 - 1e-12)
+    truth = y[cut:]
+    accuracy = float(np.mean((probability > 0.5) == truth))
+    loss = float(-np.mean(np.where(truth == 1, np.log(probability), np.log1p(-probability))))
+    confidence, right = np.maximum(probability, 1 - probability), (probability > 0.5) == truth
+    bins = np.minimum(((confidence - 0.5) * 20).astype(int), 9)
+    gaps = [abs(right[bins == b].mean() - confidence[bins == b].mean()) * np.mean(bins == b) for b in np.unique(bins)]
+    found = {"m": options.m, "accuracy": accuracy, "log_loss": loss, "calibration_error": float(sum(gaps))}
+    found["seconds"] = time.perf_counter() - begun
+    print(found, gp.latent_.kernel_)
+    return [found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("steps", "memory", "control", "table", "digits"))
+    parser.add_argument("--data", type=Path, default=Path("shared/data"))
+    parser.add_argument("--tables", nargs="+", default=["kin40k", "protein", "keggdirected"])
+    parser.add_argument("--ways", nargs="+", default=["QSGP-0", "QSGP-100", "SVGP-512"])
+    parser.add_argument("--splits", type=int, default=1)
+    parser.add_argument("--m", type=int, default=100_000)
+    parser.add_argument("--basis-batch", type=int, default=2000)
+    parser.add_argument("--support", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--svgp", type=int, default=3000, help="steps of SVGP")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    print(vars(options))
+    found = globals()[options.what](options)
+    if options.out:
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+        options.out.write_text(json.dumps({"settings": plain, "rows": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Tables as commands read them: at once where they are small, otherwise a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gigagp.data import Table, read_columns
+from gigagp.data.streaming import STREAMED, column_names, stream_file, table_files
+from gigagp.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from gigagp import GPRegressor
+
+#: Bytes on the disk up to which a table is read at once.
+AT_ONCE = 2**27
+#: Rows of a block of larger ones.
+BLOCK_ROWS = 2**18
+
+
+class Block(NamedTuple):
+    """Some rows of a table.
+
+    Attributes
+    ----------
+    inputs : pyarrow.Table or ndarray
+        What the model was fitted to, in its order: with names if it has them.
+    others : Table or None
+        The other columns that were asked for.
+    """
+
+    inputs: pa.Table | np.ndarray
+    others: Table | None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A table in blocks.
+
+    Attributes
+    ----------
+    names : list of str
+        All of its columns.
+    is_whole : bool
+        Whether one block is all.
+    """
+
+    path: Path
+    header: bool | None
+    names: list[str]
+    is_whole: bool
+    _found: pa.Table | None = None
+
+    @classmethod
+    def of(cls, path: Path, header: bool | None = None) -> Blocks:
+        """Look at a table; raises `InvalidInputError` if there is none."""
+        if _is_large(path):
+            return cls(path, header, column_names(path, header), False)
+        found = read_columns(path, header)
+        return cls(path, header, list(found.column_names), True, found)
+
+    def read(self, regressor: GPRegressor, columns: list[str] | None, others: Sequence[str] = ()) -> Iterator[Block]:
+        """Yield the inputs of a model, and further columns.
+
+        Parameters
+        ----------
+        regressor : GPRegressor
+            A fitted model.
+        columns : list of str, optional
+            Names to use in place of the model's own, in its order. Needed for a model that was fitted to a bare array,
+            unless the table has exactly its number of columns.
+        others : sequence of str
+        """
+        chosen = _model_columns(regressor, self.names, columns, str(self.path))
+        for inputs, found in self._tables(chosen, list(others)):
+            yield Block(_named(regressor, inputs), found)
+
+    def _tables(self, columns: list[str], others: list[str]) -> Iterator[tuple[Table, Table | None]]:
+        if self._found is not None:
+            inputs = Table.from_arrow(self._found, columns, str(self.path))
+            yield inputs, Table.from_arrow(self._found, others, str(self.path)) if others else None
+            return
+        wanted = list(dict.fromkeys([*columns, *others]))
+        for file in table_files(self.path):
+            for chunk in stream_file(file, wanted, BLOCK_ROWS, header=self.header):
+                yield chunk.table.select(columns), chunk.table.select(others) if others else None
+
+
+def read_inputs(
+    regressor: GPRegressor, found: pa.Table, source: str, columns: list[str] | None = None
+) -> pa.Table | np.ndarray:
+    """Return the columns that the model was fitted to, in its order; other columns of the table are left alone.
+
+    Parameters
+    ----------
+    regressor : GPRegressor
+        A fitted model.
+    found : pyarrow.Table
+        The user's table.
+    source : str
+        What to call it in messages.
+    columns : list of str, optional
+        As for `Blocks.read`.
+    """
+    chosen = _model_columns(regressor, found.column_names, columns, source)
+    return _named(regressor, Table.from_arrow(found, chosen, source))
+
+
+def _model_columns(regressor: GPRegressor, names: Sequence[str], columns: list[str] | None, source: str) -> list[str]:
+    own = getattr(regressor, "feature_names_in_", None)
+    expected = int(regressor.n_features_in_)
+    if columns is None:
+        columns = list(names) if own is None else [str(name) for name in own]
+    if len(columns) != expected:
+        msg = f"{source}: the model has {expected} inputs, got {len(columns)} columns. Choose them with --columns."
+        raise InvalidInputError(msg)
+    return columns
+
+
+def _named(regressor: GPRegressor, inputs: Table) -> pa.Table | np.ndarray:
+    own = getattr(regressor, "feature_names_in_", None)
+    return inputs.values if own is None else Table(tuple(str(name) for name in own), inputs.values).to_arrow()
+
+
+def _is_large(path: Path) -> bool:
+    """Whether a table is one that can be read in blocks, and should be."""
+    if not path.exists():
+        return False
+    if not path.is_dir():
+        return path.suffix.lower() in STREAMED and path.stat().st_size > AT_ONCE
+    files = table_files(path)
+    return sum(file.stat().st_size for file in files) > AT_ONCE or not any(
+        file.suffix.lower() in (".parquet", ".pq") for file in files
+    )

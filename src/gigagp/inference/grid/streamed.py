@@ -1,0 +1,250 @@
+"""Grid inference on rows that are never held: a preview, one pass, and learning from what the pass has added up."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
+from gigagp.inference.exact import ExactObjective
+from gigagp.inference.grid.likelihood import GridLikelihood
+from gigagp.inference.grid.objective import Choice, GridObjective, choose_grid
+from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
+from gigagp.inference.row_source import Preview
+from gigagp.inference.streaming import StreamedFit, StreamJob
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import from_dict
+from gigagp.model import Model
+from gigagp.scaling import Scaling
+
+#: Rows of a neighbourhood: what the start's largest subset, of a thousand rows, asks for.
+_NEAR = 400
+#: Seconds between two writes of the pass's state.
+_INTERVAL = 60.0
+#: Where a target's mean is so many standard deviations from zero, it is taken off before squares are summed.
+_FAR_FROM_ZERO = 1e3
+#: A standard deviation below this share of the mean square is rounding.
+_ROUNDING = 1e-7
+
+
+class StreamedGridObjective(GridObjective):
+    """The likelihood from statistics that a pass has made; what it was started from is all that is left of the rows.
+
+    Parameters
+    ----------
+    settings : Grid
+    statistics : GridStatistics
+        In the model's units.
+    sample : TrainingTable
+        Rows from everywhere.
+    blocks : list of TrainingTable
+        Rows near to each other, nearest to the middle of their block first.
+    generator : torch.Generator
+        Of the probes.
+    """
+
+    def __init__(
+        self,
+        settings: Grid,
+        statistics: GridStatistics,
+        sample: TrainingTable,
+        blocks: list[TrainingTable],
+        generator: torch.Generator,
+    ) -> None:
+        n = statistics.n_rows
+        super().__init__(
+            settings, sample, generator, Choice(statistics.input_low, statistics.input_high, n, statistics.grid)
+        )
+        self._blocks = blocks
+        self._likelihood = GridLikelihood(statistics, sample.mean, settings, self._generator)
+        self._statistics = statistics
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the pass."""
+        return self._statistics.n_rows
+
+    @property
+    def n_observations(self) -> int:
+        """Rows times targets."""
+        return self._statistics.n_rows * self._statistics.n_targets
+
+    @property
+    def target_variance(self) -> float:
+        """Mean variance of the targets; 1 where they do not vary."""
+        variance = float(self._statistics.target_variances.mean())
+        return variance if variance > 0 else 1.0
+
+    def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return the indices of random rows of the sample, sorted."""
+        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
+
+    def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
+        """Return the exact likelihood of rows of the sample, together with that of the blocks where there are more."""
+        chosen = self.table.take_rows(rows[rows < self.table.n_rows])
+        if 2 * len(rows) > self.n_rows:
+            return ExactObjective(chosen)
+        size = max(int(BLOCK_SHARE * len(rows)), 2)
+        return CompositeObjective(
+            chosen, [block.take_rows(torch.arange(len(block.X))[:size]) for block in self._blocks]
+        )
+
+    def nearest(self, row: int, count: int) -> Tensor:
+        """Raise: the rows are gone."""
+        msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
+        raise InvalidInputError(msg)
+
+
+def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> StreamedFit:
+    """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
+    collector, shift, model = _collected(settings, job)
+    if collector.n_rows < 2:
+        msg = f"The source of fit_table must have two rows at least; got {collector.n_rows}."
+        raise InvalidInputError(msg)
+    statistics = collector.statistics()
+    scaling = _scaling(statistics, shift, job.standardize)
+    own = statistics.for_targets(torch.from_numpy(scaling.y_centre) - shift, scaling.y_scale).for_inputs(
+        scaling.x_centre, scaling.x_scale
+    )
+
+    def table(X: Tensor, Y: Tensor) -> TrainingTable:
+        X, Y = (torch.from_numpy(part) for part in (scaling.inputs(X.numpy()), scaling.targets((Y + shift).numpy())))
+        return TrainingTable(X, Y, model.mean, job.budget)
+
+    sample = table(collector.sample.X, collector.sample.Y)
+    boxes = [] if collector.neighbourhoods is None else collector.neighbourhoods.boxes()
+    objective = StreamedGridObjective(settings, own, sample, [table(*box) for box in boxes], generator)
+    return StreamedFit(objective, model, scaling)
+
+
+def _collected(settings: Grid, job: StreamJob) -> tuple[GridCollector, Tensor, Model]:
+    """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from."""
+    source, model = job.source, job.model
+    identity = _identity(settings, job)
+    if job.checkpoint is not None and job.checkpoint.exists():
+        collector = GridCollector.load(job.checkpoint, job.budget)
+        if collector.notes.get("identity") != identity:
+            msg = (
+                f"checkpoint {job.checkpoint} belongs to another fit (other files, columns or settings). Delete it, or "
+                "give another file name."
+            )
+            raise InvalidInputError(msg)
+        noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)
+        model = replace(model, kernel=from_dict(collector.notes["kernel"]), noise_variance=noise)
+        shift = torch.tensor(collector.notes["shift"], dtype=torch.float64)
+    else:
+        preview = source.preview(settings.seed, job.bounds)
+        shift, scaling = _preview_scaling(preview, job.standardize)
+        model, grid = _preview(settings, job, preview, scaling)
+        units = preview.sample.X.std(0, correction=0).clamp_min(1e-300)
+        collector = GridCollector(
+            grid,
+            source.n_targets,
+            settings.n_probes,
+            settings.seed,
+            neighbourhoods=Neighbourhoods(preview.sample.X[:N_BLOCKS], units, _NEAR, source.n_targets),
+            memory_budget=job.budget,
+        )
+        collector.notes = {
+            "identity": identity,
+            "kernel": model.kernel.to_dict(),
+            "noise": float(model.noise_variance),
+            "shift": shift.tolist(),
+        }
+    _pass(job, collector, shift)
+    return collector, shift, model
+
+
+def _pass(job: StreamJob, collector: GridCollector, shift: Tensor) -> None:
+    """Add all rows that the collector has not seen, and keep its state where that is wanted."""
+    written = time.monotonic()
+    job.meter.start(None, "rows")
+    try:
+        for rows in job.source.chunks(collector.done):
+            collector.take(rows if not bool(shift.any()) else replace(rows, Y=rows.Y - shift))
+            job.meter.step(rows=f"{collector.n_rows:,}")
+            if job.checkpoint is not None and time.monotonic() - written > _INTERVAL:
+                collector.save(job.checkpoint)
+                written = time.monotonic()
+    except InvalidInputError as error:
+        if job.checkpoint is None:
+            hint = " Give fit_table a checkpoint, and a later call goes on from there." if job.source.has_files else ""
+            msg = f"{error}{hint}"
+        else:
+            collector.save(job.checkpoint)
+            msg = (
+                f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: mend or remove the "
+                "file, and the same call goes on from there."
+            )
+        raise InvalidInputError(msg) from error
+    finally:
+        job.meter.close()
+    if job.checkpoint is not None:
+        collector.save(job.checkpoint)
+
+
+def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model, RegularGrid]:
+    """Return the grid, in the data's own units, and the model that a few rows prefer."""
+    model = job.model
+    if settings.size != "auto":
+        return model, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model.kernel)
+    lower, upper = (scaling.inputs(np.array([corner]))[0] for corner in (preview.lower, preview.upper))
+    if job.learn is not None and len(preview.sample) > 1:
+        X, Y = scaling.inputs(preview.sample.X.numpy()), scaling.targets(preview.sample.Y.numpy())
+        table = TrainingTable(torch.from_numpy(X), torch.from_numpy(Y), model.mean, job.budget)
+        # Its exact likelihoods of subsets are all that is asked for. A generator of its own: a fit that is resumed has
+        # no preview, and goes on to the same numbers.
+        choice = Choice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
+        objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)
+        model = job.learn(objective, model)
+    grid = choose_grid(settings, lower.tolist(), upper.tolist(), preview.n_rows, job.budget, model.kernel)
+    first = np.array(grid.lower) * scaling.x_scale + scaling.x_centre
+    return model, replace(grid, lower=tuple(first), spacing=tuple(np.array(grid.spacing) * scaling.x_scale))
+
+
+def _preview_scaling(preview: Preview, standardize: bool) -> tuple[Tensor, Scaling]:
+    """Return what is to be taken off the targets in the pass, and a first guess at the scaling."""
+    X, Y = preview.sample.X, preview.sample.Y
+    scaling = Scaling.fit(X.numpy(), Y.numpy(), standardize)
+    far = Y.mean(0).abs() > _FAR_FROM_ZERO * Y.std(0, correction=0)
+    return torch.where(far, Y.mean(0), 0.0), scaling
+
+
+def _scaling(statistics: GridStatistics, shift: Tensor, standardize: bool) -> Scaling:
+    """Return the scaling by means and standard deviations of all rows, whose targets have had ``shift`` taken off."""
+    if not standardize:
+        return Scaling.fit(np.zeros((1, statistics.grid.n_inputs)), np.zeros((1, statistics.n_targets)), False)
+    spread = statistics.target_variances.sqrt()
+    size = (statistics.target_squares / statistics.n_rows).sqrt()
+    varies = spread > _ROUNDING * size
+    inputs = statistics.input_variances.sqrt()
+    return Scaling(
+        statistics.input_means.numpy(),
+        torch.where(inputs > 0, inputs, 1.0).numpy(),
+        (statistics.target_means + shift).numpy(),
+        torch.where(varies, spread, 1.0).numpy(),
+    )
+
+
+def _identity(settings: Grid, job: StreamJob) -> dict[str, Any]:
+    """Return what decides the pass and its preview, as JSON gives it back."""
+    found = {
+        "source": job.source.identity,
+        "settings": asdict(settings),
+        "standardize": job.standardize,
+        "kernel": job.model.kernel.to_dict(),
+        "noise": float(job.model.noise_variance),
+        "mean": job.model.mean.name,
+        "bounds": None if job.bounds is None else np.asarray(job.bounds, dtype=np.float64).tolist(),
+        "learns": job.learn is not None,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain

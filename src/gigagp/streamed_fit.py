@@ -1,0 +1,213 @@
+"""`GPRegressor.fit_table` and `GPRegressor.partial_fit`: rows that are not held, and rows that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+import torch
+from sklearn.utils.validation import validate_data
+
+from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
+from gigagp.errors import InvalidInputError
+from gigagp.inference import Grid
+from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.row_source import RowSource
+from gigagp.inference.streaming import StreamJob
+from gigagp.likelihoods import resolve_likelihood
+from gigagp.means import resolve_mean
+from gigagp.memory import resolve_budget
+from gigagp.model import Model
+from gigagp.optimization import Auto, History, SubsetStart
+from gigagp.optimization.trace import Trace
+from gigagp.planning import resolve_streaming
+from gigagp.progress import meter_for
+from gigagp.random import generator_from, spawn
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
+
+
+class StreamedFitting:
+    """What `GPRegressor` does with rows that it never holds."""
+
+    def fit_table(
+        self,
+        source: Any,
+        target: str | Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
+        *,
+        bounds: tuple[Any, Any] | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        chunk_rows: int = 2**20,
+        header: bool | None = None,
+    ) -> Self:
+        """Learn from a table that is read a chunk at a time and never held.
+
+        When to use: more rows than fit into the memory, or than `fit` gets through. It needs an inference that can do
+        it: `inference.Grid` (what ``"auto"`` is here), with one to three inputs (four at a price).
+
+        Parameters
+        ----------
+        source : str, path, data frame, pair of arrays, callable or iterable
+            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; ``(X, y)``;
+            a callable that returns an iterable of ``(X, y)`` for some rows at a time, and is called several times; or
+            such an iterable itself.
+        target : str or sequence of str
+            The column to predict, or several; for files and data frames.
+        inputs : sequence of str, optional
+            Columns to predict from, for files and data frames; None: all the others.
+        bounds : (lower, upper), optional
+            Smallest and largest value of each input. A generator, which can be read only once, needs them; elsewhere
+            they save the pass that looks for them (Parquet files usually have them in their metadata).
+        checkpoint : str, path or None, default None
+            A file that keeps what has been added up, for sources that are files. After an error (a damaged file in the
+            middle of a folder) or a kill the same call goes on from there; the file is removed at the end.
+        chunk_rows : int
+            Most rows that are read at a time.
+        header : bool, optional
+            Whether the first line of CSV files has the names; None: found out.
+
+        Returns
+        -------
+        GPRegressor
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            For arguments or rows that cannot be used; the message names the file and the row.
+        MemoryBudgetError
+            If the job cannot fit the memory budget.
+        """
+        estimator = cast("GPRegressor", self)
+        options: dict[str, Any] = {"bounds": bounds, "checkpoint": checkpoint, "chunk_rows": chunk_rows}
+        before = self.__dict__.copy()
+        try:
+            _fit_streamed(estimator, source, target, inputs, header=header, **options)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Take further rows into account, at the hyperparameters, the scaling and the grid that the fit has found.
+
+        The first call is `fit`. Later ones need `inference.Grid`; their cost does not depend on the rows before them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Within the region of the grid.
+        y : array-like of shape (n,) or (n, n_targets)
+
+        Returns
+        -------
+        GPRegressor
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            If the inference is another one, or a row cannot be used; then nothing is added.
+        """
+        estimator = cast("GPRegressor", self)
+        if hasattr(estimator, "posterior_"):
+            _add_rows(estimator, X, y)
+        else:
+            estimator.fit(X, y)
+        return self
+
+
+def _fit_streamed(
+    estimator: GPRegressor,
+    source: Any,
+    target: str | Sequence[str] | None,
+    inputs: Sequence[str] | None,
+    *,
+    bounds: tuple[Any, Any] | None,
+    checkpoint: str | PathLike[str] | None,
+    chunk_rows: int,
+    header: bool | None,
+) -> None:
+    """Fit an estimator to a source of rows; arguments as those of `GPRegressor.fit_table`."""
+    resolve_dtype(estimator.dtype)
+    budget = resolve_budget(estimator.memory_budget, resolve_device(estimator.device))
+    mean, likelihood = resolve_mean(estimator.mean), resolve_likelihood(estimator.likelihood)
+    inference = resolve_streaming(estimator.inference, likelihood)
+    optimizer = estimator._resolve_optimizer()
+    if isinstance(optimizer, SubsetStart):
+        msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
+        raise InvalidInputError(msg)
+    if np.ndim(estimator.noise_variance):
+        msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
+        raise InvalidInputError(msg)
+    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
+    rows = RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean)
+    if checkpoint is not None and not rows.has_files:
+        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
+        raise InvalidInputError(msg)
+    model = estimator._start_model(mean, (1, rows.n_inputs), rows.n_targets, None)
+    if isinstance(inference, Grid):
+        inference.check_model(model)
+    history = History()
+    trace, own, early = Trace(history, meter), spawn(generator), torch.Generator().manual_seed(0)
+
+    def learn(objective: TableObjective, start: Model) -> Model:
+        """Stages on few rows alone: enough to say how fine things are."""
+        return Auto(polish_steps=0).run(objective, start, trace, early)
+
+    job = StreamJob(
+        rows,
+        model,
+        estimator.standardize,
+        budget,
+        bounds,
+        None if checkpoint is None else Path(checkpoint),
+        None if optimizer is None else learn,
+        meter,
+        likelihood,
+    )
+    with meter:
+        found = inference.stream(job, own)
+        posterior = estimator._infer(found.objective, found.model, optimizer, trace, generator)
+    if checkpoint is not None:
+        Path(checkpoint).unlink(missing_ok=True)
+    estimator.n_features_in_ = rows.n_inputs
+    if rows.input_names is not None:
+        estimator.feature_names_in_ = np.array(rows.input_names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):  # of an earlier fit
+        del estimator.feature_names_in_
+    estimator._one_target = rows.one_target
+    estimator.inference_ = cast("Any", inference)
+    estimator.optimizer_, estimator.history_ = optimizer, history
+    estimator._adopt(posterior, found.scaling)
+
+
+def _add_rows(estimator: GPRegressor, X: Any, y: Any) -> None:
+    """Add rows to what a fitted estimator knows, at its hyperparameters; see `GPRegressor.partial_fit`."""
+    finite_targets(y)
+    names = getattr(estimator, "feature_names_in_", None)
+    X, y = validate_data(
+        estimator, X, y, reset=False, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False
+    )
+    X, y = finite_columns(X, "X", names), y.astype(np.float64, copy=False)
+    posterior, scaling = estimator.posterior_, estimator.scaling_
+    if not isinstance(posterior, GridPosterior):
+        msg = (
+            "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; "
+            f"this one is of inference.{type(estimator.inference_).__name__}. Fit all rows again."
+        )
+        raise InvalidInputError(msg)
+    targets = y if y.ndim == 2 else y[:, None]
+    if targets.shape[1] != posterior.n_targets:
+        msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        raise InvalidInputError(msg)
+    targets = targets - posterior.model.mean.offset(X)[:, None]
+    statistics = posterior.statistics.add_rows(scaling.inputs(X), scaling.targets(targets))
+    estimator._adopt(posterior.with_statistics(statistics), scaling)
