@@ -45,7 +45,11 @@ class BuildVariants(build_ext):
             ext.extra_objects += self.compiler.compile(
                 [f"{HERE}/tiles.cpp", f"{HERE}/grid.cpp"],
                 output_dir=str(Path(self.build_temp) / name),
-                macros=[("GIGAGP_KERNELS", f"{name}_kernels"), ("GIGAGP_GRID_KERNELS", f"{name}_grid_kernels"), *MACROS],
+                macros=[
+                    ("GIGAGP_KERNELS", f"{name}_kernels"),
+                    ("GIGAGP_GRID_KERNELS", f"{name}_grid_kernels"),
+                    *MACROS,
+                ],
                 include_dirs=[HERE],
                 extra_postargs=[*COMMON, *flags],
             )

@@ -60,8 +60,8 @@ class Auto:
     polish_steps : int, default 10
         Most gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
-        Gradients on all rows in place of the polish where probes or lengths of solves are drawn anew at each: steps in the
-        subset's metric, divided by their number, which averages the noise out.
+        Gradients on all rows in place of the polish where probes or lengths of solves are drawn anew at each: steps
+        in the subset's metric, divided by their number, which averages the noise out.
     subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
         Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
     n_probes : int, default 8
