@@ -272,3 +272,41 @@ def test_neighbourhoods_hold_the_nearest_rows():
         assert torch.equal(values, Y[nearest])
     collector = GridCollector(GRID, neighbourhoods=Neighbourhoods(centres, spacing, 60, 1)).read((X, Y))
     assert torch.equal(collector.neighbourhoods.boxes()[0][0], (parts[0] + parts[1]).boxes()[0][0])
+
+
+def test_samples_and_notes_travel_with_a_collector(tmp_path):
+    X, Y, frame = table()
+    folder(tmp_path / "parts", frame)
+    near = Neighbourhoods(X[:3], [1.0, 2.0], 40, 1)
+    half = GridCollector(GRID, 1, 3, 1, sample_size=100, neighbourhoods=near)
+    chunks = list(stream_rows(tmp_path / "parts", INPUTS, TARGETS, chunk_rows=50))
+    for chunk in chunks[:6]:
+        half.take(chunk)
+    half.notes = {"shift": [1.5]}
+    half.save(tmp_path / "state")
+    again = GridCollector.load(tmp_path / "state")
+    assert again.notes == {"shift": [1.5]}
+    for collector in (half, again):
+        collector.read(tmp_path / "parts", INPUTS, TARGETS)
+    assert torch.equal(half.sample.X, again.sample.X)
+    assert (half.sample.size, half.sample.n_rows) == (again.sample.size, again.sample.n_rows) == (100, 600)
+    assert again.neighbourhoods is not None
+    for one, other in zip(near.boxes(), again.neighbourhoods.boxes(), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+    whole = RowSample(100, 2, 1, 1)
+    whole.add(X, Y)
+    assert torch.equal(whole.X, again.sample.X)
+
+
+def test_a_row_that_is_not_finite_is_named_wherever_it_comes_from():
+    X, Y, _ = table()
+    broken = X.clone()
+    broken[333, 1] = torch.inf
+    pairs = [(broken[k : k + 83], Y[k : k + 83]) for k in range(0, 600, 83)]
+    for source in ((broken, Y), pairs):
+        for use in (source_bounds, lambda rows: GridCollector(GRID).read(rows)):
+            with pytest.raises(InvalidInputError, match="X must be finite; got inf in column 1, row 333 "):
+                use(source)
+    huge = torch.full_like(Y, 1e308)  # finite, but their sum is not
+    assert sum(len(rows.X) for rows in stream_rows((X, huge))) == 600

@@ -1,4 +1,4 @@
-"""The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``demo``, ``diagnose``.
+"""The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``plot``, ``demo``, ``diagnose``.
 
 Errors are one line on standard error and exit code 2, without a traceback; Ctrl-C exits with 130.
 """

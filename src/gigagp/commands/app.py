@@ -16,6 +16,7 @@ from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
 from gigagp.commands.fit import fit
+from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
 from gigagp.errors import GigaGPError, GigaGPWarning
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(fit)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(plot)
 app.command()(demo)
 app.add_typer(diagnose, name="diagnose")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.data import Table, read_columns
-from gigagp.data.streaming import STREAMED, column_names, stream_file, table_files
+from gigagp.data.streaming import PARQUET, STREAMED, column_names, stream_file, table_files
 from gigagp.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -134,6 +134,5 @@ def _is_large(path: Path) -> bool:
     if not path.is_dir():
         return path.suffix.lower() in STREAMED and path.stat().st_size > AT_ONCE
     files = table_files(path)
-    return sum(file.stat().st_size for file in files) > AT_ONCE or not any(
-        file.suffix.lower() in (".parquet", ".pq") for file in files
-    )
+    parquet = all(file.suffix.lower() in PARQUET for file in files)
+    return not parquet or sum(file.stat().st_size for file in files) > AT_ONCE

@@ -18,10 +18,11 @@ from gigagp.data.reading import from_array, read_columns
 from gigagp.data.table import Table, find_column, refuse_repeated
 from gigagp.errors import InvalidInputError
 
-_PARQUET = {".parquet", ".pq"}
+#: Endings of Parquet files.
+PARQUET = {".parquet", ".pq"}
 _DELIMITED = {".csv", ".tsv"}
 #: Endings of files whose rows are read as they are needed.
-STREAMED = _PARQUET | _DELIMITED | {".npy"}
+STREAMED = PARQUET | _DELIMITED | {".npy"}
 #: Bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
 #: How pyarrow names a cell of a CSV file that is not a number; it counts the first line too.
@@ -64,7 +65,7 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
     found = sorted(
         file
         for file in path.rglob("*")
-        if file.suffix.lower() in _PARQUET | _DELIMITED and not file.name.startswith((".", "_")) and file.is_file()
+        if file.suffix.lower() in PARQUET | _DELIMITED and not file.name.startswith((".", "_")) and file.is_file()
     )
     if not found:
         msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
@@ -90,7 +91,7 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
     file = table_files(path)[0]
     ending = file.suffix.lower()
     try:
-        if ending in _PARQUET:
+        if ending in PARQUET:
             names = list(pyarrow.parquet.read_schema(file).names)
         elif ending in _DELIMITED:
             names = dialect(file, header).names
@@ -158,7 +159,7 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
     None where it is no Parquet file or does not have them: then the rows have to be read. Nothing but the end of the
     file is read here.
     """
-    if path.suffix.lower() not in _PARQUET:
+    if path.suffix.lower() not in PARQUET:
         return None
     try:
         metadata = pyarrow.parquet.read_metadata(path)
@@ -182,7 +183,7 @@ def _batches(
     path: Path, columns: Sequence[str], chunk_rows: int, first_row: int, header: bool | None
 ) -> Iterator[pa.Table]:
     ending = path.suffix.lower()
-    if ending in _PARQUET:
+    if ending in PARQUET:
         return _parquet(path, columns, chunk_rows, first_row)
     if ending in _DELIMITED:
         return _after(_delimited(path, columns, header), first_row)

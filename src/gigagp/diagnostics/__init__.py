@@ -1,7 +1,8 @@
-"""Measurements of the machinery itself: how far solves have to go, and how far estimates are from the truth."""
+"""Measurements of the machinery (how far solves go, how far estimates are from the truth), and pictures of models."""
 
 from gigagp.diagnostics.bias import BiasReport, BiasRow, measure_bias
 from gigagp.diagnostics.inducing import inducing_distance, latent_share
+from gigagp.diagnostics.maps import MapValues, map_values, plot_map
 from gigagp.diagnostics.plots import plot_bias
 from gigagp.diagnostics.solves import InverseSpectrum, inverse_spectrum, squared_distance
 
@@ -9,10 +10,13 @@ __all__ = [
     "BiasReport",
     "BiasRow",
     "InverseSpectrum",
+    "MapValues",
     "inducing_distance",
     "inverse_spectrum",
     "latent_share",
+    "map_values",
     "measure_bias",
     "plot_bias",
+    "plot_map",
     "squared_distance",
 ]

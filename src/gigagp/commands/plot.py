@@ -1,0 +1,73 @@
+"""``gigagp plot``: a picture of a model of one to three inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import gigagp
+from gigagp.commands import options
+from gigagp.data.writing import check_folder
+from gigagp.errors import InvalidInputError
+from gigagp.persistence import load_notes
+
+
+def plot(
+    model: options.ModelPath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes: .png, .pdf or .svg.")] = Path(
+        "map.png"
+    ),
+    across: Annotated[
+        str | None,
+        typer.Option(help="With three inputs: which is fixed in each slice, by name or number from 1; the last."),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="V[,V...]", help="With three inputs: where it is fixed, a value a slice.")
+    ] = None,
+    lower: Annotated[
+        str | None, typer.Option(metavar="V,...", help="Lower corner of the region, a number an input.")
+    ] = None,
+    upper: Annotated[str | None, typer.Option(metavar="V,...", help="Upper corner.")] = None,
+    resolution: Annotated[int, typer.Option(help="Points along an axis.")] = 160,
+    target: Annotated[int, typer.Option(help="Which target, from 1, of a model of several.")] = 1,
+    include_noise: Annotated[
+        bool, typer.Option("--include-noise", help="std of a new measurement, not only of the function behind it.")
+    ] = False,
+) -> None:
+    """Draw mean and standard deviation of a model: a curve, a map, or slices of three inputs."""
+    from gigagp.diagnostics import plot_map
+    from gigagp.diagnostics.plots import check_plot
+
+    check_plot(out)
+    check_folder(out)
+    regressor = gigagp.load(model)
+    names = [str(name) for name in getattr(regressor, "feature_names_in_", [])]
+    which: str | int | None = across
+    if across is not None and across not in names and across.isdecimal():
+        which = int(across) - 1
+    label = load_notes(model).get("target")
+    plot_map(
+        regressor,
+        out,
+        label=label if target == 1 and isinstance(label, str) else None,
+        target=target - 1,
+        across=which,
+        at=_numbers("--at", at),
+        lower=_numbers("--lower", lower),
+        upper=_numbers("--upper", upper),
+        resolution=resolution,
+        include_noise=include_noise,
+    )
+    typer.echo(f"Drew {out}.")
+
+
+def _numbers(option: str, text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"{option} must be numbers with commas between them; got {text!r}."
+        raise InvalidInputError(msg) from None

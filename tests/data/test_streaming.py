@@ -1,0 +1,83 @@
+"""Tables in chunks; what grids make of them is in tests/grids/test_collect.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gigagp.data.streaming import column_bounds, column_names, stream_file
+from gigagp.errors import InvalidInputError
+
+
+def rows(path, columns, chunk_rows=7, first_row=0, header=None):
+    return np.concatenate(
+        [chunk.table.values for chunk in stream_file(path, columns, chunk_rows, first_row, header=header)]
+    )
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(np.random.default_rng(0).normal(size=(50, 3)), columns=["a", "b", "y"])
+
+
+def test_names_of_columns(tmp_path, frame):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_feather(tmp_path / "t.feather")
+    np.save(tmp_path / "t.npy", frame.to_numpy())
+    for kind in ("csv", "parquet", "feather"):
+        assert column_names(tmp_path / f"t.{kind}") == ["a", "b", "y"]
+    assert column_names(tmp_path / "t.npy") == ["column1", "column2", "column3"]
+    assert column_names(tmp_path) == ["a", "b", "y"]  # the first file's
+    assert column_names(tmp_path / "t.csv", header=False) == ["column1", "column2", "column3"]
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    with pytest.raises(InvalidInputError, match="two columns named 'a'"):
+        column_names(tmp_path / "twice.csv")
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 something else")
+    with pytest.raises(InvalidInputError, match=r"no\.parquet cannot be read"):
+        column_names(tmp_path / "no.parquet")
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 1000])
+def test_a_numpy_file_stays_on_the_disk(tmp_path, frame, monkeypatch, chunk_rows):
+    path = tmp_path / "t.npy"
+    np.save(path, frame.to_numpy())
+    monkeypatch.setattr("gigagp.data.streaming.read_columns", None)  # would read it whole
+    found = rows(path, ["column3", "column1"], chunk_rows, first_row=11)
+    np.testing.assert_array_equal(found, frame[["y", "a"]].to_numpy()[11:])
+    np.save(path, np.array([object()]), allow_pickle=True)
+    with pytest.raises(InvalidInputError, match="not a NumPy file of numbers"):
+        rows(path, ["column1"])
+    path.write_bytes(b"\x93NUMPY")
+    with pytest.raises(InvalidInputError, match="not a NumPy file of numbers"):
+        rows(path, ["column1"])
+
+
+@pytest.mark.parametrize("header", [None, True])
+def test_a_cell_of_text_in_a_csv_file_is_named(tmp_path, monkeypatch, header):
+    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
+    path = tmp_path / "t.csv"
+    path.write_text("note,a,b\n" + "x,1,2\n" * 40 + "x,1,tall\n" + "x,1,2\n")
+    with pytest.raises(InvalidInputError, match=r"t.csv: column 'b', row 41: 'tall' is not a number"):
+        rows(path, ["a", "b"], header=header)
+    assert len(rows(path, ["a"], header=header)) == 42
+
+
+def test_a_csv_file_without_a_header(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("1,2\n3,4\n5,oops\n")
+    assert rows(path, ["column1"], header=False).tolist() == [[1.0], [3.0], [5.0]]
+    with pytest.raises(InvalidInputError, match=r"column 'column2', row 3: 'oops'"):
+        rows(path, ["column2"], header=False)
+
+
+def test_infinite_bounds_are_looked_at_again(tmp_path, frame):
+    path = tmp_path / "t.parquet"
+    frame.to_parquet(path)
+    assert column_bounds(path, ["a"]) == ([frame.a.min()], [frame.a.max()], 50)
+    frame.loc[7, "a"] = np.inf
+    frame.to_parquet(path)
+    assert column_bounds(path, ["a"]) is None
+    with pytest.raises(InvalidInputError, match="column 'a', row 8: the number is infinite"):
+        rows(path, ["a"])
