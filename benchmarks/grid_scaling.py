@@ -10,7 +10,8 @@ Tables and figures of Yadav, Sheldon and Musco 2021 (arXiv:2101.11751). Three wa
 right-hand side: `grid` (factorised conjugate gradients on the statistics, here), `ski` (the same conjugate gradients on
 vectors of n rows with a sparse W, here) and GPyTorch's `KISS-GP` (its product plus its conjugate gradients, where it is
 installed; it extends its grid by margins of its own). Iterations are timed over a fixed number of steps, best of a
-few, in CPU seconds. Memory is that of the stored matrices, and the paper's formulas in numbers: nnz(W) + m + n against nnz(W'W) + 2 m.
+few, in CPU seconds. Memory is that of the stored matrices, and the paper's formulas in numbers: nnz(W) + m + n against
+nnz(W'W) + 2 m.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Problem:
 
     @property
     def grid_kernel(self) -> GridKernel:
+        """The kernel on the grid."""
         return GridKernel(self.kernel, self.grid)
 
     @classmethod
@@ -146,10 +148,11 @@ def show(row: dict[str, Any]) -> None:
     peer = row.get("kiss_gp_s")
     other = f"KISS-GP {peer * 1e3:9.2f} ms ({peer / row['grid_s']:6.1f} x)" if peer else row.get("kiss_gp_note", "")
     print(
-        f"{row['set']:13s} n = {row['n']:9,d}  m = {row['m']:9,d} ({shape:13s})  grid {row['grid_s'] * 1e3:8.2f} ms  ski "
-        f"{row['ski_s'] * 1e3:9.2f} ms ({row['ski_s'] / row['grid_s']:6.1f} x)  {other}  memory formula "
-        f"{row['formula_ratio']:.3f}, bytes {row['grid_bytes'] / row['ski_bytes']:.3f}; pass {row['grid_pass_s']:.2f} s, "
-        f"set-up of ski {row['ski_set_up_s']:.2f} s; difference {row['difference']:.0e}",
+        f"{row['set']:13s} n = {row['n']:9,d}  m = {row['m']:9,d} ({shape:13s})  grid "
+        f"{row['grid_s'] * 1e3:8.2f} ms  ski {row['ski_s'] * 1e3:9.2f} ms ({row['ski_s'] / row['grid_s']:6.1f} x)  "
+        f"{other}  memory formula {row['formula_ratio']:.3f}, bytes {row['grid_bytes'] / row['ski_bytes']:.3f}; "
+        f"pass {row['grid_pass_s']:.2f} s, set-up of ski {row['ski_set_up_s']:.2f} s; "
+        f"difference {row['difference']:.0e}",
         flush=True,
     )
 
@@ -244,7 +247,7 @@ def figure_sound(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         add("ski", m, "log-likelihood", built + taken + more, likelihood)
         taken, solved = timed(lambda: solver.solve(ski, ski.interpolate(smooth)).value)  # noqa: B023
         add("ski", m, "covariance", built + taken, prior - smooth.T @ ski.scatter(solved))
-        del ski, solved
+        ski = solved = None  # free the memory before the next one
         passed, statistics = timed(lambda: GridStatistics.from_rows(grid, X_all, target))  # noqa: B023
         starts = Starts(statistics.cross, statistics.target_squares)
         ours = GridOperator(grid_kernel, statistics.gram, noise, starts, n)
@@ -266,7 +269,7 @@ def figure_sound(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         taken, low = timed(lambda: LowRankCovariance.build(grid_kernel, statistics, noise, rank))  # noqa: B023
         root = grid.interpolate(smooth_at, low.root)
         add("grid", m, f"covariance of rank {low.rank}", passed + taken, prior - root @ root.T)
-        del solved, plain, low
+        solved = plain = low = None
         print(f"m = {m:,} done", flush=True)
     largest = {row["task"]: row["found"] for row in rows if row["way"] == "ski" and row["m"] == max(arguments.nodes)}
     scale = float(np.abs(y_test).mean())
@@ -283,7 +286,7 @@ def figure_sound(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Set-up, mean and log-determinant of the radar volume for several grids."""
+    """Time set-up, mean and log-determinant of the radar volume for several grids."""
     rows = []
     solver = ConjugateGradients(tolerance=0.01, preconditioner=None)
     for shape in ((80, 80, 8), (112, 112, 10), (160, 160, 12)):
@@ -298,7 +301,13 @@ def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             kernel, statistics.gram, problem.noise, Starts(statistics.probes, statistics.probe_squares), n
         )
         determinant, value = timed(lambda: log_determinant(drawn, None, starts=drawn.start_vectors()))  # noqa: B023
-        row = {"shape": shape, "m": grid.size, "grid_set_up_s": passed, "grid_mean_s": mean, "grid_logdet_s": determinant}
+        row = {
+            "shape": shape,
+            "m": grid.size,
+            "grid_set_up_s": passed,
+            "grid_mean_s": mean,
+            "grid_logdet_s": determinant,
+        }
         row |= {"steps": solved.iterations, "logdet": value.value, "standard_error": value.standard_error}
         built, ski = timed(lambda: InterpolatedKernelMatrix(kernel, problem.X, problem.noise))  # noqa: B023
         mean, solved = timed(lambda: solver.solve(ski, problem.y))  # noqa: B023
@@ -309,13 +318,14 @@ def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         row["ski_logdet_s"] = determinant * arguments.probes / arguments.ski_probes
         row["ski_logdet"] = value.value
         print(
-            f"m = {grid.size:8,d}  set-up {passed:6.2f} / {built:6.2f} s  mean {row['grid_mean_s']:6.2f} / {mean:6.2f} s "
-            f"({solved.iterations} steps)  log-determinant of {arguments.probes} {row['grid_logdet_s']:6.2f} / "
+            f"m = {grid.size:8,d}  set-up {passed:6.2f} / {built:6.2f} s  "
+            f"mean {row['grid_mean_s']:6.2f} / {mean:6.2f} s ({solved.iterations} steps)  "
+            f"log-determinant of {arguments.probes} {row['grid_logdet_s']:6.2f} / "
             f"{row['ski_logdet_s']:6.2f} s (from {arguments.ski_probes})   peak {peak():.2f} GiB   [grid / ski]",
             flush=True,
         )
         rows.append(row)
-        del ski, drawn, ours, statistics
+        ski = drawn = ours = statistics = None
         gc.collect()
     return rows
 

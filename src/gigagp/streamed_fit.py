@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
@@ -30,6 +32,18 @@ from gigagp.random import generator_from, spawn
 
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
+
+
+def _keeps_sums(estimator: GPRegressor) -> bool:
+    """Whether there are sums that rows can be added to: what scikit-learn asks before it offers `partial_fit`."""
+    used = getattr(estimator, "inference_", estimator.inference)
+    if isinstance(used, Grid):
+        return True
+    msg = (
+        "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; this "
+        f"one is of inference {used!r}. Fit all rows again."
+    )
+    raise AttributeError(msg)
 
 
 class StreamedFitting:
@@ -95,10 +109,12 @@ class StreamedFitting:
             raise
         return self
 
+    @available_if(_keeps_sums)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Take further rows into account, at the hyperparameters, the scaling and the grid that the fit has found.
 
-        The first call is `fit`. Later ones need `inference.Grid`; their cost does not depend on the rows before them.
+        Only with `inference.Grid`; another estimator has no such method. The first call is `fit`; the cost of later
+        ones does not depend on the rows before them.
 
         Parameters
         ----------
@@ -114,7 +130,7 @@ class StreamedFitting:
         Raises
         ------
         InvalidInputError
-            If the inference is another one, or a row cannot be used; then nothing is added.
+            If a row cannot be used; then nothing is added.
         """
         estimator = cast("GPRegressor", self)
         if hasattr(estimator, "posterior_"):
@@ -152,6 +168,10 @@ def _fit_streamed(
     if checkpoint is not None and not rows.has_files:
         msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
         raise InvalidInputError(msg)
+    if checkpoint is not None:
+        from gigagp.data.writing import check_folder  # pyarrow is there: the source is a file
+
+        check_folder(checkpoint)
     model = estimator._start_model(mean, (1, rows.n_inputs), rows.n_targets, None)
     if isinstance(inference, Grid):
         inference.check_model(model)
@@ -159,8 +179,9 @@ def _fit_streamed(
     trace, own, early = Trace(history, meter), spawn(generator), torch.Generator().manual_seed(0)
 
     def learn(objective: TableObjective, start: Model) -> Model:
-        """Stages on few rows alone: enough to say how fine things are."""
-        return Auto(polish_steps=0).run(objective, start, trace, early)
+        """Learn from few rows alone: enough to say how fine things are."""
+        settings = optimizer if isinstance(optimizer, Auto) else Auto()
+        return replace(settings, polish_steps=0).run(objective, start, trace, early)
 
     job = StreamJob(
         rows,
@@ -198,12 +219,7 @@ def _add_rows(estimator: GPRegressor, X: Any, y: Any) -> None:
     )
     X, y = finite_columns(X, "X", names), y.astype(np.float64, copy=False)
     posterior, scaling = estimator.posterior_, estimator.scaling_
-    if not isinstance(posterior, GridPosterior):
-        msg = (
-            "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; "
-            f"this one is of inference.{type(estimator.inference_).__name__}. Fit all rows again."
-        )
-        raise InvalidInputError(msg)
+    assert isinstance(posterior, GridPosterior), "only inference.Grid offers partial_fit"
     targets = y if y.ndim == 2 else y[:, None]
     if targets.shape[1] != posterior.n_targets:
         msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."

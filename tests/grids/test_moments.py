@@ -104,7 +104,7 @@ def test_every_instruction_set_makes_the_same_numbers():
         gram, out = StencilGram(grid, values), torch.empty(2, grid.size, dtype=torch.float64)
         assert (gram.dense() - W.T @ W).abs().max() < TOLERANCE
         assert (found.columns.T - W.T @ torch.cat([Y, signs(X, Y, 3, 0)], 1)).abs().max() < TOLERANCE
-        native.grid_product(name, values.numpy(), gram._steps, V.T.contiguous().numpy(), out.numpy(), 1)
+        native.grid_product(name, *gram.packed, gram._steps, V.T.contiguous().numpy(), out.numpy(), 1)
         assert (out.T - W.T @ (W @ V)).abs().max() < TOLERANCE
 
 

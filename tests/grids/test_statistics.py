@@ -96,6 +96,22 @@ def test_targets_are_shifted_and_scaled_without_the_rows():
         found.for_targets([1.0, 2.0, 3.0], 1.0)
 
 
+def test_inputs_are_shifted_and_scaled_without_the_rows():
+    X, Y = rows(900, 3, 2)
+    shift, scale = torch.tensor([1.5, -2.0, 100.0]).double(), torch.tensor([0.3, 4.0, 7.0]).double()
+    found = GridStatistics.from_rows(GRID, X, Y).for_inputs(shift, scale)
+    expected = GridStatistics.from_rows(found.grid, (X - shift) / scale, Y)
+    assert found.grid.shape == GRID.shape
+    assert difference(found, expected) < 1e-12
+    for one, other in ((found.input_means, expected.input_means), (found.input_variances, expected.input_variances)):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert found.gram.grid == found.grid
+    with pytest.raises(InvalidInputError, match=r"scale .* must be positive"):
+        found.for_inputs(0.0, -1.0)
+    with pytest.raises(InvalidInputError, match=r"shift .* one for each of 3 inputs"):
+        found.for_inputs([1.0, 2.0], 1.0)
+
+
 def test_probes_estimate_the_trace_without_bias():
     X, Y = rows(600, 3)
     found = GridStatistics.from_rows(GRID, X, Y, 2000, 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,27 @@ except ImportError:  # no compiler when gigagp was installed
 
 #: Stored entries below which a second thread costs more than it brings.
 _ENTRIES_A_THREAD = 2**18
+
+
+#: Nodes whose entries for one offset are stored together: as in products/native/grid.h.
+GROUP = 16
+
+
+class PackedGram(NamedTuple):
+    """The entries of a `StencilGram` in the order in which its products read them, groups of zeros left out.
+
+    Attributes
+    ----------
+    entries : array of shape (p, GROUP)
+    starts : array of shape (groups + 1,)
+        Where each group of nodes begins.
+    which : array of shape (p,)
+        The offset of each.
+    """
+
+    entries: np.ndarray
+    starts: np.ndarray
+    which: np.ndarray
 
 
 def half_offsets(grid: RegularGrid) -> list[tuple[int, ...]]:
@@ -97,9 +119,24 @@ class StencilGram:
             return self._torch_product(V).reshape(vectors.shape)
         by_vector = V.T.contiguous()
         out = torch.empty_like(by_vector)
-        threads = max(1, min(torch.get_num_threads(), self.values.numel() // _ENTRIES_A_THREAD))
-        _native.grid_product("", self.values.numpy(), self._steps, by_vector.numpy(), out.numpy(), threads)
+        threads = max(1, min(torch.get_num_threads(), self.packed.entries.size // _ENTRIES_A_THREAD))
+        _native.grid_product("", *self.packed, self._steps, by_vector.numpy(), out.numpy(), threads)
         return out.T.contiguous().reshape(vectors.shape)
+
+    @cached_property
+    def packed(self) -> PackedGram:
+        """The entries as products read them; made at the first and kept."""
+        groups = -(-self.n // GROUP)
+        padded = torch.nn.functional.pad(self.values, (0, groups * GROUP - self.n)).reshape(-1, groups, GROUP)
+        # Neighbouring offsets apart: a load that overlaps with the store before it waits for it.
+        offsets = half_offsets(self.grid)
+        order = torch.tensor(sorted(range(len(offsets)), key=lambda k: offsets[k][::-1]))
+        used = (padded != 0).any(2)[order].T  # (groups, h): nodes without rows near have no entries
+        group, place = used.nonzero(as_tuple=True)
+        which = order[place]
+        starts = torch.zeros(groups + 1, dtype=torch.int64)
+        torch.cumsum(used.sum(1), 0, out=starts[1:])
+        return PackedGram(padded[which, group].numpy(), starts.numpy(), which.int().numpy())
 
     def _torch_product(self, V: Tensor) -> Tensor:
         out = self.values[0].unsqueeze(1) * V

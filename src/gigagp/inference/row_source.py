@@ -84,7 +84,10 @@ class RowSource:
         chunk_rows: int = CHUNK_ROWS,
         mean: Mean | None = None,
     ) -> None:
-        self._source, self._header, self.chunk_rows = source, header, chunk_rows
+        if isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int | np.integer) or chunk_rows < 1:
+            msg = f"chunk_rows of fit_table must be an int of at least 1; got {chunk_rows!r}."
+            raise InvalidInputError(msg)
+        self._source, self._header, self.chunk_rows = source, header, int(chunk_rows)
         self._mean = ZeroMean() if mean is None else mean
         self.input_names: list[str] | None = None
         self._target_names: list[str] | None = None
@@ -199,17 +202,14 @@ class RowSource:
         if bounds is None and self.reads_once:
             msg = "bounds of fit_table must be given for a generator: its range cannot be known before its end."
             raise InvalidInputError(msg)
-        spread = self._spread(sample)
-        if spread is not None:
-            *found, n_rows = spread
-        elif bounds is None:
-            *found, n_rows = self._whole(sample)
-        else:
-            n_rows = None
-            self._beginning(sample)
+        given = None if bounds is None else self._checked(bounds)
+        found = self._spread(sample)
+        if found is None:
+            found = self._whole(sample) if given is None else (*given, self._beginning(sample))
         if not len(sample):
             raise _no_rows()
-        low, high = (list(map(float, corner)) for corner in (found if bounds is None else self._checked(bounds)))
+        *own, n_rows = found
+        low, high = (list(map(float, corner)) for corner in (own if given is None else given))
         for column, (a, b) in enumerate(zip(low, high, strict=True)):
             if a == b:
                 msg = f"Input {self.label(column)} is constant (always {a!r}). Leave it out of the inputs."
@@ -231,6 +231,7 @@ class RowSource:
         return low.tolist(), high.tolist()
 
     def _whole(self, sample: RowSample) -> tuple[Any, Any, int]:
+        """Return bounds and number of rows, and sample all of them."""
         low = torch.full((self.n_inputs,), torch.inf, dtype=torch.float64)
         high, n_rows = -low, 0
         for rows in self.chunks():
@@ -240,6 +241,7 @@ class RowSource:
         return low.tolist(), high.tolist(), n_rows
 
     def _beginning(self, sample: RowSample) -> None:
+        """Sample the first rows; they are kept where they cannot be read again."""
         if self.reads_once:
             while sum(len(rows.X) for rows in self._held) < PREVIEW_ROWS:
                 following = next(self._rest, None) if self._rest is not None else None

@@ -46,7 +46,8 @@ class Grid:
         Of the last solve, which predictions are made of.
     max_iterations : int, default 1000
     preconditioner : {"auto", "circulant", "holes", "none"}, default "auto"
-        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where a tenth of the nodes or more have no rows near.
+        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where a twentieth of the nodes or more have no rows
+        within a cell.
     n_probes : int, default 16
         Probes of the gradient's trace.
     n_samples : int, default 32

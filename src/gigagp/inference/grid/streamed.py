@@ -144,7 +144,9 @@ def _collected(settings: Grid, job: StreamJob) -> tuple[GridCollector, Tensor, M
         preview = source.preview(settings.seed, job.bounds)
         shift, scaling = _preview_scaling(preview, job.standardize)
         model, grid = _preview(settings, job, preview, scaling)
-        units = preview.sample.X.std(0, correction=0).clamp_min(1e-300)
+        extents = torch.tensor(preview.upper, dtype=torch.float64) - torch.tensor(preview.lower, dtype=torch.float64)
+        # an input may not vary in a preview of the first rows
+        units = torch.maximum(preview.sample.X.std(0, correction=0), 1e-3 * extents)
         collector = GridCollector(
             grid,
             source.n_targets,
@@ -192,7 +194,10 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor) -> None:
 
 
 def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model, RegularGrid]:
-    """Return the grid, in the data's own units, and the model that a few rows prefer."""
+    """Return the grid, in the data's own units, and the model that a few rows prefer.
+
+    That model is in the units of the preview, which differ a little from those of all rows: it is a start, no more.
+    """
     model = job.model
     if settings.size != "auto":
         return model, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model.kernel)

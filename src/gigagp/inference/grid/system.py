@@ -324,8 +324,8 @@ class IterativeGridSystem(GridSystem):
         return factorised_log_determinant(self.kernel, self.statistics, self.noise)
 
 
-#: Share of the nodes inside of the margins that have rows near, below which data count as having holes ...
-LEAST_OCCUPANCY = 0.9
+#: Share of the nodes inside of the margins that have rows within a cell, below which data count as having holes ...
+LEAST_OCCUPANCY = 0.95
 #: ... and share of the torus: where a long lengthscale asks for a wide one, what lies around the grid is a hole too.
 LEAST_SHARE = 0.12
 
@@ -335,8 +335,8 @@ def has_holes(operator: WhitenedOperator) -> bool:
     grid = operator.kernel.grid
     near = (operator.gram.row_sums() > 0.05 * operator.density).reshape(grid.shape)
     covered = near
-    for axis, count in enumerate(grid.shape):  # a node or two without rows here and there are no hole
-        covered = torch.stack([covered.roll(step, axis) for step in (range(-2, 3) if count > 5 else (0,))]).any(0)
+    for axis, count in enumerate(grid.shape):  # single nodes without rows are no hole
+        covered = torch.stack([covered.roll(step, axis) for step in (range(-1, 2) if count > 5 else (0,))]).any(0)
     inside = covered[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)].double()
     return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * operator.torus.size
 

@@ -335,48 +335,37 @@ struct Pass {
 
 // W'W times a vector ----------------------------------------------------------------------------------------------------
 
-void product(const double *values, long n_nodes, long n_steps, const std::int64_t *steps, const double *v, long first,
-             long last, double *out) {
+void product(const Packed &gram, const double *v, long first, long last, double *out) {
     typedef Simd<double> S;
-    constexpr int TOGETHER = 4;  // vectors of nodes
-    constexpr long SIDE = TOGETHER * S::lanes;
-    long i = first;
-    for (; i + SIDE <= last; i += SIDE) {
-        S::Vector mine[TOGETHER], sum[TOGETHER];
-        for (int u = 0; u < TOGETHER; u++) {
-            mine[u] = S::load(v + i + u * S::lanes);
-            sum[u] = S::load(values + i + u * S::lanes) * mine[u];
-        }
-        for (long k = 1; k < n_steps; k++) {
+    constexpr int PARTS = GROUP / S::lanes;
+    for (long g = first; g < last; g++) {
+        const long i = g * GROUP;
+        const bool inside = i + GROUP <= gram.n_nodes;
+        double *own = out + (g - first) * GROUP;
+        S::Vector mine[PARTS] = {}, sum[PARTS] = {};
+        for (int u = 0; u < PARTS && inside; u++) mine[u] = S::load(v + i + u * S::lanes);
+        for (long p = gram.starts[g]; p < gram.starts[g + 1]; p++) {
+            const long step = gram.steps[gram.which[p]];
+            const double *entries = gram.entries + p * GROUP;
             // Entries whose other node would lie beyond the grid are zero, but there is nothing to read for them.
-            if (i + SIDE + steps[k] > n_nodes) {
-                for (long j = i; j < i + SIDE && j + steps[k] < n_nodes; j++) {
-                    sum[(j - i) / S::lanes][(j - i) % S::lanes] += values[k * n_nodes + j] * v[j + steps[k]];
-                    out[j - first + steps[k]] += values[k * n_nodes + j] * v[j];
+            if (i + GROUP + step > gram.n_nodes) {
+                for (long j = 0; j < GROUP && i + j + step < gram.n_nodes; j++) {
+                    own[j] += entries[j] * v[i + j + step];
+                    if (step) own[j + step] += entries[j] * v[i + j];
                 }
                 continue;
             }
-            const double *entries = values + k * n_nodes + i, *theirs = v + i + steps[k];
-            double *to = out + i - first + steps[k];
-            for (int u = 0; u < TOGETHER; u++) {
+            for (int u = 0; u < PARTS; u++) {
                 const S::Vector entry = S::load(entries + u * S::lanes);
-                sum[u] += entry * S::load(theirs + u * S::lanes);
-                S::store(to + u * S::lanes, S::load(to + u * S::lanes) + entry * mine[u]);
+                sum[u] += entry * S::load(v + i + step + u * S::lanes);
+                double *to = own + step + u * S::lanes;
+                if (step) S::store(to, S::load(to) + entry * mine[u]);
             }
         }
-        for (int u = 0; u < TOGETHER; u++) {
-            double *to = out + i - first + u * S::lanes;
+        for (int u = 0; u < PARTS && inside; u++) {
+            double *to = own + u * S::lanes;
             S::store(to, S::load(to) + sum[u]);
         }
-    }
-    for (; i < last; i++) {
-        double sum = values[i] * v[i];
-        for (long k = 1; k < n_steps; k++) {
-            if (i + steps[k] >= n_nodes) continue;
-            sum += values[k * n_nodes + i] * v[i + steps[k]];
-            out[i - first + steps[k]] += values[k * n_nodes + i] * v[i];
-        }
-        out[i - first] += sum;
     }
 }
 

@@ -28,6 +28,19 @@ struct Rows {
     int stride;  // numbers of a record
 };
 
+// Nodes whose entries for one offset are stored together.
+constexpr int GROUP = 16;
+
+// W'W by groups of nodes: entries[p][j] joins node `GROUP g + j` with the one `steps[which[p]]` further on, for
+// starts[g] <= p < starts[g + 1]. One stream of memory, where a row for each offset would be hundreds.
+struct Packed {
+    const double *entries;
+    const std::int64_t *starts;
+    const std::int32_t *which;
+    const std::int64_t *steps;
+    long n_nodes;
+};
+
 struct GridKernels {
     const char *name;
     // Numbers of a cell's moments.
@@ -42,10 +55,10 @@ struct GridKernels {
     // Turn the moments of cells [first, last) into entries of W'W: values[target[e] + node] += product[source[e]].
     void (*expand)(const GridShape &, const double *moments, long first, long last, const double *products, long n_entries,
                    const std::int64_t *target, const std::int32_t *source, double *values);
-    // out[i] += sum_k g[k][i] v[i + step_k], out[i + step_k] += g[k][i] v[i] for nodes [first, last), one column; out
-    // starts at node `first`.
-    void (*product)(const double *values, long n_nodes, long n_steps, const std::int64_t *steps, const double *v, long first,
-                    long last, double *out);
+    // W'W times one column for groups [first, last) of GROUP nodes: out[i] += sum_k g[k][i] v[i + step_k] and
+    // out[i + step_k] += g[k][i] v[i] over the entries of each group, those that are all zero left out; out starts at
+    // the first node of group `first`.
+    void (*product)(const Packed &, const double *v, long first, long last, double *out);
 };
 
 #ifdef GIGAGP_X86_VARIANTS

@@ -384,45 +384,52 @@ void expand(const std::string &set, const py::tuple &given, const Doubles &momen
         });
 }
 
-// out = W'W V for V (s, m), one vector a row.
-void product(const std::string &set, const Doubles &values, const Integers &steps, const Doubles &vectors, Doubles out,
-             int threads) {
+// out = W'W V for V (s, m), one vector a row; see Packed.
+void product(const std::string &set, const Doubles &entries, const Integers &starts,
+             const py::array_t<std::int32_t, py::array::c_style> &which, const Integers &steps, const Doubles &vectors,
+             Doubles out, int threads) {
     const GridKernels &kernels = choose(set);
-    if (values.ndim() != 2 || steps.ndim() != 1 || steps.shape(0) != values.shape(0) || values.shape(0) < 1)
-        refuse("steps do not fit");
-    const long n_steps = values.shape(0), m = values.shape(1), s = vectors.ndim() == 2 ? vectors.shape(0) : -1;
+    const long s = vectors.ndim() == 2 ? vectors.shape(0) : -1, m = vectors.ndim() == 2 ? vectors.shape(1) : -1;
     const double *v = checked(vectors, s, m, "vectors");
     checked(out, s, m, "results");
+    const long n_groups = (m + GROUP - 1) / GROUP, n_packed = which.ndim() == 1 ? which.shape(0) : -1;
+    if (steps.ndim() != 1 || starts.ndim() != 1 || starts.shape(0) != n_groups + 1) refuse("steps or starts do not fit");
+    const Packed gram{checked(entries, n_packed, GROUP, "entries"), starts.data(), which.data(), steps.data(), m};
+    if (gram.starts[0] != 0 || gram.starts[n_groups] != n_packed) refuse("starts do not fit");
+    for (long g = 0; g < n_groups; g++)
+        if (gram.starts[g] > gram.starts[g + 1]) refuse("starts fall");
     long reach = 0;
-    for (long k = 0; k < n_steps; k++) {
+    for (long k = 0; k < steps.shape(0); k++) {
         if (steps.data()[k] < (k > 0) || steps.data()[k] >= m) refuse("a step leaves the grid");
         reach = std::max<long>(reach, steps.data()[k]);
     }
+    for (long p = 0; p < n_packed; p++)
+        if (gram.which[p] < 0 || gram.which[p] >= steps.shape(0)) refuse("there is no such step");
     double *to = out.mutable_data();
     checked_threads(threads);
     py::gil_scoped_release release;
-    // Slabs of nodes, whatever the number of threads; each adds to its own piece, and the pieces are added in order.
+    // Slabs of groups, whatever the number of threads; each adds to its own piece, and the pieces are added in order.
     // Within a slab the entries of a few hundred nodes stay in the cache for all vectors.
-    const long n_slabs = std::max(1L, std::min(16L, m * n_steps / 65536)), length = (m + n_slabs - 1) / n_slabs;
-    const long piece = length + reach, together = std::min(s, 16L);
-    const long block = std::max(64L, (1L << 16) / n_steps / 64 * 64);
+    const long n_slabs = std::max(1L, std::min(16L, n_packed * GROUP / 65536)), length = (n_groups + n_slabs - 1) / n_slabs;
+    const long piece = (length + 1) * GROUP + reach, together = std::min(s, 16L);
+    const long block = std::max(8L, (1L << 13) / static_cast<long>(steps.shape(0)));
     std::vector<double> pieces(static_cast<std::size_t>(n_slabs * piece * together));
     for (long start = 0; start < s; start += together) {
         const long count = std::min(together, s - start);
         share(threads, n_slabs, [&](long slab, int) {
-            const long first = std::min(m, slab * length), last = std::min(m, first + length);
+            const long first = std::min(n_groups, slab * length), last = std::min(n_groups, first + length);
             double *mine = pieces.data() + slab * piece * together;
             std::fill(mine, mine + piece * count, 0.0);
-            for (long i = first; i < last; i += block)
+            for (long g = first; g < last; g += block)
                 for (long c = 0; c < count; c++)
-                    kernels.product(values.data(), m, n_steps, steps.data(), v + (start + c) * m, i,
-                                    std::min(last, i + block), mine + c * piece + i - first);
+                    kernels.product(gram, v + (start + c) * m, g, std::min(last, g + block),
+                                    mine + c * piece + (g - first) * GROUP);
         });
         for (long c = 0; c < count; c++) {
             double *result = to + (start + c) * m;
             std::fill(result, result + m, 0.0);
             for (long slab = 0; slab < n_slabs; slab++) {
-                const long first = std::min(m, slab * length), size = std::min(m, first + piece) - first;
+                const long first = std::min(m, slab * length * GROUP), size = std::min(m, first + piece) - first;
                 const double *mine = pieces.data() + (slab * together + c) * piece;
                 for (long i = 0; i < size; i++) result[first + i] += mine[i];
             }
@@ -449,9 +456,9 @@ void define_grid(py::module_ &module) {
     module.def("grid_expand", expand, py::arg("instruction_set"), py::arg("grid"), py::arg("moments").noconvert(),
                py::arg("products").noconvert(), py::arg("target").noconvert(), py::arg("source").noconvert(),
                py::arg("values").noconvert(), py::arg("threads"));
-    module.def("grid_product", product, py::arg("instruction_set"), py::arg("values").noconvert(),
-               py::arg("steps").noconvert(), py::arg("vectors").noconvert(), py::arg("out").noconvert(),
-               py::arg("threads"));
+    module.def("grid_product", product, py::arg("instruction_set"), py::arg("entries").noconvert(),
+               py::arg("starts").noconvert(), py::arg("which").noconvert(), py::arg("steps").noconvert(),
+               py::arg("vectors").noconvert(), py::arg("out").noconvert(), py::arg("threads"));
 }
 
 }  // namespace gigagp
