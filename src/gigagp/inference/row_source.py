@@ -204,12 +204,15 @@ class RowSource:
             raise InvalidInputError(msg)
         given = None if bounds is None else self._checked(bounds)
         found = self._spread(sample)
-        if found is None:
-            found = self._whole(sample) if given is None else (*given, self._beginning(sample))
+        if found is None and given is None:
+            found = self._whole(sample)
+        elif found is None:
+            self._beginning(sample)
         if not len(sample):
             raise _no_rows()
-        *own, n_rows = found
-        low, high = (list(map(float, corner)) for corner in (own if given is None else given))
+        corners, n_rows = (given, None) if found is None else (given or found[:2], found[2])
+        assert corners is not None
+        low, high = (list(map(float, corner)) for corner in corners)
         for column, (a, b) in enumerate(zip(low, high, strict=True)):
             if a == b:
                 msg = f"Input {self.label(column)} is constant (always {a!r}). Leave it out of the inputs."
