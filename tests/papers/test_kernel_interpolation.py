@@ -171,7 +171,7 @@ def test_the_simplified_form_needs_statistics_alone(problem: GoldenGrid) -> None
     # the covariance start, W y: cov(0.13, 0.13)
     w = problem.grid.matrix(gold.TEST_POINTS[:1]).to_dense()
     first = K @ w.T
-    solution = ConjugateGradients(tolerance=1e-6, preconditioner=None).solve(operator, operator.lift(first))
+    solution = ConjugateGradients(tolerance=1e-8, preconditioner=None).solve(operator, operator.lift(first))
     found = w @ first - first.T @ operator.adjoint(solution.value)
     assert abs(float(found) - float(gold.COVARIANCE[0, 0])) < 3e-8
     assert solution.iterations <= 12
