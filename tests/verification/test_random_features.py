@@ -13,8 +13,9 @@ import torch
 
 from gigagp.inference import RandomFeatures
 from gigagp.inference.exact import ExactObjective
-from gigagp.inference.random_features_algebra import WeightSpace, sum_rows
+from gigagp.inference.random_features_sums import sum_rows
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels import RBF
 from gigagp.kernels.features import nested_columns
 from gigagp.means import ZeroMean

@@ -12,15 +12,15 @@ from gigagp.inference.exact import Exact, ExactObjective
 from gigagp.inference.iterative import Iterative
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
-from gigagp.inference.random_features_algebra import (
-    WeightSpace,
+from gigagp.inference.random_features_posterior import FeaturePosterior
+from gigagp.inference.random_features_sums import (
     count_columns,
     pull_back,
     require_features,
     sum_rows,
 )
-from gigagp.inference.random_features_posterior import FeaturePosterior
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import FeatureDraw, nested_columns
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
-from gigagp.inference.random_features_algebra import WeightSpace, row_blocks
+from gigagp.inference.random_features_sums import row_blocks
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model

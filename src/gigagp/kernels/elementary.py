@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.leaf import Leaf, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
 from gigagp.random import standard_normal
 
 
@@ -27,13 +27,10 @@ class Constant(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
     has_spectrum: ClassVar[bool] = True
 
+    variance = Hyperparameter("Variance, a single number; None if not settled.")
+
     def __init__(self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = ()) -> None:
         super().__init__({"variance": variance}, fixed=fixed)
-
-    @property
-    def variance(self) -> Tensor | None:
-        """Variance, a single number; None if not settled."""
-        return self._values["variance"]
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the variance for every pair."""
@@ -72,6 +69,8 @@ class Linear(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": True}
     has_spectrum: ClassVar[bool] = True
 
+    variance = Hyperparameter("Variances of the slopes; None if not settled.")
+
     def __init__(
         self,
         variance: ParameterLike = None,
@@ -81,11 +80,6 @@ class Linear(Leaf):
         fixed: Sequence[str] | bool = (),
     ) -> None:
         super().__init__({"variance": variance}, ard=ard, columns=columns, fixed=fixed)
-
-    @property
-    def variance(self) -> Tensor | None:
-        """Variances of the slopes; None if not settled."""
-        return self._values["variance"]
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs times the prior standard deviations of their slopes."""
@@ -102,8 +96,7 @@ class Linear(Leaf):
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return random slopes; they serve in products, where the kernel itself has no exact features."""
-        n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
-        return {"normal": standard_normal(n_frequencies, n_active, generator=generator)}
+        return {"normal": standard_normal(n_frequencies, self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the same by index."""
@@ -131,13 +124,10 @@ class White(Leaf):
     has_spectrum: ClassVar[bool] = True
     is_white: ClassVar[bool] = True
 
+    variance = Hyperparameter("Variance, a single number; None if not settled.")
+
     def __init__(self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = ()) -> None:
         super().__init__({"variance": variance}, fixed=fixed)
-
-    @property
-    def variance(self) -> Tensor | None:
-        """Variance, a single number; None if not settled."""
-        return self._values["variance"]
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return zeros: white noise is no function of two points."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 import torch
@@ -19,11 +19,41 @@ from gigagp.kernels.base import Kernel
 ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
 
 
+class Hyperparameter:
+    """Attribute of a `Leaf` that reads the hyperparameter of its own name: a tensor, None while it is not settled.
+
+    Parameters
+    ----------
+    description : str
+        The attribute's docstring.
+    """
+
+    def __init__(self, description: str) -> None:
+        self.__doc__ = description
+
+    def __set_name__(self, owner: type[Leaf], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Leaf]) -> Self: ...
+
+    @overload
+    def __get__(self, instance: Leaf, owner: type[Leaf]) -> Tensor | None: ...
+
+    def __get__(self, instance: Leaf | None, owner: type[Leaf]) -> Self | Tensor | None:
+        return self if instance is None else instance._values[self._name]
+
+    def __set__(self, instance: Leaf, value: object) -> NoReturn:
+        """Refuse: kernels do not change; `Leaf.replace` returns another."""
+        msg = f"{self._name} of {type(instance).__name__} cannot be set: kernels do not change. Use replace()."
+        raise AttributeError(msg)
+
+
 class Leaf(Kernel):
     """Base of the elementary kernels, and of kernels of your own.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
-    `diagonal`, reading values with `value` and inputs with `active`.
+    `diagonal`, reading values with `value` and inputs with `active`. `Hyperparameter` makes attributes of them.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import Leaf, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
 from gigagp.random import standard_normal
 
 
@@ -44,6 +44,10 @@ class Periodic(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "period": True}
     has_spectrum: ClassVar[bool] = True
 
+    lengthscale = Hyperparameter("Lengthscales; None if not settled.")
+    variance = Hyperparameter("Variance, a single number; None if not settled.")
+    period = Hyperparameter("Periods; None if not settled.")
+
     def __init__(
         self,
         lengthscale: ParameterLike = None,
@@ -57,21 +61,6 @@ class Periodic(Leaf):
         super().__init__(
             {"lengthscale": lengthscale, "variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed
         )
-
-    @property
-    def lengthscale(self) -> Tensor | None:
-        """Lengthscales; None if not settled."""
-        return self._values["lengthscale"]
-
-    @property
-    def variance(self) -> Tensor | None:
-        """Variance, a single number; None if not settled."""
-        return self._values["variance"]
-
-    @property
-    def period(self) -> Tensor | None:
-        """Periods; None if not settled."""
-        return self._values["period"]
 
     def embed(self, X: Tensor) -> Tensor:
         """Return the points on the circles in units of the lengthscales, shape (n, 2 * number of active inputs)."""
@@ -92,8 +81,7 @@ class Periodic(Leaf):
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return normal frequencies on the circles."""
-        n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
-        return {"normal": standard_normal(n_frequencies, 2 * n_active, generator=generator)}
+        return {"normal": standard_normal(n_frequencies, 2 * self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the same by index."""
@@ -133,6 +121,9 @@ class Cosine(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": False, "period": True}
     has_spectrum: ClassVar[bool] = True
 
+    variance = Hyperparameter("Variance, a single number; None if not settled.")
+    period = Hyperparameter("Periods; None if not settled.")
+
     def __init__(
         self,
         variance: ParameterLike = None,
@@ -143,16 +134,6 @@ class Cosine(Leaf):
         fixed: Sequence[str] | bool = (),
     ) -> None:
         super().__init__({"variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed)
-
-    @property
-    def variance(self) -> Tensor | None:
-        """Variance, a single number; None if not settled."""
-        return self._values["variance"]
-
-    @property
-    def period(self) -> Tensor | None:
-        """Periods; None if not settled."""
-        return self._values["period"]
 
     def angles(self, X: Tensor) -> Tensor:
         """Return ``2 pi x / period``, shape (n, number of active inputs), float64: they can be many turns."""
@@ -173,8 +154,7 @@ class Cosine(Leaf):
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return random signs: the spectrum has one line for each choice of directions."""
-        n_active = len(self._columns) if self._columns is not None else int(self._n_inputs or 0)
-        return {"sign": standard_normal(n_frequencies, n_active, generator=generator).sign()}
+        return {"sign": standard_normal(n_frequencies, self.n_active, generator=generator).sign()}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the same by index."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import Leaf, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
 from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.random import standard_normal
@@ -31,15 +31,9 @@ class StationaryKernel(Leaf):
     #: Whether g has infinite slope at zero, so that q has to be exactly zero at coincident points.
     kink: bool = False
 
-    @property
-    def lengthscale(self) -> Tensor | None:
-        """Lengthscales, (number of active inputs,) or (1,); None if not settled."""
-        return self._values["lengthscale"]
+    lengthscale = Hyperparameter("Lengthscales, (number of active inputs,) or (1,); None if not settled.")
 
-    @property
-    def variance(self) -> Tensor | None:
-        """Variance, a single number; None if not settled."""
-        return self._values["variance"]
+    variance = Hyperparameter("Variance, a single number; None if not settled.")
 
     @property
     def distance_factor(self) -> float:
@@ -86,11 +80,7 @@ class StationaryKernel(Leaf):
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return normal directions of the frequencies, the tail probabilities that set their length, and weights."""
-        if self._n_inputs is None:
-            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
-            raise InvalidInputError(msg)
-        n_active = self._n_inputs if self._columns is None else len(self._columns)
-        normal = standard_normal(n_frequencies, n_active, generator=generator)
+        normal = standard_normal(n_frequencies, self.n_active, generator=generator)
         tail, weight = tail_probabilities(n_frequencies, generator, balanced=law == "balanced")
         return {"normal": normal, "tail": tail, "weight": weight}
 
@@ -291,6 +281,8 @@ class RationalQuadratic(StationaryKernel):
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "alpha": False}
 
+    alpha = Hyperparameter("Mixing exponent, a single number; None if not settled.")
+
     def __init__(
         self,
         lengthscale: ParameterLike = None,
@@ -304,11 +296,6 @@ class RationalQuadratic(StationaryKernel):
         super().__init__(
             {"lengthscale": lengthscale, "variance": variance, "alpha": alpha}, ard=ard, columns=columns, fixed=fixed
         )
-
-    @property
-    def alpha(self) -> Tensor | None:
-        """Mixing exponent, a single number; None if not settled."""
-        return self._values["alpha"]
 
     @property
     def distance_factor(self) -> float:

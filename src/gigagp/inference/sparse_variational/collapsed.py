@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gigagp.inference.random_features_algebra import RowSums, WeightSpace
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.objective import TableObjective
-from gigagp.inference.random_features_algebra import RowSums, WeightSpace
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.inference.sparse_variational.settings import SparseVariational
 from gigagp.inference.sparse_variational.start import choose_points
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import trend_from_products
+from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 
 POINTS = "inducing_points"

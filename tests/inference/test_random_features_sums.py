@@ -9,8 +9,7 @@ import torch
 
 from gigagp import kernels
 from gigagp.errors import MemoryBudgetError
-from gigagp.inference.random_features_algebra import (
-    WeightSpace,
+from gigagp.inference.random_features_sums import (
     count_columns,
     pull_back,
     require_features,
@@ -18,6 +17,7 @@ from gigagp.inference.random_features_algebra import (
     sum_rows,
 )
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import nested_columns
 from gigagp.means import LinearMean, ZeroMean
 from gigagp.model import Model

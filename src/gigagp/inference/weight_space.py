@@ -1,0 +1,124 @@
+"""Gaussian processes with finitely many features, in the space of their weights: sums over rows, then m x m.
+
+With features ``F`` of shape (n, m) and noise ``N`` the covariance of the targets is ``F F' + N``. By the Woodbury
+identity and the determinant lemma everything about it follows from ``F' N^-1 F`` and a few products more, which are
+sums over rows. Random features and inducing points are two choices of F.
+
+Rasmussen and Williams 2006, section 2.1.2 and appendix A.3, http://gaussianprocess.org/gpml/
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.dense import cholesky, lower_inverse
+from gigagp.inference.trend import trend_from_products
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over the rows that a model with features needs; all in float64.
+
+    Attributes
+    ----------
+    gram : Tensor of shape (m, m)
+        ``F' N^-1 F``.
+    cross : Tensor of shape (m, t + p)
+        ``F' N^-1 [Y, mean basis]``.
+    products : Tensor of shape (t + p, t + p)
+        ``[Y, basis]' N^-1 [Y, basis]``.
+    log_noise : Tensor of shape ()
+        ``log det N``.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    products: Tensor
+    log_noise: Tensor
+
+    def zeros(self) -> RowSums:
+        """Return zeros of the same shapes, to add derivatives up in."""
+        return RowSums(*(torch.zeros_like(part) for part in (self.gram, self.cross, self.products, self.log_noise)))
+
+    def take(self, columns: Tensor, factors: Tensor) -> RowSums:
+        """Return the sums for some columns of the features, each times a factor."""
+        columns, factors = columns.to(self.gram.device), factors.to(self.gram)
+        gram = self.gram[columns[:, None], columns] * factors[:, None] * factors
+        return RowSums(gram, self.cross[columns] * factors[:, None], self.products, self.log_noise)
+
+    def add_(self, weight: float, other: RowSums, columns: Tensor, factors: Tensor) -> None:
+        """Add the derivative by what `take` returned for these columns, times a weight."""
+        columns, factors = columns.to(self.gram.device), factors.to(self.gram)
+        self.gram[columns[:, None], columns] += weight * other.gram * factors[:, None] * factors
+        self.cross[columns] += weight * other.cross * factors[:, None]
+        self.products.add_(other.products, alpha=weight)
+        self.log_noise.add_(other.log_noise, alpha=weight)
+
+
+@dataclass(frozen=True)
+class WeightSpace:
+    """The posterior of the features' weights, ``N(weights, (I + F' N^-1 F)^-1)``, and the likelihood behind it.
+
+    Attributes
+    ----------
+    factor : Tensor of shape (m, m)
+        Lower Cholesky factor of ``A = I + F' N^-1 F``.
+    weights : Tensor of shape (m, t)
+        Posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis, by generalised least squares.
+    data_fit : float
+        ``r' H^-1 r`` summed over targets.
+    log_determinant : float
+        ``log det H``.
+    value : float
+        Log marginal likelihood, summed over targets.
+    """
+
+    factor: Tensor
+    weights: Tensor
+    coefficients: Tensor
+    data_fit: float
+    log_determinant: float
+    value: float
+
+    @classmethod
+    def fit(cls, sums: RowSums, n_rows: int, n_targets: int) -> WeightSpace:
+        """Return the posterior that sums over rows give."""
+        gram, t = sums.gram, n_targets
+        matrix = gram.clone()
+        matrix.diagonal().add_(1)
+        factor = cholesky(matrix, "the matrix of the features")
+        del matrix
+        whitened = torch.linalg.solve_triangular(factor, sums.cross, upper=False)
+        products = sums.products - whitened.T @ whitened  # [Y, basis]' H^-1 [Y, basis], by Woodbury
+        coefficients = trend_from_products(products[t:, t:], products[t:, :t])
+        residual = _residual(coefficients)
+        weights = torch.cholesky_solve(sums.cross @ residual, factor)
+        data_fit = float(((products @ residual) * residual).sum())
+        log_determinant = 2 * float(factor.diagonal().log().sum()) + float(sums.log_noise)
+        value = -0.5 * (data_fit + t * (log_determinant + n_rows * math.log(2 * math.pi)))
+        return cls(factor, weights, coefficients, data_fit, log_determinant, value)
+
+    def slope(self) -> RowSums:
+        """Return the derivative of the log marginal likelihood by each sum over rows.
+
+        The coefficients are at their best value, so that nothing is differentiated through them.
+        """
+        t = self.weights.shape[1]
+        # LAPACK refuses a matrix without rows, which a kernel of white noise has
+        inverse = lower_inverse(self.factor).tril_() if len(self.factor) else self.factor.clone()
+        inverse += inverse.tril(-1).T
+        residual = _residual(self.coefficients)
+        gram = torch.addmm(inverse, self.weights, self.weights.T, beta=-0.5 * t, alpha=-0.5)
+        return RowSums(gram, self.weights @ residual.T, -0.5 * residual @ residual.T, gram.new_tensor(-0.5 * t))
+
+
+def _residual(coefficients: Tensor) -> Tensor:
+    """Return R, shape (t + p, t), with ``[Y, basis] R = Y - basis coefficients``."""
+    identity = torch.eye(coefficients.shape[1], dtype=coefficients.dtype, device=coefficients.device)
+    return torch.cat([identity, -coefficients])
