@@ -23,7 +23,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,7 @@ def problems(folder: Path, names: list[str]) -> list[Callable[[], Problem]]:
 
     temperature, rain = "temperature/noaa-tmax-1990-93.parquet", "precipitation/january-2010.parquet"
     made: dict[str, list[Callable[[], Problem]]] = {
+        "sine": [lambda: sine(2**18, 2**14), lambda: sine(2**20, 2**10)],
         "sound": [lambda: sound(8000), lambda: sound(60000)],
         "temperature": [lambda: weather("temperature", temperature, (20, 20, 128), [3.0, 3.0, 20.0])],
         "precipitation": [lambda: weather("precipitation", rain, (64, 40, 20), [3.1, 2.0, 2.0])],
@@ -201,10 +202,18 @@ def problems(folder: Path, names: list[str]) -> list[Callable[[], Problem]]:
     return [make for name in names for make in made[name]]
 
 
+def at_most(problem: Problem, rows: int | None) -> Problem:
+    """Return the problem with so many rows of it, drawn at random."""
+    if rows is None or rows >= len(problem.X):
+        return problem
+    chosen = np.random.default_rng(0).permutation(len(problem.X))[:rows]
+    return replace(problem, X=problem.X[chosen], y=problem.y[chosen])
+
+
 def table(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for make in problems(arguments.data, arguments.sets):
-        rows.append(compare(make(), arguments.repeats, not arguments.no_peers))
+        rows.append(compare(at_most(make(), arguments.rows), arguments.repeats, not arguments.no_peers))
         show(rows[-1])
     return rows
 
@@ -290,7 +299,7 @@ def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     solver = ConjugateGradients(tolerance=0.01, preconditioner=None)
     for shape in ((80, 80, 8), (112, 112, 10), (160, 160, 12)):
-        problem = radar(arguments.data, shape)
+        problem = at_most(radar(arguments.data, shape), arguments.rows)
         n, grid, kernel = len(problem.X), problem.grid, problem.grid_kernel
         passed, statistics = timed(lambda: GridStatistics.from_rows(grid, problem.X, problem.y, arguments.probes))  # noqa: B023
         ours = GridOperator(
@@ -335,8 +344,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("table", "sine", "sound", "volume"))
     parser.add_argument("--data", type=Path, help="folder with load.py and the Parquet files")
-    known = ["sound", "temperature", "precipitation", "elevation", "radar"]
-    parser.add_argument("--sets", nargs="+", choices=known, default=known)
+    known = ["sine", "sound", "temperature", "precipitation", "elevation", "radar"]
+    parser.add_argument("--sets", nargs="+", choices=known, default=known, help="of table")
+    parser.add_argument("--rows", type=int, help="of table, volume: most rows, drawn at random; for a quick look")
     parser.add_argument("--powers", type=int, nargs="+", default=[12, 14, 16, 18, 20], help="of two: rows of sine")
     parser.add_argument(
         "--nodes", type=int, nargs="+", default=[1000, 2000, 5000, 6000, 8000, 10000, 30000, 60000], help="of sound"
@@ -350,7 +360,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.task != "sine" and arguments.data is None:
+    made_up = arguments.task == "sine" or (arguments.task == "table" and arguments.sets == ["sine"])
+    if arguments.data is None and not made_up:
         parser.error("--data is needed for everything but sine")
     torch.set_num_threads(arguments.threads)
     run = {"table": table, "sine": figure_sine, "sound": figure_sound, "volume": figure_volume}[arguments.task]

@@ -24,6 +24,7 @@ from tables import read_split
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.inference.quadruply_stochastic.control_variate import QuadraticControl, fit_coefficient
+from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
@@ -105,7 +106,9 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
         P = table.X[support[:rank]]
         controls[rank] = QuadraticControl(lambda i, P=P: basis.columns(P, i), torch.zeros(rank, 1, dtype=torch.float64))
         controls[rank].reset((index, mean[index]) for index in basis.blocks(1024))
-    estimates, drawn = [], {rank: [] for rank in ranks}
+    estimates, drawn = [], {(rank, name): [] for rank in ranks for name in ("equal", "fitted")}
+    some = table.X[sample_indices(n, min(8192, n), generator)]
+    fitted = {rank: support_weights(model.kernel, table.X[support[:rank]], some, n) for rank in ranks}
     for _ in range(options.repeats):
         sample = BasisSample.draw(basis.size, 500, generator)
         rows, touched = sample_indices(n, 500, generator), mean[sample.index]
@@ -115,16 +118,24 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
         estimates.append(n / 500 * (products[0] * products[1]).sum())
         whole = basis.columns(table.X[support], sample.index)
         for rank in ranks:
-            weights = torch.full((rank,), n / rank, dtype=torch.float64)
-            drawn[rank].append(controls[rank].value(whole[:rank], touched, sample, weights)[0])
+            for name, weights in {"equal": torch.full((rank,), n / rank).double(), "fitted": fitted[rank]}.items():
+                drawn[rank, name].append(controls[rank].value(whole[:rank], touched, sample, weights)[0])
     values, found = torch.stack(estimates), []
     print(f"kernel {model.kernel!r}")
-    for rank in ranks:
-        added = torch.stack(drawn[rank])
+    generator, halves = torch.Generator().manual_seed(1), torch.zeros(200, dtype=torch.float64)
+    for (rank, name), values_drawn in drawn.items():
+        added = torch.stack(values_drawn)
         plain = float((values + added).var() / values.var())
+        for one in range(len(halves)):  # a bootstrap: the ratio of two variances of few draws is uncertain
+            again = torch.randint(len(values), (len(values),), generator=generator)
+            halves[one] = (values + added)[again].var() / values[again].var()
         best = float((values + fit_coefficient(values, added) * added).var() / values.var())
-        found.append({"rank": rank, "variance": plain, "variance_fitted": best})
-        print(f"rank {rank:5}: variance {plain:8.4f} of that without, {best:.4f} with the best multiple")
+        error = float(halves.std())
+        found.append({"rank": rank, "weights": name, "variance": plain, "error": error, "variance_fitted": best})
+        print(
+            f"rank {rank:5}, {name:6} weights: variance {plain:8.4f} +- {error:.4f} of that without, "
+            f"{best:.4f} with the best multiple"
+        )
     return found
 
 
@@ -132,13 +143,13 @@ def table(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return RMSE and mean negative log probability of QSGP-0, QSGP-100 and SVGP."""
     found = []
     for name in options.tables:
-        for split in range(options.splits):
+        for split in range(options.first_split, options.first_split + options.splits):
             X, y, X_test, y_test = read_split(options.data, name, split)
             start = start_of(X, y)
             shared = {"mean": "zero", "standardize": False, "dtype": "float32", "device": options.device}
             shared["noise_variance"] = start.noise_variance_
             settings = {"n_basis": options.m, "basis_batch": min(options.basis_batch, options.m)}
-            settings |= {"row_batch": 500, "n_support": options.support}
+            settings |= {"row_batch": options.row_batch, "n_support": options.support}
             ascent = optimization.SparseAdam(steps=options.steps or 20_000)
             ways = {
                 "QSGP-0": (inference.QuadruplyStochastic(**settings), ascent),
@@ -164,33 +175,58 @@ def table(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return accuracy, log loss and calibration error of odd against even on scikit-learn's digits."""
+    """Return accuracy, log loss and calibration error of odd against even on scikit-learn's digits.
+
+    Quadruply stochastic ascent, `GPClassifier` without settings, and the package's SVGP. That one has a Gaussian
+    likelihood only, so it learns the labels as numbers; its probability is that of a positive label with noise.
+    """
+    from scipy.stats import norm
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     X, y, cut = X[order] / 16, y[order] % 2, 1200
-    settings = inference.QuadruplyStochastic(n_basis=options.m, basis_batch=min(options.basis_batch, options.m))
-    begun = time.perf_counter()
-    gp = GPClassifier(
-        kernels.RBF(2.0, 10.0, ard=False),
-        settings,
-        optimization.SparseAdam(steps=options.steps or 3000),
-        standardize=False,
-        dtype="float32",
-        device=options.device,
-    ).fit(X[:cut], y[:cut])
-    probability = gp.predict_proba(X[cut:])[:, 1].clip(1e-12, 1 - 1e-12)
-    truth = y[cut:]
-    accuracy = float(np.mean((probability > 0.5) == truth))
-    loss = float(-np.mean(np.where(truth == 1, np.log(probability), np.log1p(-probability))))
+    kernel = kernels.RBF(2.0, 10.0, ard=False)
+    shared = {"standardize": False, "dtype": "float32", "device": options.device}
+    sampled = inference.QuadruplyStochastic(
+        n_basis=options.m, basis_batch=min(options.basis_batch, options.m), row_batch=128
+    )
+    ascent = optimization.SparseAdam(steps=options.steps or 3000)
+    ways = {
+        "quadruply stochastic": lambda: GPClassifier(kernel, sampled, ascent, **shared),
+        "all at once": lambda: GPClassifier(kernel, **shared),
+        "GPClassifier()": GPClassifier,
+        "SVGP-512 of signs": lambda: GPRegressor(
+            kernels.RBF(2.0, 1.0, ard=False),
+            inference.SparseVariational(512, batch_size=256),
+            optimization.Adam(0.01, steps=options.svgp),
+            **(shared | {"dtype": "float64"}),
+        ),
+    }
+    found = []
+    for name, make in ways.items():
+        if options.digits_ways and name not in options.digits_ways:
+            continue
+        begun = time.process_time()
+        gp = make()
+        if isinstance(gp, GPClassifier):
+            probability = gp.fit(X[:cut], y[:cut]).predict_proba(X[cut:])[:, 1]
+        else:
+            mean, std = gp.fit(X[:cut], 2.0 * y[:cut] - 1).predict(X[cut:], return_std=True, include_noise=True)
+            probability = norm.cdf(mean / std)
+        row = {"way": name, "m": options.m, **scores(probability.clip(1e-12, 1 - 1e-12), y[cut:])}
+        found.append(row | {"cpu_seconds": time.process_time() - begun})
+        print(found[-1], flush=True)
+    return found
+
+
+def scores(probability: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """Return accuracy, log loss and expected calibration error (ten bins of confidence from one half to one)."""
     confidence, right = np.maximum(probability, 1 - probability), (probability > 0.5) == truth
     bins = np.minimum(((confidence - 0.5) * 20).astype(int), 9)
     gaps = [abs(right[bins == b].mean() - confidence[bins == b].mean()) * np.mean(bins == b) for b in np.unique(bins)]
-    found = {"m": options.m, "accuracy": accuracy, "log_loss": loss, "calibration_error": float(sum(gaps))}
-    found["seconds"] = time.perf_counter() - begun
-    print(found, gp.latent_.kernel_)
-    return [found]
+    loss = float(-np.mean(np.where(truth == 1, np.log(probability), np.log1p(-probability))))
+    return {"accuracy": float(right.mean()), "log_loss": loss, "calibration_error": float(sum(gaps))}
 
 
 def main() -> None:
@@ -199,8 +235,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("shared/data"))
     parser.add_argument("--tables", nargs="+", default=["kin40k", "protein", "keggdirected"])
     parser.add_argument("--ways", nargs="+", default=["QSGP-0", "QSGP-100", "SVGP-512"])
+    parser.add_argument("--digits-ways", nargs="+", help="some of the ways that digits compares")
     parser.add_argument("--splits", type=int, default=1)
+    parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--m", type=int, default=100_000)
+    parser.add_argument("--row-batch", type=int, default=500)
     parser.add_argument("--basis-batch", type=int, default=2000)
     parser.add_argument("--support", type=int, default=0)
     parser.add_argument("--steps", type=int, default=None)

@@ -22,8 +22,9 @@ from tables import read_shuffled
 
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import SolverWarning
-from gigagp.inference.random_features_algebra import WeightSpace, sum_rows
+from gigagp.inference.random_features_sums import sum_rows
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import nested_columns
 from gigagp.lanczos import log_determinant
 from gigagp.means import ZeroMean

@@ -234,6 +234,7 @@ class FunctionObjective:
     deterministic = is_likelihood = True
     follows_likelihood = False
     n_rows, n_inputs, target_variance = 10, 2, 1.0
+    least_gain = float("inf")
 
     def __init__(
         self,

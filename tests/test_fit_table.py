@@ -121,6 +121,14 @@ def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
     same(fit(pairs(), bounds=(X.min(0), X.max(0))), learned, 1e-6)
 
 
+def test_learning_ends_within_a_nat_wherever_it_starts(learned):
+    """A thousandth of a nat a row, which ends the polish of inferences that pay for rows, is 2.4 nats here."""
+    best = learned.log_marginal_likelihood().value
+    for sizes in ((50, 100), (80, 160)):
+        other = GPRegressor(inference=GRID, optimizer=optimization.Auto(subset_sizes=sizes)).fit_table((X, Y))
+        assert abs(other.log_marginal_likelihood().value - best) < 1.0
+
+
 def test_learning_ends_where_it_does_in_memory(learned):
     memory = GPRegressor(inference=GRID, optimizer=optimization.LBFGS(steps=60)).fit(X, Y)
     assert memory.log_marginal_likelihood().value - learned.log_marginal_likelihood().value < 1.0
@@ -241,8 +249,11 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     assert one.n_rows == other.n_rows == N
     torch.testing.assert_close(one.gram.values, other.gram.values, rtol=1e-11, atol=1e-9)
     torch.testing.assert_close(one.cross, other.cross, rtol=1e-10, atol=1e-9)
-    # The preview left out what it could not read, so learning started elsewhere.
-    same(gp, whole, 0.02)
+    # The preview left out what it could not read, so learning started elsewhere: it ends within a nat, and where
+    # predictions are the same (the variance of so smooth a kernel moves by percents for a tenth of a nat).
+    for mine, theirs in zip(answers(gp)[:2], answers(whole)[:2], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0.02, atol=0.02)
+    assert abs(answers(gp)[3][0] - answers(whole)[3][0]) < 1.0
     assert not call["checkpoint"].exists()
 
 
@@ -263,16 +274,16 @@ def test_a_killed_fit_goes_on(tmp_path, monkeypatch, where):
 
     with monkeypatch.context() as patch:
         if where == "in the pass":
-            patch.setattr(row_source.RowSource, "_prepared", lambda self, rows: die() if _is(rows, 3, 300) else rows)
+            patch.setattr(row_source.RowSource, "prepared", lambda self, rows: die() if _is(rows, 3, 300) else rows)
         else:
             patch.setattr(streamed.StreamedGridObjective, "evaluate", die)
         with pytest.raises(Killed):
             GPRegressor(**options).fit_table(folder, **call)
     assert call["checkpoint"].exists()
     read: list[int] = []
-    original = row_source.RowSource._prepared
+    original = row_source.RowSource.prepared
     monkeypatch.setattr(
-        row_source.RowSource, "_prepared", lambda self, rows: read.append(len(rows.X)) or original(self, rows)
+        row_source.RowSource, "prepared", lambda self, rows: read.append(len(rows.X)) or original(self, rows)
     )
     same(GPRegressor(**options).fit_table(folder, **call), whole, 1e-6)
     assert sum(read) == (400 if where == "in the pass" else 0)

@@ -85,3 +85,37 @@ def test_bad_arguments_are_refused(score, arguments, message):
 def test_a_level_is_a_probability(level):
     with pytest.raises(InvalidInputError, match="level must be a probability"):
         metrics.coverage([1.0], [1.0], [1.0], level)
+
+
+def test_scores_of_classes():
+    probability = np.array([[0.91, 0.09], [0.63, 0.37], [0.18, 0.82], [0.44, 0.56]])
+    codes = np.array([0, 1, 1, 1])
+    np.testing.assert_allclose(metrics.log_loss(codes, probability), -np.log([0.91, 0.37, 0.82, 0.56]).mean())
+    # bins of one row each: |1 - 0.91|, |0 - 0.63|, |1 - 0.82|, |1 - 0.56|
+    np.testing.assert_allclose(metrics.calibration_error(codes, probability), (0.09 + 0.63 + 0.18 + 0.44) / 4)
+    # of one bin: |3/4 - mean confidence|
+    np.testing.assert_allclose(
+        metrics.calibration_error(codes, probability, 1), abs(0.75 - (0.91 + 0.63 + 0.82 + 0.56) / 4)
+    )
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1.0, 1.0, 1.0], 40_000)
+    drawn = (rng.random((40_000, 1)) > p.cumsum(1)).sum(1)
+    honest = metrics.calibration_error(drawn, p)
+    assert honest < 0.01
+    assert metrics.calibration_error(drawn, p**3 / (p**3).sum(1, keepdims=True)) > 10 * honest
+
+
+@pytest.mark.parametrize(
+    ("codes", "probability"),
+    [
+        (np.array([0, 2]), np.full((2, 2), 0.5)),
+        (np.array([0.0, 1.0]), np.full((2, 2), 0.5)),
+        (np.array([0]), np.full((2, 2), 0.5)),
+        (np.zeros(0, int), np.zeros((0, 2))),
+        (np.array([0, 1]), np.full(2, 0.5)),
+    ],
+)
+def test_classes_that_cannot_be_scored(codes, probability):
+    for score in (metrics.log_loss, metrics.calibration_error):
+        with pytest.raises(InvalidInputError, match="places of classes"):
+            score(codes, probability)

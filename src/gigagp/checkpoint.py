@@ -129,10 +129,16 @@ class Checkpoint:
         self._gradients.append(gradient.clone())
         self._steps.append(step)
         self._position = len(self._steps)
-        if time.monotonic() - self._written < self.interval:
-            return
+        if time.monotonic() - self._written >= self.interval:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file."""
         tensors, state = self.objective.snapshot()
-        log = {"vectors": torch.stack(self._vectors), "gradients": torch.stack(self._gradients)}
+        log = {
+            name: torch.stack(kept) if kept else torch.zeros(0)
+            for name, kept in (("vectors", self._vectors), ("gradients", self._gradients))
+        }
         log |= {_KEPT + name: value for name, value in self._kept.items()}
         header = {
             "identity": self.identity,
@@ -150,6 +156,11 @@ class Checkpoint:
             return None
         self._position = self._kept_to
         return self._steps[self._kept_from : self._kept_to], self._kept
+
+    def catch_up(self, model: Model) -> None:
+        """Put the objective where it was, if the state that `resume` gave is of after all logged steps."""
+        if self._position == len(self._steps) and self._state is not None:
+            self.objective.restore(model, *self._state)
 
     def keep(self, state: dict[str, torch.Tensor]) -> None:
         """Hold this state instead of the vectors and gradients that the optimizer has seen so far.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Literal, Self
 
@@ -30,9 +31,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     kernel : Kernel or None, default None
         None: ``kernels.RBF()`` with one lengthscale an input. Values given in it are where learning starts.
     inference : QuadruplyStochastic or "auto", default "auto"
-        ``"auto"``: ``QuadruplyStochastic()``.
+        ``"auto"``: ``QuadruplyStochastic()``: up to 20,000 rows Newton's method on all of them, samples beyond.
     optimizer : SparseAdam, SparseAdaGrad, SparseSGD, Auto, "auto" or None, default "auto"
-        ``"auto"`` starts at the hyperparameters that a few rows prefer when their labels are taken for numbers.
+        ``"auto"`` learns the hyperparameters on up to 1,000 rows, first with the labels taken for numbers and then by
+        the bound of their own likelihood; ascent on samples, where there is any, goes on from there.
     likelihood : {"logistic", "probit"}, default "logistic"
     standardize : bool, default True
         Centre and scale the inputs.
@@ -107,11 +109,60 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> Self:
-        likelihood = resolve_likelihood(self.likelihood)
-        if not isinstance(likelihood, Logistic | Probit):
+    def fit_table(
+        self,
+        source: Any,
+        target: str | None = None,
+        inputs: Sequence[str] | None = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        chunk_rows: int = 2**20,
+        header: bool | None = None,
+    ) -> Self:
+        """Learn from a table that is never held: minibatches from random places of it.
+
+        When to use: more rows than fit into the memory. A table that does fit is read, and the fit is that of `fit`.
+
+        Parameters
+        ----------
+        source, inputs, checkpoint, chunk_rows, header
+            As for `GPRegressor.fit_table`. Parquet files are read where rows are needed; the rows of CSV files,
+            callables and generators are written to a temporary file once (8 bytes a number).
+        target : str, optional
+            The column of labels, for files and data frames.
+        classes : sequence, optional
+            All labels there are. None: the column of labels is read once before anything else, and alone.
+
+        Raises
+        ------
+        InvalidInputError
+            For labels of one class alone, a label that is none of ``classes``, or rows that cannot be used; the message
+            names the file and the row.
+        """
+        from gigagp.data.labels import Labels
+        from gigagp.streamed_fit import fit_streamed
+
+        self._check_likelihood()
+        labels, latent = Labels(classes), self._latent()
+        options: dict[str, Any] = {"checkpoint": checkpoint, "chunk_rows": chunk_rows, "header": header}
+        fit_streamed(latent, source, target, inputs, labels=labels, **options)
+        assert labels.classes is not None
+        self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
+        names = latent.__dict__.pop("feature_names_in_", None)  # this asks for them; the latent functions see arrays
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        return self
+
+    def _check_likelihood(self) -> None:
+        if not isinstance(resolve_likelihood(self.likelihood), Logistic | Probit):
             msg = f'likelihood of GPClassifier must be "logistic" or "probit"; got {self.likelihood!r}.'
             raise InvalidInputError(msg)
+
+    def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> Self:
+        self._check_likelihood()
         X, y = validate_data(self, X, y, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
         X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
         check_classification_targets(y)

@@ -5,6 +5,7 @@
     Exception
      └─ GigaGPError
          ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
+         │   └─ UnreadableRowsError                  rows on the disk that turn out to be damaged in the middle of a fit
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
          ├─ NonFiniteError (also ArithmeticError)    a fit produced NaN or infinity at its very first step
@@ -28,6 +29,10 @@ class GigaGPError(Exception):
 
 class InvalidInputError(GigaGPError, ValueError):
     """An argument or a table cannot be used; the message says which, what is allowed and what was got."""
+
+
+class UnreadableRowsError(InvalidInputError):
+    """Rows that are read while a fit goes on cannot be used; the message names the file, the fit can be resumed."""
 
 
 class MemoryBudgetError(GigaGPError, MemoryError):

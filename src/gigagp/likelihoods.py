@@ -43,6 +43,8 @@ class Likelihood(ABC):
     is_log_concave: bool = False
     #: whether it has a noise variance, which is learned; the others ignore it
     has_noise: bool = False
+    #: how much a latent function varies as a rule; None: as much as the targets
+    signal_variance: float | None = None
     #: what users write for it
     name: str
 
@@ -148,6 +150,7 @@ class Logistic(_Binary):
     """``P(y = 1) = 1 / (1 + exp(-f))``: classification."""
 
     name = "logistic"
+    signal_variance = 9.0  # probabilities from 0.05 to 0.95
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return the log of the logistic function of ``y f``."""
@@ -172,6 +175,7 @@ class Probit(_Binary):
     """``P(y = 1) = Phi(f)``, the normal distribution function: classification with a lighter tail than `Logistic`."""
 
     name = "probit"
+    signal_variance = 3.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return the log of the normal distribution function of ``y f``."""
@@ -196,6 +200,7 @@ class Poisson(Likelihood):
 
     is_log_concave = True
     name = "poisson"
+    signal_variance = 1.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return the log of the Poisson probability."""

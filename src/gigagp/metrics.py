@@ -1,7 +1,7 @@
 """How good predictions are: of the mean (RMSE), and of mean and standard deviation together (NLL, CRPS, coverage).
 
-All of them take a Gaussian prediction for each row. For predictions of *measured* targets the standard deviation has to
-include the noise: ``gp.predict(X, return_std=True, include_noise=True)``.
+Those of numbers take a Gaussian prediction for each row, those of classes probabilities. For predictions of *measured*
+targets the standard deviation has to include the noise: ``gp.predict(X, return_std=True, include_noise=True)``.
 
 References
 ----------
@@ -152,4 +152,56 @@ def _refuse(name: str, array: np.ndarray, bad: np.ndarray, rule: str) -> None:
     if bad.any():
         row = int(np.argwhere(bad)[0][0])
         msg = f"{name} must be {rule}; got {array[bad][0]} in row {row + 1} ({int(bad.sum())} such values)."
+        raise InvalidInputError(msg)
+
+
+def log_loss(codes: np.ndarray, probability: np.ndarray) -> float:
+    """Return the mean negative log probability of the true classes, nats a row.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n,), int
+        Places of the true classes among the columns.
+    probability : ndarray of shape (n, n_classes)
+    """
+    _check_classes(codes, probability)
+    chosen = probability[np.arange(len(codes)), codes]
+    return float(-np.mean(np.log(np.maximum(chosen, np.finfo(float).tiny))))
+
+
+def calibration_error(codes: np.ndarray, probability: np.ndarray, n_bins: int = 10) -> float:
+    """Return the expected calibration error: the mean gap between confidence and accuracy, over bins of confidence.
+
+    It is not zero for perfect probabilities of finitely many rows: the gap of a bin of k rows has a standard error of
+    up to ``0.5 / sqrt(k)``.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n,), int
+        Places of the true classes among the columns.
+    probability : ndarray of shape (n, n_classes)
+    n_bins : int
+        Equally wide ones, from the least confidence that there can be, one over the number of classes, to 1.
+
+    References
+    ----------
+    Guo et al. 2017, https://proceedings.mlr.press/v70/guo17a.html, eq. 3.
+    """
+    _check_classes(codes, probability)
+    confidence, right = probability.max(1), probability.argmax(1) == codes
+    least = 1 / probability.shape[1]
+    bins = np.clip(((confidence - least) / (1 - least) * n_bins).astype(int), 0, n_bins - 1)
+    counts = np.bincount(bins, minlength=n_bins)
+    gaps = np.bincount(bins, right - confidence, minlength=n_bins)
+    return float(np.abs(gaps).sum() / counts.sum())
+
+
+def _check_classes(codes: np.ndarray, probability: np.ndarray) -> None:
+    sound = np.ndim(probability) == 2 and np.shape(codes) == np.shape(probability)[:1] and len(codes) > 0
+    sound = sound and codes.dtype.kind in "iu" and bool(np.min(codes) >= 0 and np.max(codes) < probability.shape[1])
+    if not sound:
+        msg = (
+            "codes must be places of classes, whole numbers of shape (n,), and probability of shape (n, n_classes), "
+            f"n at least 1; got shapes {np.shape(codes)} and {np.shape(probability)}."
+        )
         raise InvalidInputError(msg)

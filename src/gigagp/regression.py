@@ -277,7 +277,13 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         trace.meter.step()
         return posterior
 
-    def _open_checkpoint(self, path: str | PathLike[str], objective: TableObjective, model: Model) -> Checkpoint:
+    def _open_checkpoint(
+        self,
+        path: str | PathLike[str],
+        objective: TableObjective,
+        model: Model,
+        extra: dict[str, Any] | None = None,
+    ) -> Checkpoint:
         if not isinstance(self.random_state, int | np.integer):
             msg = (
                 "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
@@ -287,7 +293,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         settings = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
         # A mean function has no lasting name, but what it gave has been subtracted from Y.
         settings |= {"kernel": model.kernel.to_dict(), "mean": model.mean.name, NOISE: None}
-        settings["optimizer"] = self._resolve_optimizer()
+        settings |= {"optimizer": self._resolve_optimizer(), **(extra or {})}
         tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
         return Checkpoint(path, fingerprint(tensors, settings), objective)
 
@@ -334,7 +340,11 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
         X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
-        return X, torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
+        points = torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
+        refusal = self.posterior_.refusal(points, self.scaling_, getattr(self, "feature_names_in_", None))
+        if refusal is not None:
+            raise refusal
+        return X, points
 
     def _in_units(self, values: torch.Tensor, X: np.ndarray) -> np.ndarray:
         """Return means or samples, (m, t) or (m, t, s), in the targets' units, without the axis of one target."""

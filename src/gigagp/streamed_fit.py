@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -14,9 +15,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference import Grid
-from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.inference.grid.posterior import GridPosterior, in_units
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import StreamJob
@@ -31,6 +32,7 @@ from gigagp.progress import meter_for
 from gigagp.random import generator_from, spawn
 
 if TYPE_CHECKING:
+    from gigagp.data.labels import Labels
     from gigagp.regression import GPRegressor
 
 
@@ -63,7 +65,9 @@ class StreamedFitting:
         """Learn from a table that is read a chunk at a time and never held.
 
         When to use: more rows than fit into the memory, or than `fit` gets through. It needs an inference that can do
-        it: `inference.Grid` (what ``"auto"`` is here), with one to three inputs (four at a price).
+        it: `inference.Grid` (what ``"auto"`` is here), with one to three inputs (four at a price), which reads all rows
+        once; or `inference.QuadruplyStochastic`, with any number of inputs, which takes minibatches from random places
+        and is what ``"auto"`` is for other likelihoods.
 
         Parameters
         ----------
@@ -76,11 +80,12 @@ class StreamedFitting:
         inputs : sequence of str, optional
             Columns to predict from, for files and data frames; None: all the others.
         bounds : (lower, upper), optional
-            Smallest and largest value of each input. A generator, which can be read only once, needs them; elsewhere
-            they save the pass that looks for them (Parquet files usually have them in their metadata).
+            For `inference.Grid`: smallest and largest value of each input. A generator, which can be read only once,
+            needs them; elsewhere they save the pass that looks for them (Parquet files usually have them in their
+            metadata).
         checkpoint : str, path or None, default None
-            A file that keeps what has been added up, for sources that are files. After an error (a damaged file in the
-            middle of a folder) or a kill the same call goes on from there; the file is removed at the end.
+            A file that keeps what has been added up, or learned, for sources that are files. After an error (a damaged
+            file in the middle of a folder) or a kill the same call goes on from there; the file is removed at the end.
         chunk_rows : int
             Most rows that are read at a time.
         header : bool, optional
@@ -102,7 +107,7 @@ class StreamedFitting:
         options: dict[str, Any] = {"bounds": bounds, "checkpoint": checkpoint, "chunk_rows": chunk_rows}
         before = self.__dict__.copy()
         try:
-            _fit_streamed(estimator, source, target, inputs, header=header, **options)
+            fit_streamed(estimator, source, target, inputs, header=header, **options)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -140,20 +145,24 @@ class StreamedFitting:
         return self
 
 
-def _fit_streamed(
+def fit_streamed(
     estimator: GPRegressor,
     source: Any,
     target: str | Sequence[str] | None,
     inputs: Sequence[str] | None,
     *,
-    bounds: tuple[Any, Any] | None,
+    bounds: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None,
     chunk_rows: int,
     header: bool | None,
+    labels: Labels | None = None,
 ) -> None:
-    """Fit an estimator to a source of rows; arguments as those of `GPRegressor.fit_table`."""
-    resolve_dtype(estimator.dtype)
-    budget = resolve_budget(estimator.memory_budget, resolve_device(estimator.device))
+    """Fit an estimator to a source of rows; arguments as those of `GPRegressor.fit_table`.
+
+    With ``labels`` the target is a column of them, and the estimator learns their signs; the classes are found out.
+    """
+    dtype, device = resolve_dtype(estimator.dtype), resolve_device(estimator.device)
+    budget = resolve_budget(estimator.memory_budget, device)
     mean, likelihood = resolve_mean(estimator.mean), resolve_likelihood(estimator.likelihood)
     inference = resolve_streaming(estimator.inference, likelihood)
     optimizer = estimator._resolve_optimizer()
@@ -164,7 +173,7 @@ def _fit_streamed(
         msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
         raise InvalidInputError(msg)
     generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
-    rows = RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean)
+    rows = RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean, labels=labels)
     if checkpoint is not None and not rows.has_files:
         msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
         raise InvalidInputError(msg)
@@ -183,20 +192,30 @@ def _fit_streamed(
         settings = optimizer if isinstance(optimizer, Auto) else Auto()
         return replace(settings, polish_steps=0).run(objective, start, trace, early)
 
-    job = StreamJob(
-        rows,
-        model,
-        estimator.standardize,
-        budget,
-        bounds,
-        None if checkpoint is None else Path(checkpoint),
-        None if optimizer is None else learn,
-        meter,
-        likelihood,
-    )
-    with meter:
+    with ExitStack() as resources:
+        job = StreamJob(
+            rows,
+            model,
+            estimator.standardize,
+            budget,
+            bounds,
+            None if checkpoint is None else Path(checkpoint),
+            None if optimizer is None else learn,
+            meter,
+            likelihood,
+            dtype,
+            device,
+            resources,
+        )
+        resources.enter_context(meter)
         found = inference.stream(job, own)
-        posterior = estimator._infer(found.objective, found.model, optimizer, trace, generator)
+        if checkpoint is not None and found.logs_steps:
+            extra = {"source": rows.identity, "rows": found.objective.n_rows}
+            trace.log = estimator._open_checkpoint(checkpoint, found.objective, found.model, extra)
+        try:
+            posterior = estimator._infer(found.objective, found.model, optimizer, trace, generator)
+        except UnreadableRowsError as error:
+            raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
     if checkpoint is not None:
         Path(checkpoint).unlink(missing_ok=True)
     estimator.n_features_in_ = rows.n_inputs
@@ -204,10 +223,19 @@ def _fit_streamed(
         estimator.feature_names_in_ = np.array(rows.input_names, dtype=object)
     elif hasattr(estimator, "feature_names_in_"):  # of an earlier fit
         del estimator.feature_names_in_
-    estimator._one_target = rows.one_target
+    estimator._one_target = rows.n_targets == 1 and (rows.one_target or labels is not None)
     estimator.inference_ = cast("Any", inference)
     estimator.optimizer_, estimator.history_ = optimizer, history
     estimator._adopt(posterior, found.scaling)
+
+
+def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
+    """Return what can be done after rows could not be read in the middle of a fit."""
+    if checkpoint is not None and Path(checkpoint).exists():
+        return f"What has been learned is kept in {checkpoint}: mend the file, and the same call goes on from there."
+    if checkpoint is not None:
+        return "Nothing had been learned yet: mend the file, and make the same call."
+    return "Give fit_table a checkpoint, and a later call goes on from there." if rows.has_files else ""
 
 
 def _add_rows(estimator: GPRegressor, X: Any, y: Any) -> None:
@@ -224,6 +252,9 @@ def _add_rows(estimator: GPRegressor, X: Any, y: Any) -> None:
     if targets.shape[1] != posterior.n_targets:
         msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
         raise InvalidInputError(msg)
+    inside = posterior.grid.covers(torch.from_numpy(scaling.inputs(X)))
+    if not bool(inside.all()):
+        raise in_units(posterior.grid, scaling).refusal(torch.tensor(X), inside, names=names)
     targets = targets - posterior.model.mean.offset(X)[:, None]
     statistics = posterior.statistics.add_rows(scaling.inputs(X), scaling.targets(targets))
     estimator._adopt(posterior.with_statistics(statistics), scaling)

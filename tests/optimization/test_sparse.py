@@ -59,13 +59,17 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
     torch.testing.assert_close(Phi @ objective.weights.root(), Phi @ root, atol=2e-3, rtol=0)
 
 
-def test_sgd_converges_too():
+def test_sgd_on_everything_is_gradient_descent():
+    """The error of the mean is what the product of ``I - rate (Phi' Phi / noise + S)`` leaves of it, to rounding."""
     objective, model = objective_of(inference.QuadruplyStochastic(n_basis=20), sine(60), noise=0.3)
-    SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0).run(
-        objective, model, new_trace(), generator(0)
-    )
-    Phi, _, mean, _ = exact_of(objective, model)
-    torch.testing.assert_close(Phi @ objective.weights.mean[:, 0], Phi @ mean, atol=1e-2, rtol=0)
+    optimizer = SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0)
+    optimizer.run(objective, model, new_trace(), generator(0))
+    Phi, S, mean, _ = exact_of(objective, model)
+    values, vectors = torch.linalg.eigh(Phi.T @ Phi / 0.3 + S)
+    rates = torch.tensor([2e-3 * optimizer.rate(step) for step in range(1, 1501)], dtype=torch.float64)
+    left = vectors @ ((1 - rates[:, None] * values).prod(0) * (vectors.T @ mean))
+    torch.testing.assert_close(objective.weights.mean[:, 0], mean - left, rtol=1e-8, atol=1e-8)
+    assert float(left.norm()) < 0.2 * float(mean.norm())  # most of it is gone
 
 
 def test_only_touched_entries_move():
@@ -150,7 +154,7 @@ def test_hyperparameters_move_after_their_start_and_towards_the_data():
 
 def test_other_optimizers_and_objectives_are_refused():
     X, y = points(40, 1).numpy(), points(40, 1)[:, 0].numpy()
-    settings = inference.QuadruplyStochastic(n_basis=20)
+    settings = inference.QuadruplyStochastic(n_basis=20, row_batch=10)
     with pytest.raises(InvalidInputError, match=r'inference\.QuadruplyStochastic must be "auto", None'):
         GPRegressor(inference=settings, optimizer=Adam(steps=2)).fit(X, y)
     with pytest.raises(InvalidInputError, match=r"SparseAdaGrad\(\.\.\.\) is for inference.QuadruplyStochastic"):

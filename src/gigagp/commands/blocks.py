@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.data import Table, read_columns
-from gigagp.data.streaming import PARQUET, STREAMED, column_names, stream_file, table_files
+from gigagp.data.labels import Labels
+from gigagp.data.streaming import PARQUET, STREAMED, column_names, numbers, stream_file, table_files
 from gigagp.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from gigagp import GPRegressor
+    from gigagp import GPClassifier, GPRegressor
 
 #: Bytes on the disk up to which a table is read at once.
 AT_ONCE = 2**27
@@ -64,7 +65,13 @@ class Blocks:
         found = read_columns(path, header)
         return cls(path, header, list(found.column_names), True, found)
 
-    def read(self, regressor: GPRegressor, columns: list[str] | None, others: Sequence[str] = ()) -> Iterator[Block]:
+    def read(
+        self,
+        regressor: GPRegressor | GPClassifier,
+        columns: list[str] | None,
+        others: Sequence[str] = (),
+        labels: Mapping[str, Labels] | None = None,
+    ) -> Iterator[Block]:
         """Yield the inputs of a model, and further columns.
 
         Parameters
@@ -75,19 +82,23 @@ class Blocks:
             Names to use in place of the model's own, in its order. Needed for a model that was fitted to a bare array,
             unless the table has exactly its number of columns.
         others : sequence of str
+        labels : mapping of str to Labels, optional
+            Those of the others that hold labels of classes; their codes are given.
         """
         chosen = _model_columns(regressor, self.names, columns, str(self.path))
-        for inputs, found in self._tables(chosen, list(others)):
+        for inputs, found in self._tables(chosen, list(others), labels or {}):
             yield Block(_named(regressor, inputs), found)
 
-    def _tables(self, columns: list[str], others: list[str]) -> Iterator[tuple[Table, Table | None]]:
+    def _tables(
+        self, columns: list[str], others: list[str], labels: Mapping[str, Labels]
+    ) -> Iterator[tuple[Table, Table | None]]:
         if self._found is not None:
             inputs = Table.from_arrow(self._found, columns, str(self.path))
-            yield inputs, Table.from_arrow(self._found, others, str(self.path)) if others else None
+            yield inputs, numbers(self._found, others, str(self.path), 0, labels) if others else None
             return
         wanted = list(dict.fromkeys([*columns, *others]))
         for file in table_files(self.path):
-            for chunk in stream_file(file, wanted, BLOCK_ROWS, header=self.header):
+            for chunk in stream_file(file, wanted, BLOCK_ROWS, header=self.header, labels=labels):
                 yield chunk.table.select(columns), chunk.table.select(others) if others else None
 
 
@@ -111,7 +122,9 @@ def read_inputs(
     return _named(regressor, Table.from_arrow(found, chosen, source))
 
 
-def _model_columns(regressor: GPRegressor, names: Sequence[str], columns: list[str] | None, source: str) -> list[str]:
+def _model_columns(
+    regressor: GPRegressor | GPClassifier, names: Sequence[str], columns: list[str] | None, source: str
+) -> list[str]:
     own = getattr(regressor, "feature_names_in_", None)
     expected = int(regressor.n_features_in_)
     if columns is None:
@@ -122,7 +135,7 @@ def _model_columns(regressor: GPRegressor, names: Sequence[str], columns: list[s
     return columns
 
 
-def _named(regressor: GPRegressor, inputs: Table) -> pa.Table | np.ndarray:
+def _named(regressor: GPRegressor | GPClassifier, inputs: Table) -> pa.Table | np.ndarray:
     own = getattr(regressor, "feature_names_in_", None)
     return inputs.values if own is None else Table(tuple(str(name) for name in own), inputs.values).to_arrow()
 

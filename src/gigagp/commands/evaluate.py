@@ -15,6 +15,7 @@ from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
 from gigagp.commands.fit import resolve_column
+from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.persistence import load_notes
 
@@ -46,6 +47,14 @@ def evaluate(
         raise InvalidInputError(msg)
     blocks = Blocks.of(table, header)
     target = resolve_column(target, blocks.names, str(table))
+    if isinstance(regressor, gigagp.GPClassifier):
+        result, n_rows = _class_scores(regressor, blocks, options.split_names(columns), target)
+        if as_json:
+            typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
+        else:
+            typer.echo(f"{n_rows:,} rows of {table}, target {target}")
+            Console().print(_class_grid(result))
+        return
     others = [target]
     if noise_column is not None:
         noise_column = resolve_column(noise_column, blocks.names, str(table))
@@ -73,6 +82,38 @@ def evaluate(
     else:
         typer.echo(f"{len(measured):,} rows of {table}, target {target}")
         Console().print(_grid(result))
+
+
+def _class_scores(
+    classifier: gigagp.GPClassifier, blocks: Blocks, columns: list[str] | None, target: str
+) -> tuple[dict[str, float], int]:
+    """Return accuracy, log loss and calibration error of probabilities, and the number of rows."""
+    labels = Labels(classifier.classes_)
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for block in blocks.read(classifier, columns, [target], {target: labels}):
+        assert block.others is not None
+        found.append((block.others.values[:, 0].astype(np.int64), classifier.predict_proba(block.inputs)))
+    if not found:
+        msg = f"{blocks.path} has no rows of data."
+        raise InvalidInputError(msg)
+    codes, probability = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    result = {
+        "accuracy": float(np.mean(probability.argmax(1) == codes)),
+        "log_loss": metrics.log_loss(codes, probability),
+        "calibration_error": metrics.calibration_error(codes, probability),
+    }
+    return result, len(codes)
+
+
+def _class_grid(result: dict[str, float]) -> Grid:
+    grid = Grid()
+    grid.add_column("score")
+    grid.add_column("value", justify="right")
+    grid.add_column("meaning")
+    grid.add_row("accuracy", f"{100 * result['accuracy']:.2f} %", "rows whose most probable class is the true one")
+    grid.add_row("log loss", f"{result['log_loss']:.4f}", "negative log probability of the true class, nats a row")
+    grid.add_row("calibration", f"{result['calibration_error']:.4f}", "mean gap of confidence and accuracy, ten bins")
+    return grid
 
 
 def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:

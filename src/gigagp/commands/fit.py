@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +38,21 @@ def fit(
     inference: Annotated[
         str,
         typer.Option(
-            help="auto, exact, iterative, random-features or grid, which passes once over a table of any size (one to "
-            "three inputs) and never holds it."
+            help="auto, exact, iterative, random-features; or for tables of any size, which are never held: grid, "
+            "which passes over them once (one to three inputs), or quadruply-stochastic, which takes minibatches."
         ),
     ] = "auto",
+    likelihood: Annotated[
+        str,
+        typer.Option(
+            help="gaussian, laplace (outliers) or poisson (counts); logistic or probit for a target of classes, whose "
+            "labels may be texts. All but the first mean --inference quadruply-stochastic."
+        ),
+    ] = "gaussian",
+    functions: Annotated[
+        int | None,
+        typer.Option(help="Basis functions of --inference quadruply-stochastic.", show_default=False),
+    ] = None,
     grid_size: Annotated[
         str | None,
         typer.Option(
@@ -78,14 +89,23 @@ def fit(
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
     chosen_kernel = options.choose_kernel(kernel)
-    chosen_inference = options.choose_inference(inference, truncation, grid_size)
-    chosen_optimizer = options.choose_optimizer(optimizer, steps)
-    streams = inference == "grid"
+    if likelihood not in options.LIKELIHOODS:
+        msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
+        raise InvalidInputError(msg)
+    if likelihood != "gaussian" and inference == "auto":
+        inference = "quadruply-stochastic"
+    sampled, of_classes = inference == "quadruply-stochastic", likelihood in options.OF_CLASSES
+    chosen_inference = options.choose_inference(inference, truncation, grid_size, functions)
+    chosen_optimizer = options.choose_optimizer(optimizer, steps, sampled=sampled)
+    streams = inference == "grid" or sampled
     if streams and (rows is not None or noise_column is not None):
         msg = (
-            "--rows and --noise-column have no meaning for --inference grid, which adds up all rows of a table and "
-            "learns one noise variance."
+            f"--rows and --noise-column have no meaning for --inference {inference}, which takes all rows of a table "
+            "and learns one noise variance."
         )
+        raise InvalidInputError(msg)
+    if of_classes and mean == "linear":
+        msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
 
     source = str(table)
@@ -99,30 +119,36 @@ def fit(
     inputs = choose_inputs(columns, names, extra, source)
     data = None if found is None else _loaded(found, [*inputs, *extra], source, rows, seed)
 
-    from gigagp import GPRegressor, persistence
+    from gigagp import GPClassifier, GPRegressor, persistence
 
-    regressor = GPRegressor(
-        kernel=chosen_kernel,
-        inference=chosen_inference,
-        optimizer=chosen_optimizer,
-        mean=mean,
-        noise_variance=None if data is None or noise_column is None else data.column(noise_column),
-        dtype=dtype,  # type: ignore[arg-type]  # any text: the estimator checks it
-        device=device,
-        memory_budget=memory,
-        verbose=options.verbosity(quiet, verbose),
-        random_state=seed,
-    )
+    settings: dict[str, Any] = {
+        "kernel": chosen_kernel,
+        "inference": chosen_inference,
+        "optimizer": chosen_optimizer,
+        "dtype": dtype,
+        "device": device,
+        "memory_budget": memory,
+        "verbose": options.verbosity(quiet, verbose),
+        "random_state": seed,
+    }
+    if likelihood != "gaussian":
+        settings["likelihood"] = likelihood
+    if not of_classes:
+        settings["mean"] = mean
+        settings["noise_variance"] = None if data is None or noise_column is None else data.column(noise_column)
+    regressor: Any = GPClassifier(**settings) if of_classes else GPRegressor(**settings)
     began = time.perf_counter()
     if data is None:
         regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
-        n_rows = regressor.posterior_.n_rows
+        n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows
     else:
         regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
         n_rows = len(data)
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": n_rows})
-    typer.echo(regressor.describe())
+    if of_classes:
+        typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
+    typer.echo((regressor.latent_ if of_classes else regressor).describe())
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 
 

@@ -40,7 +40,7 @@ def choose_method(
     """
     from gigagp.inference import Iterative, RandomFeatures
 
-    if inference in ("auto", "grid"):
+    if inference in ("auto", "grid", "quadruply-stochastic"):
         why = "which is exact here" if inference == "auto" else "whose model is another one"
         msg = f"--inference of diagnose must be iterative, random-features or exact; got {inference!r}, {why}."
         raise InvalidInputError(msg)

@@ -34,7 +34,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-INFERENCE = {"exact": "Exact", "iterative": "Iterative", "random-features": "RandomFeatures", "grid": "Grid"}
+INFERENCE = {
+    "exact": "Exact",
+    "iterative": "Iterative",
+    "random-features": "RandomFeatures",
+    "grid": "Grid",
+    "quadruply-stochastic": "QuadruplyStochastic",
+}
+LIKELIHOODS = ("gaussian", "laplace", "poisson", "logistic", "probit")
+#: Likelihoods of labels.
+OF_CLASSES = ("logistic", "probit")
 
 
 def verbosity(quiet: bool, verbose: bool) -> int:
@@ -51,6 +60,12 @@ def split_names(columns: str | None) -> list[str] | None:
         msg = f"--columns must name at least one column; got {columns!r}."
         raise InvalidInputError(msg)
     return names
+
+
+def listed(labels: list[Any], most: int = 12) -> str:
+    """Return labels in one line, not more than so many."""
+    shown = ", ".join(map(str, labels[:most]))
+    return shown if len(labels) <= most else f"{shown}, ... ({len(labels)} in all)"
 
 
 def choose_kernel(text: str) -> Kernel:
@@ -88,7 +103,9 @@ def choose_kernel(text: str) -> Kernel:
     return total
 
 
-def choose_inference(word: str, truncation: str | None = None, grid_size: str | None = None) -> Any:
+def choose_inference(
+    word: str, truncation: str | None = None, grid_size: str | None = None, functions: int | None = None
+) -> Any:
     """Return the inference object that ``word`` names, or ``"auto"``, with a random truncation if one is asked for.
 
     Parameters
@@ -100,6 +117,8 @@ def choose_inference(word: str, truncation: str | None = None, grid_size: str | 
         gradients, or frequencies of random features.
     grid_size : str, optional
         Nodes of a grid, ``"40"`` or ``"80,80,20"``.
+    functions : int, optional
+        Basis functions of quadruply stochastic inference.
 
     Raises
     ------
@@ -125,6 +144,11 @@ def choose_inference(word: str, truncation: str | None = None, grid_size: str | 
         return inference.Grid(size=size[0] if len(size) == 1 else tuple(size))
     if truncation is not None:
         return _truncated_inference(word, *_moments(truncation))
+    if functions is not None:
+        if word != "quadruply-stochastic":
+            msg = f"--functions has no meaning for --inference {word}; it goes with quadruply-stochastic."
+            raise InvalidInputError(msg)
+        return inference.QuadruplyStochastic(n_basis=functions)
     return "auto" if word == "auto" else getattr(inference, INFERENCE[word])()
 
 
@@ -145,7 +169,7 @@ def _moments(text: str) -> tuple[float, float]:
 def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
     from gigagp import inference, solvers, truncation
 
-    if word in ("exact", "grid"):
+    if word in ("exact", "grid", "quadruply-stochastic"):
         msg = f"--truncation needs --inference iterative or random-features: {word} inference has nothing to cut."
         raise InvalidInputError(msg)
     if word == "random-features":
@@ -156,10 +180,11 @@ def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
     return inference.Iterative(solver=solvers.ConjugateGradients(truncation=decay))
 
 
-def choose_optimizer(word: str, steps: int | None) -> Any:
+def choose_optimizer(word: str, steps: int | None, *, sampled: bool = False) -> Any:
     """Return the optimizer that ``word`` and a number of steps ask for; raise `InvalidInputError` for another word.
 
-    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number.
+    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number. Of an
+    inference that samples rows and functions (``sampled``) it is the Adam that touches only what was sampled.
     """
     from gigagp import optimization
 
@@ -170,7 +195,7 @@ def choose_optimizer(word: str, steps: int | None) -> Any:
     if word == "none":
         return None
     if word == "adam" or (word == "auto" and steps is not None):
-        return optimization.Adam(**given)
+        return optimization.SparseAdam(**given) if sampled else optimization.Adam(**given)
     if word == "lbfgs":
         return optimization.LBFGS(**given)
     if word != "auto":

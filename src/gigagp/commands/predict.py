@@ -32,12 +32,16 @@ def predict(
     seed: options.Seed = 0,
     header: options.Header = None,
 ) -> None:
-    """Predict the target for the rows of a table; writes the columns mean and std."""
+    """Predict the target for the rows of a table; writes the columns mean and std, or a probability a class."""
     check_ending(out)
     if samples < 0:
         msg = f"--samples must not be negative; got {samples}."
         raise InvalidInputError(msg)
     regressor = gigagp.load(model)
+    of_classes = isinstance(regressor, gigagp.GPClassifier)
+    if of_classes and (samples or include_noise):
+        msg = f"--samples and --include-noise have no meaning for {model}, a model of classes."
+        raise InvalidInputError(msg)
     blocks = Blocks.of(table, header)
     draw: Callable[[Any], np.ndarray] | None = None
     if samples and blocks.is_whole:
@@ -46,6 +50,11 @@ def predict(
         draw = regressor.sample_functions(samples, seed)  # the same functions in every block
     found: list[dict[str, np.ndarray]] = []
     for block in blocks.read(regressor, options.split_names(columns)):
+        if of_classes:
+            probabilities = regressor.predict_proba(block.inputs).T
+            names = [f"p_{label}" for label in regressor.classes_.tolist()]
+            found.append(dict(zip(names, probabilities, strict=True)))
+            continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise)
         parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
         if draw is not None:
@@ -57,7 +66,7 @@ def predict(
         raise InvalidInputError(msg)
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
     write_table(_as_table(whole), out)
-    typer.echo(f"Wrote {len(whole['mean']):,} predictions to {out}.")
+    typer.echo(f"Wrote {len(next(iter(whole.values()))):,} predictions to {out}.")
 
 
 def _as_table(parts: dict[str, np.ndarray]) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from gigagp.data.delimited import dialect
+from gigagp.data.labels import Labels
 from gigagp.data.reading import from_array, read_columns
 from gigagp.data.table import Table, find_column, refuse_repeated
 from gigagp.errors import InvalidInputError
@@ -25,6 +27,8 @@ _DELIMITED = {".csv", ".tsv"}
 STREAMED = PARQUET | _DELIMITED | {".npy"}
 #: Bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
+#: Bytes of a column of a Parquet file that are read at a time, so that a row group is never in the memory.
+_COLUMN_BUFFER = 2**18
 #: How pyarrow names a cell of a CSV file that is not a number; it counts the first line too.
 _BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
@@ -106,7 +110,12 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
 
 
 def stream_file(
-    path: Path, columns: Sequence[str], chunk_rows: int, first_row: int = 0, header: bool | None = None
+    path: Path,
+    columns: Sequence[str],
+    chunk_rows: int,
+    first_row: int = 0,
+    header: bool | None = None,
+    labels: Mapping[str, Labels] | None = None,
 ) -> Iterator[Chunk]:
     """Yield a file's rows in order, a chunk at a time. What is not Parquet, CSV or ``.npy`` is read whole first.
 
@@ -120,6 +129,8 @@ def stream_file(
         Rows before it are skipped; Parquet row groups before it are not read.
     header : bool, optional
         For CSV: whether the first line has the names; None: found out.
+    labels : mapping of str to Labels, optional
+        Columns that hold labels of classes, of any type; their codes are in the tables.
 
     Raises
     ------
@@ -127,18 +138,86 @@ def stream_file(
         If the file cannot be read, from the row that the message names on; if a column is missing or a cell is not a
         finite number. Chunks that were yielded before are good.
     """
-    row = first_row
-    try:
-        for columns_read in _batches(path, columns, chunk_rows, first_row, header):
+    labels = labels or {}
+    with _named_errors(path, header) as at:
+        at.row = first_row
+        for columns_read in _batches(path, columns, chunk_rows, first_row, header, labels):
             for start in range(0, columns_read.num_rows, chunk_rows):
                 part = columns_read.slice(start, chunk_rows)
-                table = Table.from_arrow(part, columns, source=str(path), first_row=row)
-                yield Chunk(str(path), row, table)
-                row += len(table)
+                table = numbers(part, columns, str(path), at.row, labels)
+                yield Chunk(str(path), at.row, table)
+                at.row += len(table)
+
+
+def take_rows(
+    path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int, labels: Mapping[str, Labels] | None = None
+) -> np.ndarray:
+    """Return some rows of a Parquet or ``.npy`` file, shape (len(rows), len(columns)), float64.
+
+    Of Parquet's row groups that have none of the rows nothing is read, the others are decoded ``chunk_rows`` rows at a
+    time. A ``.npy`` file is read where the rows are.
+
+    Parameters
+    ----------
+    path, columns, labels
+        As for `stream_file`.
+    rows : ndarray of int64
+        Sorted, from 0.
+    chunk_rows : int
+
+    Raises
+    ------
+    InvalidInputError
+        As `stream_file`; also where the file has become shorter.
+    """
+    labels, found, taken = labels or {}, np.empty((len(rows), len(columns))), 0
+    with _named_errors(path, None) as at:
+        for first, batch in _batches_with(path, columns, rows, chunk_rows):
+            at.row = first
+            end = int(np.searchsorted(rows, first + batch.num_rows))
+            if end == taken:
+                continue
+            try:
+                part = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
+            except InvalidInputError:
+                numbers(batch, columns, str(path), first, labels)  # says in which row
+                raise
+            found[taken:end], taken = part.values, end
+    if taken < len(rows):
+        msg = f"{path} has fewer rows than when the fit began: there is no row {rows[taken] + 1:,}."
+        raise InvalidInputError(msg)
+    return found
+
+
+def row_groups(path: Path) -> list[int]:
+    """Return the rows of each row group of a Parquet file, from its end."""
+    with _named_errors(path, None):
+        metadata = pyarrow.parquet.read_metadata(path)
+        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+
+
+def array_rows(path: Path) -> int:
+    """Return the rows of a ``.npy`` file."""
+    return len(_mapped(path))
+
+
+@dataclass
+class _Place:
+    """Where in a file reading is."""
+
+    row: int = 0
+
+
+@contextmanager
+def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
+    """Turn errors of reading into `InvalidInputError` with the file and the row."""
+    place = _Place()
+    try:
+        yield place
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cell = _BAD_CELL.search(str(error))
         if cell is None or path.suffix.lower() not in _DELIMITED:
-            raise _unreadable(path, row, error) from error
+            raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
         shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
         msg = (
@@ -146,6 +225,23 @@ def stream_file(
             "not a number. Correct the cell, turn the text into numbers, or leave the column out."
         )
         raise InvalidInputError(msg) from error
+
+
+def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:
+    """Return columns as numbers, and labels as their codes; see `Table.from_arrow`."""
+    if not labels:
+        return Table.from_arrow(part, columns, source=source, first_row=first_row)
+    values = np.empty((part.num_rows, len(columns)))
+    plain = [place for place, name in enumerate(columns) if name not in labels]
+    if plain:
+        names = [columns[place] for place in plain]
+        values[:, plain] = Table.from_arrow(part, names, source=source, first_row=first_row).values
+    typed = Path(source).suffix.lower() not in _DELIMITED
+    for place, name in enumerate(columns):
+        if name in labels:
+            column = part.column(find_column(name, part.column_names, source))
+            values[:, place] = labels[name].of_column(column, name, source, first_row, typed=typed)
+    return Table(tuple(columns), values)
 
 
 def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
@@ -180,13 +276,18 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
 
 
 def _batches(
-    path: Path, columns: Sequence[str], chunk_rows: int, first_row: int, header: bool | None
+    path: Path,
+    columns: Sequence[str],
+    chunk_rows: int,
+    first_row: int,
+    header: bool | None,
+    labels: Mapping[str, Labels],
 ) -> Iterator[pa.Table]:
     ending = path.suffix.lower()
     if ending in PARQUET:
         return _parquet(path, columns, chunk_rows, first_row)
     if ending in _DELIMITED:
-        return _after(_delimited(path, columns, header), first_row)
+        return _after(_delimited(path, columns, header, labels), first_row)
     if ending == ".npy":
         array = _mapped(path)
         starts = range(first_row, len(array), chunk_rows)
@@ -205,7 +306,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
-    with pyarrow.parquet.ParquetFile(path) as file:
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
         names = file.schema_arrow.names
         chosen = [find_column(name, names, str(path)) for name in columns]
         skipped, groups = 0, list(range(file.num_row_groups))
@@ -218,11 +319,43 @@ def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int
         yield from _after(batches, first_row - skipped)
 
 
-def _delimited(path: Path, columns: Sequence[str], header: bool | None) -> Iterator[pa.Table]:
+def _batches_with(
+    path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the first row and the columns of batches, those at least in which there are rows that are wanted."""
+    if path.suffix.lower() not in PARQUET:
+        array = _mapped(path)
+        while len(rows) and rows[0] < len(array):
+            # from the first row that is left as far as one piece of memory may be
+            first = int(rows[0])
+            yield first, from_array(array[first : first + chunk_rows], "column", path)
+            rows = rows[np.searchsorted(rows, first + chunk_rows) :]
+        return
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
+        names = file.schema_arrow.names
+        chosen = [find_column(name, names, str(path)) for name in columns]
+        first = 0
+        for group in range(file.num_row_groups):
+            last = first + file.metadata.row_group(group).num_rows
+            inside = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
+            row = first
+            if len(inside):
+                for batch in file.iter_batches(batch_size=chunk_rows, row_groups=[group], columns=chosen):
+                    yield row, pa.Table.from_batches([batch])
+                    row += batch.num_rows
+                    if row > inside[-1]:
+                        break
+            first = last
+
+
+def _delimited(
+    path: Path, columns: Sequence[str], header: bool | None, labels: Mapping[str, Labels]
+) -> Iterator[pa.Table]:
     written = dialect(path, header)
     chosen = [find_column(name, written.names, str(path)) for name in columns]
     # Types are set, not guessed from the first block: a column may begin with whole numbers.
-    convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.float64()))
+    types = {name: pa.string() if name in labels else pa.float64() for name in chosen}
+    convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=types)
     read = pyarrow.csv.ReadOptions(
         column_names=written.names, skip_rows=int(written.header), block_size=_CSV_BLOCK, use_threads=False
     )

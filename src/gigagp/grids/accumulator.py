@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,6 +59,8 @@ class Accumulator:
             "Use a coarser grid, or raise memory_budget.",
         )
         self.grid, self.start = grid, start
+        #: of the inputs, for messages
+        self.names: Sequence[str] | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._moments = Moments(grid, n_targets, n_probes, seed)
         d = grid.n_inputs
@@ -102,7 +105,7 @@ class Accumulator:
                 msg = f"{name} holds numbers whose squares overflow float64. Scale it down."
                 raise InvalidInputError(msg)
         if not bool(self.grid.covers(torch.stack([inputs.low, inputs.high])).all()):
-            raise self.grid.refusal(X, self.grid.covers(X))
+            raise self.grid.refusal(X, self.grid.covers(X), names=self.names)
         self._n_rows += len(X)
         self._target_squares += targets.squares
         self._low, self._high = torch.minimum(self._low, inputs.low), torch.maximum(self._high, inputs.high)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from gigagp.errors import InvalidInputError
 from gigagp.grids.interpolation import interpolation_named
 
@@ -59,3 +61,36 @@ def numbers(values: Any, name: str) -> list[float]:
         msg = f"{name} of RegularGrid must be finite; got {tuple(found)}."
         raise InvalidInputError(msg)
     return found
+
+
+def outside_error(
+    X: Tensor,
+    inside: Tensor,
+    low: Sequence[float],
+    high: Sequence[float],
+    first_row: int = 0,
+    names: Sequence[str] | None = None,
+) -> InvalidInputError:
+    """Return the error for points of which some lie outside of a region, naming the first.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+    inside : Tensor of shape (n,)
+        Which do not.
+    low, high : sequence of float
+        Corners of the region.
+    first_row : int
+        The number of the first point.
+    names : sequence of str, optional
+        Of the inputs.
+    """
+    row = int((~inside).nonzero()[0])
+    labels = [f"input {k}" for k in range(X.shape[1])] if names is None else [repr(str(name)) for name in names]
+    box = ", ".join(f"{name} from {a:.6g} to {b:.6g}" for name, a, b in zip(labels, low, high, strict=True))
+    point = ", ".join(f"{name} = {value:.6g}" for name, value in zip(labels, X[row].tolist(), strict=True))
+    msg = (
+        f"{int((~inside).sum())} of {len(X)} rows lie outside of the grid's region ({box}); the first is row "
+        f"{row + first_row} (counted from 0): {point}. Remove or clamp them, or make a grid that covers them."
+    )
+    return InvalidInputError(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
 from gigagp.grids.statistics import GridStatistics, load_kind
 from gigagp.grids.tables import as_columns, as_table
 from gigagp.progress import Meter, NoProgress
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _KIND = "GridCollector"
 
@@ -80,6 +83,10 @@ class GridCollector:
         """Rows so far."""
         return self._accumulator.n_rows
 
+    def name_inputs(self, names: Sequence[str] | None) -> None:
+        """Say what messages are to call the inputs."""
+        self._accumulator.names = names
+
     def add(self, X: Any, Y: Any) -> None:
         """Add rows that are in memory: all of them, or none and an `InvalidInputError`.
 
@@ -125,6 +132,8 @@ class GridCollector:
         """
         meter = meter or NoProgress()
         meter.start(None, "rows")
+        if inputs is not None:
+            self.name_inputs(inputs)
         try:
             for rows in stream_rows(source, inputs, targets, chunk_rows=chunk_rows, done=self.done, share=share):
                 self.take(rows)
@@ -166,6 +175,30 @@ class GridCollector:
         if self._settings[2]:
             self.sample.warn_if_repeated()
         return self._accumulator.statistics()
+
+    def all_reduce(self, group: ProcessGroup | None = None) -> GridCollector:
+        """Return the collector of the rows of all processes of a ``torch.distributed`` group, the same on each.
+
+        Sums are added in one all-reduce, samples and neighbourhoods merged.
+
+        Raises
+        ------
+        InvalidInputError
+            If the processes have different grids, targets, probes or seeds; on every one of them.
+        """
+        import torch.distributed as dist
+
+        found = GridCollector(self.grid, *self._settings[1:4], memory_budget=self._settings[4])
+        found._accumulator = Accumulator(*self._settings, start=self._accumulator.statistics().all_reduce(group))
+        parts: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(parts, (self.sample, self.neighbourhoods), group=group)
+        found.sample, found.neighbourhoods = parts[0]
+        for sample, near in parts[1:]:
+            found.sample = found.sample + sample
+            if found.neighbourhoods is not None:
+                found.neighbourhoods = found.neighbourhoods + near
+        found.notes = self.notes
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write statistics, samples, notes and what has been read to one file, atomically; `load` goes on there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError, warn
-from gigagp.grids.arguments import MAX_INPUTS, check_inputs, checked_bounds, node_bytes, numbers
+from gigagp.grids.arguments import MAX_INPUTS, check_inputs, checked_bounds, node_bytes, numbers, outside_error
 from gigagp.grids.interpolation import Interpolation, interpolation_named
 
 #: Cells between the data and the ends of a grid. One is what a cubic stencil needs; the other lets new rows lie a
@@ -390,6 +390,11 @@ class RegularGrid:
             warn(message, GigaGPWarning)
         return grid
 
+    def moved(self, shift: Sequence[float], scale: Sequence[float]) -> RegularGrid:
+        """Return the grid for inputs ``(x - shift) / scale``, one number an input: the same nodes in other units."""
+        lower = tuple((a - b) / c for a, b, c in zip(self.lower, shift, scale, strict=True))
+        return replace(self, lower=lower, spacing=tuple(a / b for a, b in zip(self.spacing, scale, strict=True)))
+
     @property
     def statistics_bytes(self) -> int:
         """Bytes that the data's statistics on this grid can take while they are collected, one target, no probes."""
@@ -417,17 +422,11 @@ class RegularGrid:
             raise InvalidInputError(msg)
         return X if X.dtype == torch.float64 else X.double()
 
-    def refusal(self, X: Tensor, covered: Tensor, first_row: int = 0) -> InvalidInputError:
-        """Return the error for points of which some are not accepted; ``first_row`` is the number of the first."""
-        row = int((~covered).nonzero()[0])
-        point = [float(value) for value in X[row]]
-        low, high = self.accepted
-        box = " x ".join(f"[{a:.6g}, {b:.6g}]" for a, b in zip(low, high, strict=True))
-        msg = (
-            f"{int((~covered).sum())} of {len(X)} rows lie outside of the grid's region {box}; the first is row "
-            f"{row + first_row} (counted from 0): {point}. Remove or clamp them, or make a grid that covers them."
-        )
-        return InvalidInputError(msg)
+    def refusal(
+        self, X: Tensor, covered: Tensor, first_row: int = 0, names: Sequence[str] | None = None
+    ) -> InvalidInputError:
+        """Return the error for points of which some are not accepted; see `gigagp.grids.arguments.outside_error`."""
+        return outside_error(X, covered, *self.accepted, first_row, names)
 
     def _check_nodes(self, values: Tensor, rows: int, name: str) -> None:
         if values.ndim != 2 or len(values) != rows:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
+
+if TYPE_CHECKING:
+    from gigagp.data.labels import Labels
 
 #: Rows of a chunk unless something else is asked for: enough for a pass to run at full speed.
 CHUNK_ROWS = 2**20
@@ -49,6 +52,7 @@ def stream_rows(
     done: Mapping[str, int] | None = None,
     share: tuple[int, int] = (0, 1),
     header: bool | None = None,
+    labels: Labels | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows of a source, a chunk at a time.
 
@@ -68,6 +72,8 @@ def stream_rows(
         ``chunk_rows``: of a folder its files in turn, of everything else its chunks in turn.
     header : bool, optional
         For CSV files: whether the first line has the names; None: found out.
+    labels : Labels, optional
+        The targets are labels of classes, of any type; their codes are given.
 
     Raises
     ------
@@ -79,13 +85,13 @@ def stream_rows(
         raise InvalidInputError(msg)
     if isinstance(source, (str, os.PathLike)):
         names = _names(inputs, targets)
-        return _files(Path(source), *names, chunk_rows, dict(done or {}), share, header)
+        return _files(Path(source), *names, chunk_rows, dict(done or {}), share, header, labels)
     if isinstance(source, tuple) and len(source) == 2 and all(_is_array(part) for part in source):
-        return _in_turn(_arrays(*source, chunk_rows), share)
+        return _in_turn(_arrays(*source, chunk_rows, labels), share)
     if hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "slice")):
-        return _in_turn(_frame(source, *_names(inputs, targets), chunk_rows), share)
+        return _in_turn(_frame(source, *_names(inputs, targets), chunk_rows, labels), share)
     if hasattr(source, "__iter__") and not _is_array(source):
-        return _in_turn(_pairs(iter(source)), share)
+        return _in_turn(_pairs(iter(source), labels), share)
     msg = (
         "A source of rows is a path, a pair of arrays (X, Y), a data frame with names of inputs and targets, or an "
         f"iterable of pairs (X, Y); got {type(source).__name__}."
@@ -151,6 +157,7 @@ def _files(
     done: dict[str, int],
     share: tuple[int, int],
     header: bool | None,
+    labels: Labels | None,
 ) -> Iterator[Rows]:
     # Here, because pyarrow is not loaded before a file is read.
     from gigagp.data.streaming import stream_file, table_files
@@ -159,9 +166,12 @@ def _files(
     if path.is_dir():
         files, share = files[share[0] :: share[1]], (0, 1)
 
+    of_columns = None if labels is None else dict.fromkeys(targets, labels)
+
     def rows() -> Iterator[Rows]:
         for file in files:
-            for chunk in stream_file(file, [*inputs, *targets], chunk_rows, done.get(str(file), 0), header):
+            columns, skipped = [*inputs, *targets], done.get(str(file), 0)
+            for chunk in stream_file(file, columns, chunk_rows, skipped, header, of_columns):
                 table = torch.from_numpy(chunk.table.values)
                 X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
                 yield Rows(chunk.file, chunk.first_row + len(X), X, Y)
@@ -182,13 +192,18 @@ def _stripes(chunks: Iterator[Rows], rows: int, share: tuple[int, int]) -> Itera
             first = last
 
 
-def _arrays(X: Any, Y: Any, chunk_rows: int) -> Iterator[Rows]:
+def _arrays(X: Any, Y: Any, chunk_rows: int, labels: Labels | None = None) -> Iterator[Rows]:
     if len(X) != len(Y):
         msg = f"X and Y must have the same number of rows; got {len(X)} and {len(Y)}."
         raise InvalidInputError(msg)
     for start in range(0, len(X), chunk_rows):
         rows = slice(start, start + chunk_rows)
-        yield _finite(as_table(X[rows], "X"), as_columns(Y[rows]), start)
+        yield _finite(as_table(X[rows], "X"), _targets(Y[rows], start, labels), start)
+
+
+def _targets(Y: Any, first_row: int, labels: Labels | None) -> Tensor:
+    """Return targets as a table of numbers."""
+    return as_columns(Y if labels is None else labels.of_array(Y, first_row))
 
 
 def _finite(X: Tensor, Y: Tensor, first_row: int) -> Rows:
@@ -198,10 +213,10 @@ def _finite(X: Tensor, Y: Tensor, first_row: int) -> Rows:
     return Rows("", first_row + len(X), X, Y)
 
 
-def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int) -> Iterator[Rows]:
+def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int, labels: Labels | None) -> Iterator[Rows]:
     import pyarrow as pa
 
-    from gigagp.data import Table
+    from gigagp.data.streaming import numbers
 
     cut: Callable[[int], pa.Table] = (
         (lambda start: frame.slice(start, chunk_rows))
@@ -209,13 +224,14 @@ def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int) -
         else (lambda start: pa.Table.from_pandas(frame.iloc[start : start + chunk_rows], preserve_index=False))
     )
     for start in range(0, len(frame), chunk_rows):
-        numbers = Table.from_arrow(cut(start), [*inputs, *targets], source="the data frame", first_row=start)
-        table = torch.from_numpy(numbers.values)
+        of_columns = {} if labels is None else dict.fromkeys(targets, labels)
+        found = numbers(cut(start), [*inputs, *targets], "the data frame", start, of_columns)
+        table = torch.from_numpy(found.values)
         X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
         yield Rows("", start + len(X), X, Y)
 
 
-def _pairs(pairs: Iterator[Any]) -> Iterator[Rows]:
+def _pairs(pairs: Iterator[Any], labels: Labels | None) -> Iterator[Rows]:
     last = 0
     for number in count():
         try:
@@ -225,7 +241,7 @@ def _pairs(pairs: Iterator[Any]) -> Iterator[Rows]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             msg = f"An iterable of rows must yield pairs (X, Y); item {number} is a {type(pair).__name__}."
             raise InvalidInputError(msg)
-        rows = _finite(as_table(pair[0], "X"), as_columns(pair[1]), last)
+        rows = _finite(as_table(pair[0], "X"), _targets(pair[1], last, labels), last)
         if len(rows.X) != len(rows.Y):
             msg = f"X and Y must have the same number of rows; item {number} has {len(rows.X)} and {len(rows.Y)}."
             raise InvalidInputError(msg)

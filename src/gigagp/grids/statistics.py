@@ -227,9 +227,7 @@ class GridStatistics:
         if bool((b <= 0).any()):
             msg = f"scale of GridStatistics.for_inputs must be positive; got {b.tolist()}."
             raise InvalidInputError(msg)
-        lower = (torch.tensor(self.grid.lower, dtype=torch.float64) - a) / b
-        spacing = torch.tensor(self.grid.spacing, dtype=torch.float64) / b
-        grid = replace(self.grid, lower=tuple(lower.tolist()), spacing=tuple(spacing.tolist()))
+        grid = self.grid.moved(a.tolist(), b.tolist())
         return replace(
             self,
             grid=grid,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,11 @@ class TableObjective(ABC):
     def is_likelihood(self) -> bool:
         """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
         return True
+
+    @property
+    def least_gain(self) -> float:
+        """Gain in nats for which one more gradient is worth its cost; infinity: as the optimizer thinks."""
+        return math.inf
 
     def own_optimizer(self) -> Any | None:
         """Return the optimizer that only this objective can have; None: any that moves one vector."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import select
 from gigagp.random import standard_normal
+from gigagp.scaling import Scaling
 
 #: Where a variance comes from, where there is a choice: stored samples, or a solve for each point.
 VarianceMethod = Literal["auto", "samples", "solve"]
@@ -83,6 +84,19 @@ class Posterior(ABC):
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors and the plain data that a model file needs."""
+
+    def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for points that it has no answer for, in the data's own units; None: it has for all.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d)
+            In the units of the model.
+        scaling : Scaling
+        names : sequence of str or None
+            Of the inputs.
+        """
+        return None
 
     @property
     def n_rows(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from gigagp.errors import InvalidInputError
 from gigagp.grids.samples import RowSample
 from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
 from gigagp.means import FixedMean, Mean, ZeroMean
+
+if TYPE_CHECKING:
+    from gigagp.data.labels import Labels
 
 #: Most rows that are read for a preview where the whole source need not be, and the stretches that they come in.
 PREVIEW_ROWS, _STRETCHES = 2**20, 16
@@ -59,12 +62,16 @@ class RowSource:
     chunk_rows : int
     mean : Mean
         Its fixed part is taken off the targets.
+    labels : Labels, optional
+        The target is a column of labels of classes; rows have their signs (`Labels.signs`) in its place.
 
     Attributes
     ----------
-    input_names : list of str or None
+    input_names, target_names : list of str or None
         None where columns have no names.
-    n_inputs, n_targets : int
+    n_inputs : int
+    n_targets : int
+        Of labels, as long as the classes are not known, 1.
     one_target : bool
         Whether the target was given as one column, not as a table of one.
 
@@ -83,22 +90,27 @@ class RowSource:
         header: bool | None = None,
         chunk_rows: int = CHUNK_ROWS,
         mean: Mean | None = None,
+        labels: Labels | None = None,
     ) -> None:
         if isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int | np.integer) or chunk_rows < 1:
             msg = f"chunk_rows of fit_table must be an int of at least 1; got {chunk_rows!r}."
             raise InvalidInputError(msg)
         self._source, self._header, self.chunk_rows = source, header, int(chunk_rows)
         self._mean = ZeroMean() if mean is None else mean
+        self.labels = labels
         self.input_names: list[str] | None = None
-        self._target_names: list[str] | None = None
+        self.target_names: list[str] | None = None
         self._held: list[Rows] = []
         self._rest: Iterator[Rows] | None = None
         names = _column_names(source, header)
         if names is not None:
             where = str(source) if isinstance(source, str | os.PathLike) else "the data frame"
-            self._target_names, self.input_names = _chosen(names, target, inputs, where)
-            self.n_inputs, self.n_targets = len(self.input_names), len(self._target_names)
+            self.target_names, self.input_names = _chosen(names, target, inputs, where)
+            self.n_inputs, self.n_columns = len(self.input_names), len(self.target_names)
             self.one_target = isinstance(target, str)
+            if labels is not None and self.n_columns > 1:
+                msg = f"target of GPClassifier.fit_table must name one column; got {target!r}."
+                raise InvalidInputError(msg)
             return
         if target is not None or inputs is not None:
             msg = "target and inputs of fit_table name columns of files and data frames; this source has no names."
@@ -109,12 +121,12 @@ class RowSource:
         """Find out from the first rows how many inputs and targets there are."""
         if isinstance(source, tuple) and _is_pair(source):
             self.one_target = np.ndim(source[1]) == 1
-            first = next(stream_rows((source[0][:1], source[1][:1])), None)
+            first = next(stream_rows((source[0][:1], source[1][:1]), labels=self.labels), None)
         elif _gives_pairs(source):
             pairs = iter(source() if callable(source) else source)
             pair = next(pairs, None)
             self.one_target = isinstance(pair, tuple | list) and len(pair) == 2 and np.ndim(pair[1]) == 1
-            rows = stream_rows(() if pair is None else chain([pair], pairs))
+            rows = stream_rows(() if pair is None else chain([pair], pairs), labels=self.labels)
             first = next(rows, None)
             if self.reads_once and first is not None:
                 self._held, self._rest = [_copied(first)], rows
@@ -122,7 +134,23 @@ class RowSource:
             first = next(stream_rows(source), None)  # which says what a source can be
         if first is None:
             raise _no_rows()
-        self.n_inputs, self.n_targets = first.X.shape[1], first.Y.shape[1]
+        self.n_inputs, self.n_columns = first.X.shape[1], first.Y.shape[1]
+
+    @property
+    def n_targets(self) -> int:
+        """Targets of the rows: columns, or latent functions of the classes that labels are of."""
+        known = self.labels is not None and self.labels.classes is not None
+        return self.labels.n_functions if self.labels is not None and known else self.n_columns
+
+    @property
+    def origin(self) -> Any:
+        """What was given."""
+        return self._source
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether rows are in memory: arrays or a data frame."""
+        return isinstance(self._source, tuple) or (self.target_names is not None and not self.has_files)
 
     @property
     def reads_once(self) -> bool:
@@ -138,7 +166,7 @@ class RowSource:
     def identity(self) -> list[Any]:
         """What tells this source from another one, as plain data."""
         path = [os.fspath(self._source), os.path.abspath(self._source)] if self.has_files else None
-        return [path, self.input_names, self._target_names]
+        return [path, self.input_names, self.target_names]
 
     def label(self, column: int) -> str:
         """Return what to call an input in messages."""
@@ -146,41 +174,54 @@ class RowSource:
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
-    def chunks(self, done: Mapping[str, int] | None = None) -> Iterator[Rows]:
-        """Yield all rows in chunks; ``done`` has the rows of each file to skip.
+    def chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Rows]:
+        """Yield all rows in chunks; ``done`` has the rows of each file to skip, ``share`` which part of how many it is.
 
         Raises
         ------
         InvalidInputError
             If a row cannot be used, naming the file where there is one; chunks before it are good.
         """
+        return (self.prepared(rows) for rows in self.raw_chunks(done, share))
+
+    def raw_chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Rows]:
+        """Yield the same before `prepared`."""
         source = self._source
         if self.reads_once:
             if self._rest is None:
                 msg = "The rows of a generator can be read once, and have been. Make a new one."
                 raise InvalidInputError(msg)
-            rows: Iterator[Rows] = chain(self._held, self._rest)
+            rows: Iterator[Rows] = islice(chain(self._held, self._rest), share[0], None, share[1])
             self._rest, self._held = None, []
-        elif self._target_names is not None:
+        elif self.target_names is not None:
             rows = stream_rows(
                 source,
                 self.input_names,
-                self._target_names,
+                self.target_names,
                 chunk_rows=self.chunk_rows,
                 done=done,
+                share=share,
                 header=self._header if self.has_files else None,
+                labels=self.labels,
             )
         else:
-            rows = stream_rows(source() if callable(source) else source, chunk_rows=self.chunk_rows)
-        return (self._prepared(chunk) for chunk in rows)
+            given = source() if callable(source) else source
+            rows = stream_rows(given, chunk_rows=self.chunk_rows, share=share, labels=self.labels)
+        return (self._of_one_width(chunk) for chunk in rows)
 
-    def _prepared(self, rows: Rows) -> Rows:
-        if rows.X.shape[1] != self.n_inputs or rows.Y.shape[1] != self.n_targets:
+    def _of_one_width(self, rows: Rows) -> Rows:
+        if rows.X.shape[1] != self.n_inputs or rows.Y.shape[1] != self.n_columns:
             msg = (
                 f"the rows of the source after its first {rows.last - len(rows.X):,} have {rows.X.shape[1]} inputs and "
-                f"{rows.Y.shape[1]} targets; those before have {self.n_inputs} and {self.n_targets}."
+                f"{rows.Y.shape[1]} targets; those before have {self.n_inputs} and {self.n_columns}."
             )
             raise InvalidInputError(msg)
+        return rows
+
+    def prepared(self, rows: Rows) -> Rows:
+        """Return rows with the signs of their classes, or without the fixed mean."""
+        if self.labels is not None:
+            return replace(rows, Y=torch.from_numpy(self.labels.signs(rows.Y[:, 0].numpy())))
         if not isinstance(self._mean, FixedMean):
             return rows
         return replace(rows, Y=rows.Y - torch.from_numpy(self._mean.offset(rows.X.numpy()))[:, None])
@@ -251,7 +292,7 @@ class RowSource:
                 if following is None:
                     break
                 self._held.append(_copied(following))
-            looked_at: Iterable[Rows] = (self._prepared(rows) for rows in self._held)
+            looked_at: Iterable[Rows] = (self.prepared(rows) for rows in self._held)
         else:
             looked_at = islice(self.chunks(), max(1, PREVIEW_ROWS // self.chunk_rows))
         for rows in looked_at:
@@ -284,13 +325,13 @@ class RowSource:
         from gigagp.data.streaming import stream_file
 
         assert self.input_names is not None
-        assert self._target_names is not None
-        columns = [*self.input_names, *self._target_names]
+        assert self.target_names is not None
+        columns = [*self.input_names, *self.target_names]
         left = count
         for chunk in stream_file(file, columns, min(count, CHUNK_ROWS), first):
             table = torch.from_numpy(chunk.table.values[:left])
             X, Y = (part.contiguous() for part in table.split([self.n_inputs, self.n_targets], 1))
-            yield self._prepared(Rows(chunk.file, chunk.first_row + len(X), X, Y))
+            yield self.prepared(Rows(chunk.file, chunk.first_row + len(X), X, Y))
             left -= len(X)
             if left <= 0:
                 return

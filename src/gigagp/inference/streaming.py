@@ -1,12 +1,14 @@
 """What a fit to streamed rows is: the job that `GPRegressor.fit_table` gives an inference, and what it gets back.
 
 An inference that can do it has a method ``stream(job, generator) -> StreamedFit``. It may read `StreamJob.source` as
-often as that allows, and decides itself what it keeps of the rows: `gigagp.inference.Grid` their statistics.
+often as that allows, and decides itself what it keeps of the rows: `gigagp.inference.Grid` their statistics,
+`gigagp.inference.QuadruplyStochastic` a window of them after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -42,6 +44,10 @@ class StreamJob:
         From an objective on few rows and a model to a better model, quickly; None where hyperparameters are given.
     meter : Meter
     likelihood : Likelihood
+    dtype, device : torch.dtype, torch.device
+        Of rows that are computed with.
+    resources : ExitStack
+        What is to be closed when the fit is over.
     """
 
     source: RowSource
@@ -53,6 +59,9 @@ class StreamJob:
     learn: Callable[[TableObjective, Model], Model] | None = None
     meter: Meter = field(default_factory=NoProgress)
     likelihood: Likelihood = field(default_factory=Gaussian)
+    dtype: torch.dtype = torch.float64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    resources: ExitStack = field(default_factory=ExitStack)
 
 
 @dataclass(frozen=True)
@@ -66,12 +75,15 @@ class StreamedFit:
     model : Model
         Where learning starts now.
     scaling : Scaling
-        By the statistics of all rows.
+        By the statistics of all rows, or of a sample.
+    logs_steps : bool
+        Whether the fit's checkpoint is a log of the optimizer's steps; otherwise `stream` has kept its own.
     """
 
     objective: TableObjective
     model: Model
     scaling: Scaling
+    logs_steps: bool = False
 
 
 @runtime_checkable

@@ -30,7 +30,18 @@ def estimate_trend(
 
 def trend_from_products(gram: torch.Tensor, cross: torch.Tensor) -> torch.Tensor:
     """Return the same from ``Phi' H^-1 Phi``, shape (p, p), and ``Phi' H^-1 Y``, shape (p, t)."""
+    root = coefficient_root(gram)
+    return root @ (root.T @ cross)
+
+
+def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
+    """Return R, shape (p, p), with ``R R' = (Phi' H^-1 Phi)^-1``: the covariance of the coefficients, given the rows.
+
+    Directions that the rows do not determine are left out, as in the coefficients.
+    """
     if gram.shape[0] == 0:
-        return torch.zeros_like(cross)
+        return torch.zeros_like(gram)
     gram = 0.5 * (gram + gram.T)  # approximate solves leave it slightly unsymmetric
-    return torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ cross
+    values, vectors = torch.linalg.eigh(gram)
+    determined = values > 1e-10 * values.abs().max()
+    return vectors * torch.where(determined, values, torch.inf).rsqrt()

@@ -63,7 +63,8 @@ class Auto:
         Gradients on all rows in place of the polish where probes or lengths of solves are drawn anew at each: steps
         in the subset's metric, divided by their number, which averages the noise out.
     subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
-        Predicted gain in nats an observation below which a stage ends (the polish: twice in a row).
+        Predicted gain in nats an observation below which a stage ends (the polish: twice in a row). An objective whose
+        gradients do not cost more for more rows ends the polish at a gain in nats of its own (`Objective.least_gain`).
     n_probes : int, default 8
         Probe vectors of the Fisher information.
     bound_polish : LBFGS, default ``LBFGS(steps=100, tolerance=1e-5, memory=50)``
@@ -230,7 +231,7 @@ class Auto:
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage)
         settings = QuasiNewton(
             steps=self.polish_steps - 1,
-            tolerance=self.polish_tolerance,
+            tolerance=min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
             patience=2,
         )

@@ -51,6 +51,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def least_gain(self) -> float:
+        """Gain in nats for which one more gradient is worth its cost; infinity: as the optimizer thinks."""
+        ...
+
+    @property
     def n_rows(self) -> int:
         """Rows of the table."""
         ...

@@ -5,72 +5,25 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, warn
+from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, UnreadableRowsError, warn
 from gigagp.model import Model
 from gigagp.optimization.history import Step, natural_values
-from gigagp.optimization.objective import Objective
+from gigagp.optimization.plateau import Plateau
+from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace, in_range
 
 #: Times that a fit looks back at what it has done: history, best state, divergence, checkpoint.
 _REPORTS = 50
+#: Without a number of steps: what shares of the steps are shares of, steps between looks back, and the most of all.
+_USUAL_STEPS, _LOOK_STEPS, _MOST_STEPS = 5000, 100, 20_000
 #: Samples at the start, which later ones are compared with, and windows in a row below it that end a fit.
 _PILOTS, _PATIENCE = 8, 3
-
-
-@dataclass(frozen=True)
-class SampledEvaluation:
-    """An unbiased estimate of an objective and of its gradient in the entries that a sample touches.
-
-    Attributes
-    ----------
-    value : float
-    index : Tensor of shape (w,), int64
-        Touched rows of the parameter arrays; different ones.
-    gradient : dict of str to Tensor
-        For each array that moves, of shape (w, ...).
-    hyperparameters : dict of str to Tensor
-        Gradient in natural units; empty where they were not asked for.
-    """
-
-    value: float
-    index: Tensor
-    gradient: dict[str, Tensor]
-    hyperparameters: dict[str, Tensor]
-
-
-@runtime_checkable
-class SampledObjective(Objective, Protocol):
-    """What sparse ascent asks for beside `gigagp.optimization.Objective`."""
-
-    def begin(self, model: Model) -> Model:
-        """Make the parameter arrays at their start; return the model in which only what can be learned is left free."""
-        ...
-
-    def learned_names(self, model: Model) -> tuple[str, ...]:
-        """Return the hyperparameters whose gradient it has."""
-        ...
-
-    def arrays(self) -> dict[str, Tensor]:
-        """Return the parameter arrays; they are moved in place."""
-        ...
-
-    def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
-        """Draw a sample and evaluate it."""
-        ...
-
-    def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
-        """Take note of what has been added to the touched entries."""
-        ...
-
-    def settle(self, model: Model) -> None:
-        """Do what comes once, after the last step."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,17 +33,19 @@ class SparseAscent:
     Parameters
     ----------
     learning_rate : float
-    steps : int
+    steps : int or None
+        None: as many as gain something, see `gigagp.optimization.plateau`.
     final_share : float
-        Learning rate of the last step as a share of the largest; it falls exponentially.
+        Learning rate of the last step as a share of the largest. It falls exponentially; without a number of steps,
+        each time that nothing is gained.
     hyper_learning_rate : float
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float
-        Share of the steps that pass before the hyperparameters move.
+        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
     """
 
     learning_rate: float = 0.1
-    steps: int = 10_000
+    steps: int | None = None
     final_share: float = 0.01
     hyper_learning_rate: float = 1e-3
     hyper_start: float = 0.1
@@ -100,8 +55,10 @@ class SparseAscent:
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             msg = f"learning_rate of {owner} must be positive and finite; got {self.learning_rate!r}."
             raise InvalidInputError(msg)
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            msg = f"steps of {owner} must be an int of at least 1; got {self.steps!r}."
+        if self.steps is not None and (
+            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
+        ):
+            msg = f"steps of {owner} must be an int of at least 1 or None; got {self.steps!r}."
             raise InvalidInputError(msg)
         if not 0 < self.final_share <= 1:
             msg = f"final_share of {owner} must be a share, above 0 and at most 1; got {self.final_share!r}."
@@ -114,8 +71,11 @@ class SparseAscent:
             raise InvalidInputError(msg)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 1, as a share of the largest."""
-        return self.final_share ** ((step - 1) / max(self.steps - 1, 1))
+        """Return the learning rate of a step, counted from 1, as a share of the largest.
+
+        Without a number of steps the share is that of `Plateau.share` more.
+        """
+        return 1.0 if self.steps is None else self.final_share ** ((step - 1) / max(self.steps - 1, 1))
 
     @abstractmethod
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
@@ -155,13 +115,15 @@ class SparseAdaGrad(SparseAscent):
     ----------
     learning_rate : float, default 0.1
         The largest first step of any number, in units of its prior standard deviation.
-    steps : int, default 10000
+    steps : int or None, default None
+        None: as many as gain something (`gigagp.optimization.plateau`).
     final_share : float, default 0.01
-        Learning rate of the last step as a share of the first; it falls exponentially.
+        Learning rate of the last step as a share of the first; it falls exponentially, or without a number of steps
+        each time that nothing is gained.
     hyper_learning_rate : float, default 1e-3
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float, default 0.1
-        Share of the steps that pass before the hyperparameters move.
+        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
     epsilon : float, default 1e-10
         Added to the roots.
 
@@ -198,15 +160,17 @@ class SparseAdam(SparseAscent):
     ----------
     learning_rate : float, default 0.05
         The largest step of any number, in units of its prior standard deviation.
-    steps : int, default 5000
+    steps : int or None, default None
+        None: as many as gain something (`gigagp.optimization.plateau`).
     final_share : float, default 0.03
-        Learning rate of the last step as a share of the largest; it falls exponentially.
+        Learning rate of the last step as a share of the largest; it falls exponentially, or without a number of steps
+        each time that nothing is gained.
     hyper_learning_rate, hyper_start
         As for `SparseAdaGrad`.
     beta1, beta2 : float, default 0.95 and 0.99
         Weights of the past in the averages, counted in an entry's own draws.
     warm_up : float, default 0.05
-        Share of the steps in which the learning rate rises to its largest, linearly.
+        Share of the steps (without their number: of 5,000) in which the learning rate rises to its largest, linearly.
     epsilon : float, default 1e-10
 
     References
@@ -216,7 +180,7 @@ class SparseAdam(SparseAscent):
     """
 
     learning_rate: float = 0.05
-    steps: int = 5000
+    steps: int | None = None
     final_share: float = 0.03
     beta1: float = 0.95
     beta2: float = 0.99
@@ -232,7 +196,7 @@ class SparseAdam(SparseAscent):
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1, as a share of the largest."""
-        rising = self.warm_up * self.steps
+        rising = self.warm_up * (self.steps or _USUAL_STEPS)
         return super().rate(step) * (min(1.0, step / rising) if rising else 1.0)
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
@@ -301,27 +265,45 @@ class _Run:
         #: the best window's mean, and the state that it ended in
         self.best_value = -math.inf
         self.best = self.vector, {name: array.clone() for name, array in self.arrays.items()}
-        self.every = max(1, settings.steps // _REPORTS)
+        steps = settings.steps
+        self.plateau = None if steps is not None else Plateau(settings.final_share, 1e-3 * objective.n_observations)
+        self.last = _MOST_STEPS if steps is None else steps
+        self.every = _LOOK_STEPS if steps is None else max(1, steps // _REPORTS)
 
     def go(self) -> Model:
-        self.trace.meter.start(-(-self.settings.steps // self.every) + 1, type(self.settings).__name__)
+        steps = None if self.settings.steps is None else -(-self.settings.steps // self.every) + 1
+        self.trace.meter.start(steps, type(self.settings).__name__)
         if not self._resume():
             self._look_at_start()
         while True:
-            at_end = self.step == self.settings.steps
-            if (at_end or self.step % self.every == 0) and not self._look_back():
+            at_end = self.step == self.last or (self.plateau is not None and self.plateau.ended)
+            # after an error in the middle a resumed run can be where it has looked back already
+            due = at_end or (self.step % self.every == 0 and (self.values or not self.step))
+            if due and not self._look_back():
                 return self.model
             if at_end:
                 break
             self.step += 1
-            if not self._take_step():
+            try:
+                sound = self._take_step()
+            except UnreadableRowsError:  # nothing has moved yet
+                self.step -= 1
+                self._save()
+                raise
+            if not sound:
                 return self._stop("the estimate or its gradient is not finite")
-        self.objective.settle(self.model)
+        try:
+            self.objective.settle(self.model)
+        except UnreadableRowsError:
+            self._save()
+            raise
         return self.model
 
     def _take_step(self) -> bool:
         settings, share = self.settings, self.settings.rate(self.step)
-        learns = bool(self.moving.any()) and self.step > settings.hyper_start * settings.steps
+        if self.plateau is not None:
+            share *= self.plateau.share
+        learns = bool(self.moving.any()) and self.step > settings.hyper_start * (settings.steps or _USUAL_STEPS)
         found = self.objective.sample(self.model, hyperparameters=learns)
         if not math.isfinite(found.value):
             return False
@@ -338,6 +320,8 @@ class _Run:
         if learns and not self._move_hyperparameters(found.hyperparameters, share):
             return False
         self.values.append(found.value)
+        if self.plateau is not None:
+            self.plateau.add(found.value)
         self.norm = math.sqrt(total) / self.objective.n_observations
         return True
 
@@ -381,7 +365,7 @@ class _Run:
         start, start_error = self.start
         far_below = mean < start - 4 * (error + start_error) - 0.1 * abs(start)
         self.below = self.below + 1 if far_below else 0
-        if self.below >= _PATIENCE or (far_below and self.step == self.settings.steps):
+        if self.below >= _PATIENCE or (far_below and self.step == self.last):
             self._stop(f"the bound, now {mean:.4g}, stays far below where it began, {start:.4g}")
             return False
         if mean >= max(self.best_value, start):
@@ -399,22 +383,45 @@ class _Run:
         self.objective.settle(self.model)
         self.trace.stopped = True
         warn(
-            f"The fit stopped at step {self.step} of {self.settings.steps}: {cause}. The best state before it was kept."
+            f"The fit stopped at step {self.step} of {self.last}: {cause}. The best state before it was kept."
             f" Use a smaller learning_rate of {type(self.settings).__name__} (now {self.settings.learning_rate:g}).",
             FitWarning,
         )
         return self.model
 
     def _record(self, mean: float | None) -> None:
+        self._keep()
+        step = Step(self._stage(), self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
+        self.trace.record(self.objective, self.model, step)
+
+    def _stage(self) -> str:
+        """Return what the history calls this part of a fit; its last step says why the fit ended."""
+        if self.plateau is None:
+            return "sparse"
+        if self.plateau.ended:
+            return "sparse, nothing gained at the smallest rate"
+        return (
+            f"sparse, the most steps ({self.last})"
+            if self.step == self.last
+            else f"sparse, rate {self.plateau.share:.2g}"
+        )
+
+    def _save(self) -> None:
+        """Put everything into safety: an error is about to end the fit."""
+        self._keep()
+        self.trace.write(self.objective)
+
+    def _keep(self) -> None:
+        """Offer all that the next steps depend on to a checkpoint."""
         numbers = [self.step, self.hyper_steps, *self.start, self.below, self.best_value, self.norm]
         state = {"last": self.vector, "first": self.first, "second": self.second, "best": self.best[0]}
         state["numbers"] = torch.tensor(numbers, dtype=torch.float64)
         state["values"] = torch.tensor(self.values, dtype=torch.float64)
+        if self.plateau is not None:
+            state["plateau"] = self.plateau.state()
         for kind, arrays in (("array", self.arrays), ("state", self.state), ("best array", self.best[1])):
             state |= {f"{kind}.{name}": value for name, value in arrays.items()}
         self.trace.keep(self.objective, **state)
-        step = Step("sparse", self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
-        self.trace.record(self.objective, self.model, step)
 
     def _resume(self) -> bool:
         """Take over what a killed run has kept; the objective takes over its own part when the log is played back."""
@@ -427,6 +434,8 @@ class _Run:
         self.start, self.values = (start[0], start[1]), kept["values"].tolist()
         self.best = kept["best"], self.best[1]
         self.model = self.space.decode(self.vector)
+        if self.plateau is not None:
+            self.plateau.take_over(kept["plateau"])
         for kind, arrays in (("array", self.arrays), ("state", self.state), ("best array", self.best[1])):
             for name, array in arrays.items():
                 array.copy_(kept[f"{kind}.{name}"])

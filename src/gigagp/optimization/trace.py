@@ -36,8 +36,16 @@ class EvaluationLog(Protocol):
         """Return the steps of an optimizer that starts here and the last state it kept; None where it kept none."""
         ...
 
+    def catch_up(self, model: Model) -> None:
+        """Put the objective where it was, if that state is of after all logged steps."""
+        ...
+
     def keep(self, state: dict[str, torch.Tensor]) -> None:
         """Keep a state that makes what the optimizer's evaluations so far have returned superfluous."""
+        ...
+
+    def write(self) -> None:
+        """Put the log into safety."""
         ...
 
 
@@ -118,13 +126,14 @@ class Trace:
         """
         log = self._log_of(objective)
         found = None if log is None else log.resume()
-        if found is None:
+        if log is None or found is None:
             return None
         for step in found[0]:
             self.history.resume_after(step)
             self.history.append(step)
             self._show(step)
         self.last_sound = space.decode(found[1]["last"])
+        log.catch_up(self.last_sound)
         return found[1]
 
     def keep(self, objective: Objective, **state: torch.Tensor) -> None:
@@ -132,6 +141,12 @@ class Trace:
         log = self._log_of(objective)
         if log is not None:
             log.keep(state)
+
+    def write(self, objective: Objective) -> None:
+        """Write the checkpoint now, if there is one: the fit is about to end with an error."""
+        log = self._log_of(objective)
+        if log is not None:
+            log.write()
 
     def _compute(
         self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, model: Model, stage: str

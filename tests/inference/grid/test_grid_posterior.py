@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import grid_golden as gold
 from gigagp.errors import InvalidInputError, MemoryBudgetError
@@ -12,7 +13,7 @@ from gigagp.inference import Grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.posterior import GridPosterior
-from gigagp.means import LinearMean, Mean, ZeroMean
+from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from grid_golden import NOISE, TEST_POINTS, GoldenGrid
@@ -122,6 +123,50 @@ def test_a_linear_trend_is_in_the_model() -> None:
     assert torch.allclose(base.coefficients[:, 0], expected, rtol=1e-6)
 
 
+def universal(points: Tensor, mean: Mean) -> Tensor:
+    """Return the golden problem's covariance with unknown coefficients of the mean, by dense algebra.
+
+    As the limit of a prior on them that becomes vague: no formula that could share an error with the package's.
+    """
+    problem = GoldenGrid()
+    here = problem.grid.matrix(points).to_dense()
+    vague = 1e7 * mean.basis(problem.x) @ mean.basis(problem.x).T
+    across = here @ problem.K @ problem.W.T + 1e7 * mean.basis(points) @ mean.basis(problem.x).T
+    prior = here @ problem.K @ here.T + 1e7 * mean.basis(points) @ mean.basis(points).T
+    return prior - across @ torch.linalg.solve(problem.H + vague, across.T)
+
+
+@pytest.mark.parametrize("mean", [ConstantMean(), LinearMean()])
+@pytest.mark.parametrize("exact_nodes", [0, 800])
+def test_the_uncertainty_of_the_trend_is_in_the_variance(mean: Mean, exact_nodes: int) -> None:
+    points = torch.tensor([[0.0], [0.21], [1.1]], dtype=torch.float64)  # beyond the rows it matters most
+    expected = universal(points, mean)
+    found = posterior(replace(TIGHT, exact_nodes=exact_nodes), mean)
+    for method in ("solve", "low_rank"):
+        assert torch.allclose(found.mean_and_variance(points, method)[1], expected.diagonal(), rtol=1e-4), method
+    assert torch.allclose(found.covariance(points), expected, rtol=1e-4, atol=1e-6)
+    known = posterior(replace(TIGHT, exact_nodes=exact_nodes)).covariance(points).diagonal()  # a control
+    assert not torch.allclose(known, expected.diagonal(), rtol=0.05)
+    draws = found.sample_functions(4000, generator(3))(points)[:, 0] - found.mean(points)
+    error = (2 / 4000) ** 0.5
+    assert bool(((draws.square().mean(1) / expected.diagonal() - 1).abs() < 4 * error).all())
+    ratio = found.mean_and_variance(points, "samples")[1] / expected.diagonal()
+    assert bool(((ratio - 1).abs() < 4 * (2 / 64) ** 0.5).all())
+
+
+def test_the_uncertainty_of_the_trend_beyond_the_grid() -> None:
+    """Where the prior is all that is left, that of the coefficients is added to it."""
+    found = posterior(replace(TIGHT, outside="prior"), LinearMean())
+    problem = GoldenGrid()
+    basis = LinearMean().basis(problem.x)
+    coefficients = torch.linalg.inv(basis.T @ torch.linalg.solve(problem.H, basis))
+    far = LinearMean().basis(OUTSIDE[1:])
+    expected = 1.5 + (far @ coefficients * far).sum(1)
+    assert torch.allclose(found.mean_and_variance(OUTSIDE)[1][1:], expected, rtol=1e-5)
+    draws = found.sample_functions(4000, generator(3))(OUTSIDE)[1:, 0] - found.mean(OUTSIDE)[1:]
+    assert bool(((draws.square().mean(1) / expected - 1).abs() < 4 * (2 / 4000) ** 0.5).all())
+
+
 def test_saved_and_restored() -> None:
     for settings in (TIGHT, replace(TIGHT, exact_nodes=800)):
         first = posterior(settings, LinearMean())
@@ -167,15 +212,17 @@ def test_points_outside_are_clamped() -> None:
 
 
 def test_points_outside_are_the_priors() -> None:
-    found = posterior(replace(TIGHT, outside="prior"), LinearMean())
+    found = posterior(replace(TIGHT, outside="prior"))
     mean, variance = found.mean_and_variance(OUTSIDE)
-    assert torch.allclose(mean[1:], found.trend(OUTSIDE)[1:])
+    assert torch.equal(mean[1:], torch.zeros(2, 1).double())
+    trend = posterior(replace(TIGHT, outside="prior"), LinearMean())
+    assert torch.allclose(trend.mean(OUTSIDE)[1:], trend.trend(OUTSIDE)[1:])
     assert variance[1:].tolist() == [1.5, 1.5]
     assert torch.equal(mean[0], found.mean(OUTSIDE[:1])[0])
     covariance = found.covariance(OUTSIDE)
     assert torch.allclose(covariance[1:, 1:], found.model.kernel.block(OUTSIDE[1:], OUTSIDE[1:]))
     assert bool((covariance[0, 1:] == 0).all())
-    values = found.sample_functions(500, generator(1))(OUTSIDE)[1:, 0] - found.trend(OUTSIDE)[1:]
+    values = found.sample_functions(500, generator(1))(OUTSIDE)[1:, 0]
     assert bool((values.var(1) / 1.5 - 1).abs().max() < 4 * (2 / 500) ** 0.5)
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
-from gigagp.inference.grid.objective import cell_lengths
+from gigagp.grids import RegularGrid
+from gigagp.grids.interpolation import CUBIC
+from gigagp.inference.grid.spacing import axis_gap, cell_lengths
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 3, (1500, 2))
@@ -109,8 +113,53 @@ def test_automatic_size_follows_the_lengthscales() -> None:
 
 def test_cells_of_kernels() -> None:
     kernel = kernels.RBF([1.0], columns=[0]) + kernels.Matern(0.5, [3.0, 6.0], columns=[0, 1])
-    assert np.allclose(cell_lengths(kernel, 3), [1 / 3, 1.0, np.inf])
-    assert np.allclose(cell_lengths(kernels.Periodic(2.0, period=3.0), 1), [3.0 / (2 * np.pi) / 5])
+    assert np.allclose(cell_lengths(kernel, 3, 1.0, CUBIC), [1 / 3, 1.0, np.inf])
+    assert np.allclose(cell_lengths(kernels.Periodic(2.0, period=3.0), 1, 1.0, CUBIC), [3.0 / (2 * np.pi) / 5])
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernels.RBF([0.5, 2.0]), kernels.Matern(2.5, [0.5, 2.0]), kernels.Matern(1.5, 0.7, 4.0)]
+)
+def test_less_noise_asks_for_finer_cells(kernel: kernels.Kernel) -> None:
+    """Until the mean over rows of what interpolation leaves out is the noise, by the rows themselves."""
+    kernel = kernel.bind(2)
+    shares, variance = [], float(kernel.diagonal(torch.zeros(1, 2).double())[0])
+    for ratio in (1e-1, 1e-2, 1e-3):
+        cells = cell_lengths(kernel, 2, ratio * variance, CUBIC)
+        grid = RegularGrid((0.0, 0.0), tuple(cells), (12, 12))
+        points = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        indices, weights = grid.stencil((1 + 9 * points) * torch.tensor(cells))
+        corner = grid.nodes()[indices[0]]
+        gap = variance - float(((weights @ kernel.block(corner, corner)) * weights).sum(1).mean())
+        shares.append(gap / (ratio * variance))
+    assert shares[0] < 0.1  # smoothness decides
+    assert shares[1] < 1.0
+    assert 0.6 < shares[2] < 0.85  # the noise does
+    lengths = kernel.parameters()["lengthscale"].expand(2)
+    finest = cell_lengths(kernel, 2, 1e-12, CUBIC)
+    assert np.allclose(finest, (lengths / 12).tolist())  # there is an end to it
+    # what is chosen without a look at the noise leaves out more than it
+    before = cell_lengths(kernel, 2, variance, CUBIC)
+    assert sum(axis_gap(kernel, axis, 2, cell, CUBIC) for axis, cell in enumerate(before)) > 1.5e-3 * variance
+
+
+def test_a_grid_chosen_for_little_noise_is_as_good_as_exact_inference() -> None:
+    """At a noise of 0.1 % of the variance; a grid of five nodes a lengthscale is not."""
+    kernel, noise, rng = kernels.Matern(1.5, [0.5]), 1e-3, np.random.default_rng(3)
+    points, new = rng.uniform(0, 20, (400, 1)), rng.uniform(0.1, 19.9, (400, 1))
+    K = kernel.bind(1).block(*2 * [torch.from_numpy(np.concatenate([points, new]))]).numpy()
+    draw = np.linalg.cholesky(K + 1e-10 * np.eye(len(K))) @ rng.normal(size=len(K))
+    y = draw[:400] + np.sqrt(noise) * rng.normal(size=400)
+    given = {"kernel": kernel, "noise_variance": noise, "optimizer": None, "standardize": False, "mean": "zero"}
+
+    def error(used: object) -> float:
+        gp = GPRegressor(inference=used, **given).fit(points, y)
+        return float(np.sqrt(np.mean((gp.predict(new) - draw[400:]) ** 2)))
+
+    exact = error(inference.Exact())
+    assert error(inference.Grid()) < 1.05 * exact
+    with pytest.warns(GigaGPWarning, match="leaves out more variance"):
+        assert error(inference.Grid(size=205)) > 1.05 * exact
 
 
 def test_several_targets_share_the_grid() -> None:
@@ -171,10 +220,20 @@ def test_points_beyond_the_grid() -> None:
     settings = {"optimizer": None, "noise_variance": 0.03}
     with pytest.raises(InvalidInputError, match=r"row 0 .*outside="):
         fitted(**settings).predict(far)
-    prior = fitted(inference=inference.Grid(size=20, outside="prior"), **settings)
+    # the region in the data's own units, two cells around the rows, with the names that they have
+    named = pd.DataFrame({"east": X[:, 0], "north": 1e6 + 100 * X[:, 1]})
+    gp = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=24), **settings).fit(named, Y)
+    message = r"1 of 1 rows lie .*'east' from -0\.15\d+ to 3\.15\d+, 'north' from 9999\d\d.*'east' = 50, 'north' = 1e"
+    with pytest.raises(InvalidInputError, match=message):
+        gp.predict(pd.DataFrame({"east": [50.0], "north": [1e6]}))
+    with pytest.raises(InvalidInputError, match=message):
+        gp.partial_fit(pd.DataFrame({"east": [50.0], "north": [1e6]}), [0.0])
+    prior = fitted(inference=inference.Grid(size=20, outside="prior"), mean="zero", **settings)
     mean, std = prior.predict(far, return_std=True)
     assert abs(std[0] / Y.std() - 1) < 1e-6
-    assert abs(mean[0] - Y.mean()) < 1.0
+    assert abs(mean[0] - Y.mean()) < 1e-9
+    unknown = fitted(inference=inference.Grid(size=20, outside="prior"), **settings)
+    assert 1.01 < unknown.predict(far, return_std=True)[1][0] / Y.std() < 1.2
     clamped = fitted(inference=inference.Grid(size=20, outside="clamp"), **settings)
     assert np.isfinite(clamped.predict(far)).all()
 
@@ -191,6 +250,7 @@ def test_points_beyond_the_grid() -> None:
         ({"n_samples": 0}, "n_samples of Grid"),
         ({"rank": True}, "rank of Grid"),
         ({"preconditioner": "best"}, "preconditioner of Grid"),
+        ({"distributed": 2}, "distributed of Grid"),
     ],
 )
 def test_bad_settings(settings: dict[str, object], message: str) -> None:

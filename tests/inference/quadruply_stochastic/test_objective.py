@@ -12,6 +12,7 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
+from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic
@@ -77,7 +78,9 @@ SETTINGS = {
     "mean-field": QuadruplyStochastic(n_basis=8),
     "controlled": QuadruplyStochastic(n_basis=8, n_support=3),
     "controlled as printed": QuadruplyStochastic(n_basis=8, n_support=3, control="quadratic"),
+    "controlled targets": QuadruplyStochastic(n_basis=8, linear_control=True),
     "chevron": QuadruplyStochastic(n_basis=8, n_columns=2),
+    "ordered chevron": QuadruplyStochastic(n_basis=8, n_columns=2, order="information"),
     "controlled chevron": QuadruplyStochastic(n_basis=8, n_columns=3, n_support=4),
     "full": QuadruplyStochastic(n_basis=8, n_columns=8),
     "inducing": QuadruplyStochastic(n_basis=5, basis="inducing"),
@@ -133,6 +136,9 @@ ENUMERATED = {
     "controlled": QuadruplyStochastic(n_basis=4, n_support=3),
     "controlled as printed": QuadruplyStochastic(n_basis=4, n_support=3, control="quadratic"),
     "controlled chevron": QuadruplyStochastic(n_basis=4, n_columns=2, n_support=3),
+    "all controls, ordered": QuadruplyStochastic(
+        n_basis=4, n_columns=2, n_support=3, linear_control=True, order="information"
+    ),
     "inducing chevron": QuadruplyStochastic(n_basis=4, basis="inducing", n_columns=1, n_support=2, prior_control=True),
     "relevance": RelevanceVectorMachine(n_basis=4, n_columns=1, n_support=2),
 }
@@ -160,6 +166,46 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
     shared = [BasisSample.from_indices(one, one, 4, n_head=head) for one in samples(4, 2, False)]
     value, _ = enumerate_all(objective, model, False, shared)
     assert abs(value - whole.value) > 0.05
+
+
+def test_the_running_value_of_the_targets_control_follows_steps():
+    """Prop. 3 for F2c: after many sparse steps it is still ``b . v``, and it takes noise out of the value alone."""
+    x, y = points(60, 2), draw_targets(kernels.RBF(0.8), points(60, 2), 0.1)
+    kernel, slopes = kernels.RBF([0.8, 0.8]).bind(2), {}
+    for on in (False, True):
+        settings = QuadruplyStochastic(n_basis=80, basis_batch=8, row_batch=60, linear_control=on)
+        objective, model = make(settings, X=x, Y=y, kernel=kernel, shake=False)
+        for _ in range(200):
+            found = objective.sample(model, hyperparameters=False)
+            # short steps: the mean's term is then nearly linear
+            changes = {name: 1e-6 * gradient for name, gradient in found.gradient.items()}
+            for name, change in changes.items():
+                objective.arrays()[name].index_add_(0, found.index, change)
+            objective.moved(found, changes)
+        draws = [objective.sample(model, hyperparameters=False) for _ in range(200)]
+        slopes[on] = torch.stack([one.gradient["mean"].norm() for one in draws])
+    index = torch.arange(80)
+    Phi = objective.basis.columns(x, index)
+    expected = (Phi.T @ objective.targets / 0.3 * objective.weights.mean).sum()
+    torch.testing.assert_close(objective.controls.linear.running, expected, rtol=1e-9, atol=1e-9)
+    assert objective.controls.variance_removed()["targets"] > 0.5  # most of it
+    torch.testing.assert_close(slopes[True], slopes[False])
+
+
+def test_fitted_support_weights_leave_less_of_the_whole_product():
+    x, kernel = points(400, 3), kernels.RBF(1.0).bind(3)
+    support = x[:40]
+    weights = support_weights(kernel, support, x, 400)
+    whole = kernel.block(x, x).square().sum()
+
+    def left(w):
+        cross = kernel.block(support, x).square().sum(1)
+        return float(whole - 2 * w @ cross + w @ kernel.block(support, support).square() @ w)
+
+    equal = torch.full((40,), 10.0, dtype=torch.float64)
+    assert left(weights) < 0.7 * left(equal)
+    for direction in torch.randn(5, 40, generator=generator(1), dtype=torch.float64):  # it is the least
+        assert left(weights + 0.1 * direction) > left(weights)
 
 
 def test_samples_with_replacement_are_unbiased_too():

@@ -174,7 +174,8 @@ def test_the_regressor_fits_predicts_and_comes_back_from_a_file(settings, tmp_pa
     x, y = table_of()
     gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, QUICK, noise_variance=0.02).fit(x[:250], y[:250])
     mean, std = gp.predict(x[250:], return_std=True, include_noise=True)
-    assert np.sqrt(np.mean((mean - y[250:]) ** 2)) < 0.3
+    # 300 steps are few; all rows at once end at the noise, see test_whole.py
+    assert np.sqrt(np.mean((mean - y[250:]) ** 2)) < 0.25 * y.std()
     assert bool((std > 0).all())
     assert gp.history_.to_dict()["objective"][-1] > gp.history_.to_dict()["objective"][1]
     assert "quadruply stochastic" in gp.describe() or "relevance" in gp.describe()
@@ -194,7 +195,7 @@ def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_ke
     monkeypatch.setattr(
         "gigagp.inference.quadruply_stochastic.objective.SparseAdam", lambda **given: replace(QUICK, **given)
     )
-    settings = QuadruplyStochastic(n_basis=60)
+    settings = QuadruplyStochastic(n_basis=60, row_batch=128)
     gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, None, noise_variance=0.02).fit(x, y)
     assert gp.kernel_ == RBF([0.5, 1.0], 1.0).bind(2)
     assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
@@ -206,11 +207,12 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     monkeypatch.setattr(
         "gigagp.inference.quadruply_stochastic.objective.QuadruplyStochasticObjective.own_optimizer", lambda self: QUICK
     )
-    gp = GPRegressor(inference=QuadruplyStochastic(n_basis=400)).fit(x, y)
+    gp = GPRegressor(inference=QuadruplyStochastic(n_basis=400, row_batch=128)).fit(x, y)
     stages = gp.history_.to_dict()["stage"]
     assert stages[0].startswith("subset")
     assert stages[-1] == "sparse"
-    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.4
+    # what is left of 400 targets is not more than their noise of 0.3, by four standard errors
+    assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.3 * (1 + 4 / np.sqrt(2 * 400))
 
 
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
@@ -271,7 +273,9 @@ def test_relevance_vectors():
     ).fit(x, y)
     kept = gp.posterior_.relevance_vectors
     assert 3 <= len(kept) <= 40
-    assert np.sqrt(np.mean((gp.predict(x) - truth) ** 2)) < 0.08
+    # least squares with so many functions has a mean squared error of 0.1^2 k / n, chi-squared of k degrees
+    share = len(kept) / 100
+    assert np.mean((gp.predict(x) - truth) ** 2) < 0.1**2 * share * (1 + 4 * np.sqrt(2 / len(kept)))
     weights = gp.posterior_.weights
     variance = weights.root().square().sum(1)
     index = gp.posterior_._kept()

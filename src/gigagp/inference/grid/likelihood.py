@@ -21,7 +21,7 @@ from gigagp.inference.grid.system import (
     IterativeGridSystem,
     SolveSettings,
 )
-from gigagp.inference.trend import trend_from_products
+from gigagp.inference.trend import coefficient_root, trend_from_products
 from gigagp.kernels import Kernel
 from gigagp.means import Mean
 from gigagp.model import NOISE, Model
@@ -45,6 +45,10 @@ class FittedTargets:
         Of the targets less their mean, t columns.
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
+    basis_values : Tensor of shape (m, p)
+        The posterior mean on the grid if the basis functions were targets.
+    coefficient_root : Tensor of shape (p, p)
+        Root of the coefficients' covariance.
     data_fit : float
         ``r' K~^-1 r`` summed over targets.
     squared_norms : float
@@ -53,6 +57,8 @@ class FittedTargets:
 
     solved: GridSolution
     coefficients: Tensor
+    basis_values: Tensor
+    coefficient_root: Tensor
     data_fit: float
     squared_norms: float
 
@@ -168,13 +174,14 @@ class GridLikelihood:
         products[t:, :t], products[:t, t:], products[t:, t:] = basis_targets, basis_targets.T, self.basis_products
         fixed = solved.columns(slice(t + p))
         forms = system.quadratic(stacked[:, : t + p], products, fixed)
-        coefficients = trend_from_products(forms[t:, t:], forms[t:, :t])
+        coefficients, root = trend_from_products(forms[t:, t:], forms[t:, :t]), coefficient_root(forms[t:, t:])
         contrast = torch.cat([torch.eye(t, dtype=torch.float64), -coefficients])
         fits = (contrast * (forms @ contrast)).sum(0)
         residual = fixed.combine(contrast)
         squares = (contrast * (products @ contrast)).sum(0)
         norms = system.squared_norms(squares, stacked[:, : t + p] @ contrast, residual)
-        targets = FittedTargets(residual, coefficients, float(fits.sum()), float(norms.sum()))
+        values = fixed.values[:, t:]
+        targets = FittedTargets(residual, coefficients, values, root, float(fits.sum()), float(norms.sum()))
         return targets, solved.columns(slice(t + p, None))
 
     def prior_draws(self, system: GridSystem, n_samples: int, generator: torch.Generator) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,23 +12,21 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.grids.arguments import checked_bounds, node_bytes
+from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.spacing import cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
-from gigagp.kernels import RBF, Cosine, Kernel, Matern, Periodic
+from gigagp.kernels import Periodic
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 
-#: Nodes a lengthscale: the mean is then within 5 % of the exact one at a noise of 1 % of the signal's variance, with
-#: a node to spare. No spacing does that for Matern-1/2: what the grid misses is learned as noise.
-_NODES_PER_LENGTHSCALE = {0.5: 6.0, 1.5: 5.0, 2.5: 4.0}
-_NODES_SMOOTH, _NODES_OTHER = 3.0, 5.0
 #: The statistics' share of the memory budget; solves with the probes take most of the rest.
 _SHARE = 1 / 6
 #: A finer grid than so many nodes a row costs more and says no more.
@@ -83,13 +80,18 @@ class GridObjective(TableObjective):
         """Yes: the probes are frozen."""
         return True
 
+    @property
+    def least_gain(self) -> float:
+        """A nat: a gradient costs the same for any number of rows, and a thousandth of a nat a row adds up."""
+        return 1.0
+
     def likelihood(self, model: Model) -> GridLikelihood:
         """Return the likelihood on the grid; the first call chooses the grid and passes over the rows."""
         if self._likelihood is None:
             choice = self._choice
             if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
-                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model.kernel)
+                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             most = max(self.settings.n_probes, self.settings.n_samples)
             statistics = GridStatistics.from_rows(choice.grid, X, Y, most, self.settings.seed, self.table.budget)
@@ -165,9 +167,9 @@ class GridObjective(TableObjective):
 
 
 def choose_grid(
-    settings: Grid, lower: list[float], upper: list[float], n_rows: int | None, budget: int, kernel: Kernel
+    settings: Grid, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
 ) -> RegularGrid:
-    """Return the grid over data between two corners: of the given size, or as fine as the kernel asks for.
+    """Return the grid over data between two corners: of the given size, or as fine as kernel and noise ask for.
 
     Parameters
     ----------
@@ -178,8 +180,8 @@ def choose_grid(
         With ``size="auto"`` a few nodes a row are enough; None: not known.
     budget : int
         Bytes; statistics take a share of them.
-    kernel : Kernel
-        With ``size="auto"``: its lengthscales, in the units of the corners.
+    model : Model
+        With ``size="auto"``: its lengthscales, in the units of the corners, and its noise; see `cell_lengths`.
     """
     d = len(lower)
     if settings.size != "auto":
@@ -193,31 +195,10 @@ def choose_grid(
         nodes = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
         limit = min(limit, nodes * node_bytes(d, settings.interpolation))
     extents = [b - a for a, b in zip(lower, upper, strict=True)]
-    cells = [min(cell, extent) for cell, extent in zip(cell_lengths(kernel, d), extents, strict=True)]
+    noise = float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
+    asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
+    cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
     return RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
-
-
-def cell_lengths(kernel: Kernel, n_inputs: int) -> list[float]:
-    """Return the cell that a kernel asks for in each input: the smallest over its parts; infinite where none looks."""
-    cells = [math.inf] * n_inputs
-    for leaf in kernel.bind(n_inputs).leaves():
-        values = leaf.parameters()
-        if isinstance(leaf, Cosine):
-            scale = values["period"].detach() / (2 * math.pi)
-        elif "lengthscale" not in values:
-            continue
-        else:
-            scale = values["lengthscale"].detach()
-        if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
-            scale = scale.clamp_max(1.0) * values["period"].detach() / (2 * math.pi)
-        if isinstance(leaf, Matern):
-            nodes = _NODES_PER_LENGTHSCALE[leaf.nu]
-        else:
-            nodes = _NODES_SMOOTH if isinstance(leaf, RBF | Cosine) else _NODES_OTHER
-        columns = range(n_inputs) if leaf.columns is None else leaf.columns
-        for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
-            cells[column] = min(cells[column], one / nodes)
-    return cells
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
+from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.settings import Grid
@@ -22,12 +23,15 @@ from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+from gigagp.scaling import Scaling
 
 #: Points whose exact variances are solved for together.
 _SOLVE_COLUMNS = 64
 #: Probes of the log-determinant.
 _VALUE_PROBES = 32
 _PRIOR_FEATURES = 4000
+_OTHERWISE = 'Or choose outside="clamp" or "prior" of inference.Grid.'
 
 
 class GridPosterior(Posterior):
@@ -44,8 +48,13 @@ class GridPosterior(Posterior):
     adjoint : Tensor of shape (m, t)
         ``W' K~^-1 (Y - mean)``.
     coefficients : Tensor of shape (p, t)
+        Of the trend.
+    basis_values : Tensor of shape (m, p)
+        What ``values`` would be if the trend's basis functions were targets.
+    coefficient_root : Tensor of shape (p, p)
+        Root of the coefficients' covariance.
     deviations : Tensor of shape (m, s)
-        Samples of the posterior less its mean, on the grid.
+        Samples of the posterior at these coefficients less its mean, on the grid.
     method : str
         What solved.
     """
@@ -60,6 +69,8 @@ class GridPosterior(Posterior):
         values: Tensor,
         adjoint: Tensor,
         coefficients: Tensor,
+        basis_values: Tensor,
+        coefficient_root: Tensor,
         deviations: Tensor,
         method: str,
         final_solve: SolveRecord | None = None,
@@ -68,6 +79,7 @@ class GridPosterior(Posterior):
         self.statistics, self.settings = likelihood.statistics, likelihood.settings
         self.grid = self.statistics.grid
         self.values, self.target_solutions, self.coefficients = values, adjoint, coefficients
+        self._basis_values, self._coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
         self.X = self.grid.nodes()
 
@@ -85,6 +97,8 @@ class GridPosterior(Posterior):
             targets.solved.values,
             targets.solved.adjoint,
             targets.coefficients,
+            targets.basis_values,
+            targets.coefficient_root,
             draws - probes.values,
             system.describe() if isinstance(system, IterativeGridSystem) else "dense factor",
             None if likelihood.is_exact else likelihood.solves[-1],
@@ -126,6 +140,15 @@ class GridPosterior(Posterior):
 
     # Where points lie -------------------------------------------------------------------------------------------------
 
+    def refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for points beyond the grid, where they are to be refused."""
+        inside = self.grid.covers(X.double())
+        if self.settings.outside != "refuse" or bool(inside.all()):
+            return None
+        own = X.double() * torch.from_numpy(scaling.x_scale) + torch.from_numpy(scaling.x_centre)
+        error = in_units(self.grid, scaling).refusal(own, inside, names=names)
+        return InvalidInputError(f"{error} {_OTHERWISE}")
+
     def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return points that the grid accepts, and which were not among them, by the policy of `Grid.outside`."""
         X = X.double()
@@ -133,7 +156,7 @@ class GridPosterior(Posterior):
         if not bool(outside.any()):
             return X, outside
         if self.settings.outside == "refuse":
-            msg = f'{self.grid.refusal(X, ~outside)} Or choose outside="clamp" or "prior" of inference.Grid.'
+            msg = f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}"
             raise InvalidInputError(msg)
         low, high = (torch.tensor(corner, dtype=torch.float64) for corner in self.grid.accepted)
         # a hair inside: the corners are rounded
@@ -142,6 +165,15 @@ class GridPosterior(Posterior):
 
     def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
         return self.trend(inside if self.settings.outside == "clamp" else X)
+
+    def _trend_root(self, X: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+        """Return the root, shape (n, p), of what the uncertainty of the trend's coefficients adds to the covariance.
+
+        ``phi(x) - Phi' K~^-1 k_x`` times the root of the coefficients' covariance (universal kriging; Rasmussen and
+        Williams 2006, eq. 2.42). It is independent of the deviations at given coefficients.
+        """
+        basis = self.model.mean.basis(inside if self.settings.outside == "clamp" else X.double())
+        return (basis - self._interpolate(inside, outside, self._basis_values)) @ self._coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
         """Return values on the grid at points; beyond it zero, where that is the policy."""
@@ -169,7 +201,7 @@ class GridPosterior(Posterior):
             variance = self._solved_variance(inside)
         if self.settings.outside == "prior":
             variance[outside] = self.kernel.variance
-        return self.mean(X), variance
+        return self.mean(X), variance + self._trend_root(X, inside, outside).square().sum(1)
 
     @property
     def _own_method(self) -> str:
@@ -237,7 +269,8 @@ class GridPosterior(Posterior):
             mathematical[outside] = whole[outside] = self.kernel.variance
         # the solves' bound can exceed the low-rank one by what they left unsolved
         computational = (whole - mathematical).clamp_min(0)
-        return VarianceParts(whole - computational, computational)
+        trend = self._trend_root(X, inside, outside).square().sum(1)
+        return VarianceParts(whole - computational + trend, computational)
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the full covariance: a solve for each point, never below the exact one.
@@ -262,7 +295,8 @@ class GridPosterior(Posterior):
             places = outside.nonzero()[:, 0]
             with torch.no_grad():
                 found[places[:, None], places] = self.model.kernel.block(beyond, beyond)
-        return found
+        trend = self._trend_root(X, inside, outside)
+        return found + trend @ trend.T
 
     # Samples ----------------------------------------------------------------------------------------------------------
 
@@ -281,6 +315,7 @@ class GridPosterior(Posterior):
         beyond: list[PriorSamples] = []
         if self.settings.outside == "prior" and self.model.kernel.has_features():
             beyond.append(PriorSamples.new(self.model.kernel, self.grid.n_inputs, needed, _PRIOR_FEATURES, generator))
+        coefficients = standard_normal(self._coefficient_root.shape[1], needed, generator=generator)
 
         def evaluate(X: Tensor) -> Tensor:
             inside, outside = self._place(X)
@@ -290,6 +325,7 @@ class GridPosterior(Posterior):
                     msg = f"samples beyond the grid need a kernel with random features; got {self.model.kernel!r}."
                     raise InvalidInputError(msg)
                 spread[outside] = beyond[0].evaluate(self.model.kernel, X.double()[outside], self.budget)
+            spread = spread + self._trend_root(X, inside, outside) @ coefficients
             return self.mean(X)[:, :, None] + spread.reshape(len(X), self.n_targets, n_samples)
 
         return evaluate
@@ -308,6 +344,8 @@ class GridPosterior(Posterior):
             "values": self.values,
             "adjoint": self.target_solutions,
             "coefficients": self.coefficients,
+            "basis_values": self._basis_values,
+            "coefficient_root": self._coefficient_root,
             "deviations": self.deviations,
         }
         torus = self.likelihood.torus
@@ -337,10 +375,17 @@ class GridPosterior(Posterior):
             tensors["values"].cpu(),
             tensors["adjoint"].cpu(),
             tensors["coefficients"].cpu(),
+            tensors["basis_values"].cpu(),
+            tensors["coefficient_root"].cpu(),
             tensors["deviations"].cpu(),
             method=header["method"],
             final_solve=None if solve is None else SolveRecord(**solve),
         )
+
+
+def in_units(grid: RegularGrid, scaling: Scaling) -> RegularGrid:
+    """Return a grid over standardized inputs in the data's own units."""
+    return grid.moved((-scaling.x_centre / scaling.x_scale).tolist(), (1 / scaling.x_scale).tolist())
 
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:

@@ -46,8 +46,9 @@ class Grid:
         Of the last solve, which predictions are made of.
     max_iterations : int, default 1000
     preconditioner : {"auto", "circulant", "holes", "none"}, default "auto"
-        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where a twentieth of the nodes or more have no rows
-        within a cell.
+        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where 7 % of the nodes or more have no rows within a
+        cell. Where a lengthscale exceeds the grid by far, all but ``"none"`` stand for
+        `gigagp.preconditioners.long_waves`.
     n_probes : int, default 16
         Probes of the gradient's trace.
     n_samples : int, default 32
@@ -62,6 +63,9 @@ class Grid:
         Grids of at most so many nodes are inferred with dense factors, without any estimate.
     seed : int, default 0
         Of the probes that are collected with the rows.
+    distributed : bool, default False
+        `GPRegressor.fit_table` in every process of ``torch.distributed``'s default group, with the same arguments: each
+        passes over its share of the files or chunks, and all go on with the same sums to the same model.
 
     References
     ----------
@@ -82,6 +86,7 @@ class Grid:
     rank: int = 100
     exact_nodes: int = 1500
     seed: int = 0
+    distributed: bool = False
 
     def __post_init__(self) -> None:
         interpolation_named(self.interpolation)
@@ -105,6 +110,10 @@ class Grid:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 msg = f"{name} of Grid must be an int of at least {least}; got {value!r}."
                 raise InvalidInputError(msg)
+
+        if not isinstance(self.distributed, bool):
+            msg = f"distributed of Grid must be True or False; got {self.distributed!r}."
+            raise InvalidInputError(msg)
 
     def _check_size(self) -> None:
         size = self.size

@@ -16,6 +16,7 @@ from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularG
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import Choice, GridObjective, choose_grid
+from gigagp.inference.grid.posterior import in_units
 from gigagp.inference.grid.settings import Grid
 from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
 from gigagp.inference.row_source import Preview
@@ -105,7 +106,7 @@ class StreamedGridObjective(GridObjective):
 
 def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> StreamedFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
-    collector, shift, model = _collected(settings, job)
+    collector, shift, model = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
         msg = f"The source of fit_table must have two rows at least; got {collector.n_rows}."
         raise InvalidInputError(msg)
@@ -125,7 +126,25 @@ def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> Stream
     return StreamedFit(objective, model, scaling)
 
 
-def _collected(settings: Grid, job: StreamJob) -> tuple[GridCollector, Tensor, Model]:
+def _share(settings: Grid, job: StreamJob) -> tuple[int, int]:
+    """Return which process of how many this is; (0, 1) where it is alone."""
+    if not settings.distributed:
+        return 0, 1
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        msg = (
+            "distributed of inference.Grid needs torch.distributed: call torch.distributed.init_process_group in every "
+            "process before fit_table (torchrun starts them)."
+        )
+        raise InvalidInputError(msg)
+    if job.checkpoint is not None:
+        msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps one process's sums."
+        raise InvalidInputError(msg)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[GridCollector, Tensor, Model]:
     """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from."""
     source, model = job.source, job.model
     identity = _identity(settings, job)
@@ -161,16 +180,38 @@ def _collected(settings: Grid, job: StreamJob) -> tuple[GridCollector, Tensor, M
             "noise": float(model.noise_variance),
             "shift": shift.tolist(),
         }
-    _pass(job, collector, shift)
-    return collector, shift, model
+    collector.name_inputs(source.input_names)
+    if not settings.distributed:
+        _pass(job, collector, shift, share)
+        return collector, shift, model
+    error = None
+    try:
+        _pass(job, collector, shift, share)
+    except InvalidInputError as found:  # the others wait for this one
+        error = found
+    _raise_everywhere(error, share)
+    return collector.all_reduce(), shift, model
 
 
-def _pass(job: StreamJob, collector: GridCollector, shift: Tensor) -> None:
+def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -> None:
+    """Raise in every process what has gone wrong in one of them."""
+    import torch.distributed as dist
+
+    messages: list[Any] = [None] * share[1]
+    dist.all_gather_object(messages, None if error is None else str(error))
+    if error is not None:
+        raise error
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise InvalidInputError(f"process {rank} of {share[1]}: {message}")
+
+
+def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[int, int]) -> None:
     """Add all rows that the collector has not seen, and keep its state where that is wanted."""
     written = time.monotonic()
     job.meter.start(None, "rows")
     try:
-        for rows in job.source.chunks(collector.done):
+        for rows in job.source.chunks(collector.done, share):
             collector.take(rows if not bool(shift.any()) else replace(rows, Y=rows.Y - shift))
             job.meter.step(rows=f"{collector.n_rows:,}")
             if job.checkpoint is not None and time.monotonic() - written > _INTERVAL:
@@ -178,7 +219,8 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor) -> None:
                 written = time.monotonic()
     except InvalidInputError as error:
         if job.checkpoint is None:
-            hint = " Give fit_table a checkpoint, and a later call goes on from there." if job.source.has_files else ""
+            can_go_on = job.source.has_files and share == (0, 1)
+            hint = " Give fit_table a checkpoint, and a later call goes on from there." if can_go_on else ""
             msg = f"{error}{hint}"
         else:
             collector.save(job.checkpoint)
@@ -200,7 +242,7 @@ def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling)
     """
     model = job.model
     if settings.size != "auto":
-        return model, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model.kernel)
+        return model, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model)
     lower, upper = (scaling.inputs(np.array([corner]))[0] for corner in (preview.lower, preview.upper))
     if job.learn is not None and len(preview.sample) > 1:
         X, Y = scaling.inputs(preview.sample.X.numpy()), scaling.targets(preview.sample.Y.numpy())
@@ -210,9 +252,8 @@ def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling)
         choice = Choice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
         objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)
         model = job.learn(objective, model)
-    grid = choose_grid(settings, lower.tolist(), upper.tolist(), preview.n_rows, job.budget, model.kernel)
-    first = np.array(grid.lower) * scaling.x_scale + scaling.x_centre
-    return model, replace(grid, lower=tuple(first), spacing=tuple(np.array(grid.spacing) * scaling.x_scale))
+    grid = choose_grid(settings, lower.tolist(), upper.tolist(), preview.n_rows, job.budget, model)
+    return model, in_units(grid, scaling)
 
 
 def _preview_scaling(preview: Preview, standardize: bool) -> tuple[Tensor, Scaling]:

@@ -75,14 +75,27 @@ def best_scale(gram_diagonal: Tensor, prior_diagonal: Tensor, noise: float | Ten
 
 
 def best_chevron(Phi: Tensor, S: Tensor, noise: float, n_columns: int) -> Tensor:
-    """Return the best root whose first columns are dense and whose others are diagonal.
+    """Return the best root whose first columns are dense and whose others are diagonal, for a Gaussian likelihood."""
+    return chevron_of(Phi.T @ Phi / noise + S, n_columns)
+
+
+def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
+    """Return the best root for a posterior precision: the first columns are dense, the others diagonal.
 
     The loss separates over columns: a dense column is the one of the exact root, a diagonal one is Proposition 1's.
+
+    Parameters
+    ----------
+    precision : Tensor of shape (m, m)
+        ``Phi' W Phi + S``.
+    n_columns : int
     """
-    m = Phi.shape[1]
-    precision = Phi.T @ Phi / noise + S
+    m = len(precision)
     root = torch.diag(precision.diagonal().rsqrt())
     if n_columns:
-        exact = cholesky(torch.cholesky_inverse(cholesky(precision)))
+        # Reversed, P = L L' reads P = U U' with U upper triangular, so that the lower factor of its inverse is U'^-1.
+        reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
+        identity = torch.eye(m, dtype=precision.dtype, device=precision.device)
+        exact = torch.linalg.solve_triangular(reversed_factor, identity, upper=False).T.flip(0, 1)
         root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]
     return root

@@ -72,6 +72,9 @@ class QuadraticControl:
 class LinearControl:
     """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` of known b: the targets' part, ``b = Phi' N^-1 y`` (F2c).
 
+    It removes what the sampling of functions adds to the value. A sparse unbiased gradient of the known term has the
+    same entries as that of the sampled one, so with one set of weights for both the gradient is as it was.
+
     Parameters
     ----------
     slope : Tensor of shape (m, q)

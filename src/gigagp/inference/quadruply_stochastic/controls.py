@@ -9,15 +9,23 @@ import torch
 from torch import Tensor
 
 from gigagp.dense import cholesky
-from gigagp.inference.quadruply_stochastic.control_variate import Coefficient, QuadraticControl
+from gigagp.inference.quadruply_stochastic.control_variate import Coefficient, LinearControl, QuadraticControl
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN
+from gigagp.kernels import Kernel
 from gigagp.likelihoods import Gaussian
 from gigagp.model import Model
 
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
+#: Name of the targets' control.
+LINEAR = "targets"
+#: Functions that are looked at together in the pass over all rows.
+_WIDTH, _ENTRIES = 4096, 2**22
+#: Rows that the weights of the support are fitted to, and what is added to the diagonal of its squared covariances, as
+#: a share: those of a very smooth kernel are nearly dependent.
+_WEIGHT_ROWS, _RIDGE = 8192, 1e-6
 #: Added to the support inputs' covariance, as a share of its diagonal.
 _JITTER = 1e-8
 
@@ -40,13 +48,21 @@ class Controls:
         self._objective = objective
         self.quadratic: dict[str, QuadraticControl] = {}
         self.coefficients: dict[str, Coefficient] = {}
+        self.linear: LinearControl | None = None
         self._features: dict[str, Tensor] = {}
-        if not settings.n_support or not isinstance(objective.likelihood, Gaussian):
+        if not isinstance(objective.likelihood, Gaussian):
+            return
+        if settings.linear_control:
+            self._noise = float(model.noise_variance.double().mean())
+            self.linear = LinearControl(_slope(objective, model))
+            self.coefficients[LINEAR] = Coefficient()
+        if not settings.n_support:
             return
         count = min(settings.n_support, table.n_rows)
         self.rows = sample_indices(table.n_rows, count, generator).to(table.X.device)
         X, basis, t, k = table.X[self.rows], objective.basis, weights.mean.shape[1], weights.n_columns
-        self._factor = table.n_rows / count
+        fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), objective.n_rows)
+        self._weights = fitted.to(X)
 
         def at_support(index: Tensor) -> Tensor:
             return basis.columns(X, index)
@@ -66,7 +82,7 @@ class Controls:
             self.quadratic[f"prior {MEAN}"] = QuadraticControl(whitened, X.new_zeros(count, t))
             if k:
                 self.quadratic[f"prior {COLUMNS}"] = QuadraticControl(whitened, X.new_zeros(count, k))
-        self.coefficients = {name: Coefficient() for name in self.quadratic}
+        self.coefficients |= {name: Coefficient() for name in self.quadratic}
         if k:  # the dense columns start with their diagonal; the mean starts at zero
             head = torch.arange(k, device=X.device)
             rows = weights.root_rows(head)
@@ -77,7 +93,16 @@ class Controls:
 
     def mean(self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample) -> Tensor:
         """Return the estimate of the mean's term with its control variates added."""
-        return self._controlled(MEAN, estimate, model, mean, sample)
+        total = self._controlled(MEAN, estimate, model, mean, sample)
+        if self.linear is None:
+            return total
+        # where the noise is learned, the term's own slope moves with it
+        noise = self._noise if model.noise_is_known else model.noise_variance.to(mean)
+        value = self._noise / noise * self.linear.value(sample.index, mean, sample.linear, sample.linear)
+        coefficient = self.coefficients[LINEAR]
+        found = total + coefficient.value * value
+        coefficient.learn(float(total.detach()), float(value.detach()))
+        return found
 
     def columns(self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample) -> Tensor:
         """Return the estimate of the dense columns' term with theirs."""
@@ -91,7 +116,7 @@ class Controls:
             features = self._features_of(name, sample.index)
             if name == part:
                 X = self._objective.table.X[self.rows]
-                weights = self._factor / self._objective.noise(model, self.rows, X)
+                weights = self._weights / self._objective.noise(model, self.rows, X)
             else:
                 weights = features.new_ones(len(features))
             value = control.value(features, vectors, sample, weights).sum()
@@ -111,6 +136,8 @@ class Controls:
 
     def moved(self, index: Tensor, changes: dict[str, Tensor]) -> None:
         """Follow a step of the touched numbers."""
+        if self.linear is not None:
+            self.linear.update(index, changes[MEAN])
         for name, control in self.quadratic.items():
             features = self._features_of(name, index)
             if name.endswith(MEAN):
@@ -140,6 +167,8 @@ class Controls:
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return running vectors and multiples."""
         tensors = {f"running.{name}": control.running for name, control in self.quadratic.items()}
+        if self.linear is not None:
+            tensors[f"running.{LINEAR}"] = self.linear.running
         return tensors, {name: asdict(coefficient) for name, coefficient in self.coefficients.items()}
 
     def restore(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
@@ -147,3 +176,53 @@ class Controls:
         for name, control in self.quadratic.items():
             control.running.copy_(tensors[f"running.{name}"])
             self.coefficients[name] = Coefficient(**header[name])
+        if self.linear is not None:
+            self.linear.running.copy_(tensors[f"running.{LINEAR}"])
+            self.coefficients[LINEAR] = Coefficient(**header[LINEAR])
+
+
+@torch.no_grad()
+def _slope(objective: QuadruplyStochasticObjective, model: Model) -> Tensor:
+    """Return ``Phi' N^-1 y`` at a model, shape (m, t): one pass over the rows and the functions.
+
+    Of rows that are not all held, those that are stand for the others: the control is zero in the mean for any slope.
+    """
+    X, basis = objective.table.X, objective.basis
+    rows = torch.arange(len(X), device=X.device)
+    scaled = objective.targets[rows] / objective.noise(model, rows, X)[:, None] * (objective.n_rows / len(X))
+    found = X.new_zeros(basis.size, scaled.shape[1])
+    for index in basis.blocks(_WIDTH, X.device):
+        for some in rows.split(max(1, _ENTRIES // len(index))):
+            found[index] += basis.columns(X[some], index).T @ scaled[some]
+    return found
+
+
+def _some_rows(X: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random rows that stand for all where the support is weighted."""
+    return X[sample_indices(len(X), min(_WEIGHT_ROWS, len(X)), generator).to(X.device)]
+
+
+@torch.no_grad()
+def support_weights(kernel: Kernel, support: Tensor, rows: Tensor, n_rows: int) -> Tensor:
+    """Return weights of support rows with which they stand best for all rows, float64.
+
+    A control is zero in the mean for any weights, and the less ``Phi' Phi - P' W P`` is left the more it removes. Its
+    Frobenius norm is a quadratic form in W of squared covariances, ``k(x, z)^2`` for ``(phi(x)' S^-1 phi(z))^2``, whose
+    minimum one linear system has. Equal weights, n over the support (the paper's), need about twice the rank.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    support : Tensor of shape (s, d)
+    rows : Tensor of shape (r, d)
+        Random rows in the place of all.
+    n_rows : int
+    """
+    support, rows = support.double(), rows.double()
+    square = kernel.block(support, support).square()
+    square.diagonal().mul_(1 + _RIDGE)
+    right = torch.zeros(len(support), dtype=torch.float64, device=support.device)
+    for some in rows.split(_WIDTH):
+        right += kernel.block(support, some).square().sum(1)
+    factor = cholesky(square, "the squared covariance of the support rows")
+    return torch.cholesky_solve(right[:, None], factor)[:, 0] * (n_rows / len(rows))

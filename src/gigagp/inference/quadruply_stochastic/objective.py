@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigagp.bases import Basis
 from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.quadruply_stochastic.bound import (
     divergence,
@@ -27,18 +28,23 @@ from gigagp.inference.quadruply_stochastic.estimators import (
     mean_term,
     prior_term,
 )
+from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.start import make_basis, require_weights, start_weights
+from gigagp.inference.quadruply_stochastic.start import make_basis, require_weights, start_weights, whole_bytes
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights, touched_root
+from gigagp.inference.quadruply_stochastic.whole import WholeTable
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import trend_from_products
 from gigagp.likelihoods import Gaussian, Likelihood, check_log_concave
 from gigagp.model import NOISE, Model
 from gigagp.optimization.history import History
+from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
-from gigagp.optimization.sparse import SampledEvaluation, SparseAdam
+from gigagp.optimization.sampled import SampledEvaluation
+from gigagp.optimization.sparse import SparseAdam
+from gigagp.optimization.subset_first import SubsetFirst
 from gigagp.optimization.trace import Trace
 from gigagp.progress import NoProgress
 
@@ -64,6 +70,7 @@ class QuadruplyStochasticObjective(TableObjective):
 
     weights: Weights
     basis: Basis
+    controls: Controls
 
     def __init__(
         self, settings: QuadruplyStochastic, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood
@@ -74,10 +81,17 @@ class QuadruplyStochasticObjective(TableObjective):
         if settings.diagonal == "closed_form" and not isinstance(likelihood, Gaussian):
             msg = 'diagonal of QuadruplyStochastic must be "learned" for likelihoods other than Gaussian.'
             raise InvalidInputError(msg)
-        self.settings, self.likelihood = settings, likelihood
-        require_weights(settings, table)
+        whole = settings.for_all_at_once(table.n_rows)
+        if whole is not None and whole_bytes(whole, table) > table.budget:
+            whole = None
+        #: what was asked for; `settings` has the number of functions where all of them are used at once
+        self.asked = settings
+        self.settings, self.likelihood = whole or settings, likelihood
+        self.whole = None if whole is None else WholeTable(self)
+        if whole is None:
+            require_weights(settings, table)
         self._seed = int(torch.randint(2**62, (), generator=generator))
-        self.row_batch = min(settings.row_batch, table.n_rows)
+        self.row_batch = min(self.settings.sampled_rows, table.n_rows)
         # The trend is the plain least-squares one; what a better one would add is a smooth function, which the basis
         # has.
         products = table.basis.double().T
@@ -93,8 +107,8 @@ class QuadruplyStochasticObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Every step sees other rows and functions."""
-        return False
+        """Only where all rows and functions are used at once; otherwise every step sees others."""
+        return self.whole is not None
 
     @property
     def follows_likelihood(self) -> bool:
@@ -106,43 +120,73 @@ class QuadruplyStochasticObjective(TableObjective):
         """It is a lower bound."""
         return False
 
-    def own_optimizer(self) -> SparseAdam:
+    def own_optimizer(self) -> SubsetFirst | SparseAdam | LBFGS:
         """Return what maximises it where nothing else is asked for."""
-        return SparseAdam()
+        ascent = SparseAdam() if self.whole is None else None
+        if self.settings.learns_precision:
+            return ascent or LBFGS(5, tolerance=1e-3)
+        if not isinstance(self.likelihood, Gaussian):
+            return SubsetFirst(signal_variance=self.likelihood.signal_variance, then=ascent)
+        return ascent or LBFGS(5)
 
     def start(self, model: Model) -> Model:
-        """Refuse: there are too many numbers for an optimizer of one vector."""
-        msg = (
-            f'optimizer of GPRegressor with inference.{type(self.settings).__name__} must be "auto", None, '
-            "optimization.SparseAdam, SparseAdaGrad or SparseSGD."
-        )
-        raise InvalidInputError(msg)
+        """Make the basis where all functions are used at once; otherwise refuse: one vector holds no more."""
+        if self.whole is None:
+            msg = (
+                f'optimizer of GPRegressor with inference.{type(self.settings).__name__} must be "auto", None, '
+                "optimization.SparseAdam, SparseAdaGrad or SparseSGD where rows and functions are sampled: for so many "
+                "of them, or because row_batch, basis_batch, n_support or replacement asks for it."
+            )
+            raise InvalidInputError(msg)
+        self._make_basis(model)
+        return model
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Refuse, as `start` does."""
-        self.start(model)
-        raise AssertionError
+        """Return the highest bound at a model, over all weights, and its derivatives; for all rows and functions."""
+        if self.whole is None:
+            self.start(model)
+        assert self.whole is not None
+        value = self._fit_whole(model)
+        return Evaluation(value, self.whole.gradient(model, self.weights))
 
-    def thin(self, rows: Tensor) -> QuadruplyStochasticObjective:
-        """Return the same on a subset of the rows."""
+    def _fit_whole(self, model: Model) -> float:
+        assert self.whole is not None
+        self.weights, value = self.whole.fit(model)
+        self.fitted, self.controls = model, Controls(self, model, self._generator)  # there are none
+        return value
+
+    def thin(self, rows: Tensor) -> QuadruplyStochasticObjective | LatentObjective:
+        """Return the same on a subset of the rows; with the kernel in the place of a basis, for other likelihoods."""
+        table = self.table.take_rows(rows)
+        if not isinstance(self.likelihood, Gaussian):
+            return LatentObjective(table, self.likelihood, self.settings.quadrature_nodes)
         generator = torch.Generator().manual_seed(self._seed)
-        return QuadruplyStochasticObjective(self.settings, self.table.take_rows(rows), generator, self.likelihood)
+        return QuadruplyStochasticObjective(self.asked, table, generator, self.likelihood)
 
     # A fit ----------------------------------------------------------------------------------------------------------
 
     def begin(self, model: Model) -> Model:
         """Make basis, weights and control variates at their start."""
-        self._generator = torch.Generator().manual_seed(self._seed)
-        self.basis = make_basis(self.settings, model, self.table, self._generator)
+        self.whole = None  # an optimizer of samples was asked for
+        self._make_basis(model)
         self.basis_batch = min(self.settings.sampled_functions, self.basis.size)
         self.weights = start_weights(self, model)
         self.controls = Controls(self, model, self._generator)
         self.fitted = model
         return model
 
+    def _make_basis(self, model: Model) -> None:
+        self._generator = torch.Generator().manual_seed(self._seed)
+        self.basis = make_basis(self.settings, model, self.table, self._generator)
+
     def learned_names(self, model: Model) -> tuple[str, ...]:
-        """Return the hyperparameters that the bound has a gradient for: those of a dense prior are not among them."""
-        learns = self.basis.has_diagonal_prior and self.basis.is_differentiable and not self.settings.learns_precision
+        """Return the hyperparameters that the bound has a gradient for.
+
+        Those of a dense prior are among them only where all functions are used at once: its determinant has no estimate
+        from samples.
+        """
+        learns = self.basis.is_differentiable and not self.settings.learns_precision
+        learns = learns and (self.basis.has_diagonal_prior or self.whole is not None)
         return tuple(
             name
             for name in model.learned_names()
@@ -162,7 +206,7 @@ class QuadruplyStochasticObjective(TableObjective):
     def draw(self) -> tuple[Tensor, BasisSample]:
         """Return sampled rows and sampled functions."""
         replacement = self.settings.replacement
-        rows = sample_indices(self.n_rows, self.row_batch, self._generator, replacement=replacement)
+        rows = self.draw_batch()
         sample = BasisSample.draw(
             self.basis.size,
             self.basis_batch,
@@ -172,7 +216,17 @@ class QuadruplyStochasticObjective(TableObjective):
             dtype=self.table.X.dtype,
             device=self.table.X.device,
         )
-        return rows.to(self.table.X.device), sample
+        return rows, sample
+
+    def draw_batch(self) -> Tensor:
+        """Return the rows of a step, as `values_at` takes them."""
+        replacement = self.settings.replacement
+        rows = sample_indices(self.n_rows, self.row_batch, self._generator, replacement=replacement)
+        return rows.to(self.table.X.device)
+
+    def values_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of rows."""
+        return self.table.X[rows], self.targets[rows]
 
     def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
         """Return the bound and its gradient on the next sample."""
@@ -204,10 +258,10 @@ class QuadruplyStochasticObjective(TableObjective):
 
     def _bound(self, model: Model, rows: Tensor, sample: BasisSample, touched: dict[str, Tensor]) -> Tensor:
         """Return the estimate of the bound, differentiable in the touched numbers and the hyperparameters."""
-        X = self.table.X[rows]
+        X, targets = self.values_at(rows)
         features = self.basis.with_kernel(model.kernel).columns(X, sample.index)
         factor = self.n_rows / len(rows)
-        at_rows = RowSample(features, self.targets[rows], self.noise(model, rows, X), factor)
+        at_rows = RowSample(features, targets, self.noise(model, rows, X), factor)
         headed = sample.with_head()
         root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
         learned = touched.get(LOG_PRECISION)
@@ -330,6 +384,13 @@ class QuadruplyStochasticObjective(TableObjective):
 
     def posterior(self, model: Model, generator: torch.Generator) -> QuadruplyStochasticPosterior:
         """Return the posterior at a model; weights that no optimizer has learned are learned now."""
+        if self.whole is not None:
+            if not hasattr(self, "basis"):
+                self._make_basis(model)
+            value = self._fit_whole(model)
+            posterior = QuadruplyStochasticPosterior.of(self, model)
+            posterior.bound, posterior.from_samples = Estimate(value, 0.0), False
+            return posterior
         if self.fitted is None or self.fitted is not model:
             settings = SparseAdam(hyper_learning_rate=0.0)
             settings.run(self, model, Trace(History(), NoProgress()), generator)
@@ -340,12 +401,17 @@ class QuadruplyStochasticObjective(TableObjective):
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of the generator and of the control variates; the weights are the optimizer's to keep."""
+        """Return what the next step depends on beside the weights, which the optimizer keeps."""
+        if self.whole is not None:
+            return self.whole.snapshot(), {}
         tensors, header = self.controls.snapshot()
         return {"generator": self._generator.get_state(), **tensors}, header
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Take over a snapshot."""
+        if self.whole is not None:
+            self.whole.restore(tensors)
+            return
         self._generator.set_state(tensors.pop("generator"))
         self.controls.restore(tensors, header)
         self.fitted = model

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis
+from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
 from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.memory import require
 from gigagp.model import Model
@@ -83,7 +84,10 @@ class QuadruplyStochasticPosterior(Posterior):
         self.augment, self.threshold = augment, threshold
         #: share of the variance of each estimate that its control variate removed at the end of the fit
         self.variance_removed = variance_removed or {}
-        self._bound: Estimate | None = None
+        #: whether the weights were learned from samples
+        self.from_samples = True
+        #: of the log marginal likelihood, from below
+        self.bound: Estimate | None = None
 
     @classmethod
     def of(cls, objective: QuadruplyStochasticObjective, model: Model) -> QuadruplyStochasticPosterior:
@@ -96,7 +100,7 @@ class QuadruplyStochasticPosterior(Posterior):
             objective.trend,
             objective.likelihood,
             table.X if settings.augment else table.X[:0],
-            n_rows=table.n_rows,
+            n_rows=objective.n_rows,
             budget=table.budget,
             augment=settings.augment,
             threshold=getattr(settings, "threshold", None),
@@ -142,7 +146,8 @@ class QuadruplyStochasticPosterior(Posterior):
 
     def solver_name(self) -> str:
         """Return the solver that ran."""
-        return f"sparse stochastic ascent, {self.n_basis:,} {self.basis.kind} functions"
+        way = "sparse stochastic ascent" if self.from_samples else "all rows and functions at once"
+        return f"{way}, {self.n_basis:,} {self.basis.kind} functions"
 
     def engine_name(self) -> str:
         """Return what computes the features, where, in which precision."""
@@ -245,7 +250,8 @@ class QuadruplyStochasticPosterior(Posterior):
 
         ``targets`` are what the likelihood is of, the trend subtracted where it is.
         """
-        rows = sample_indices(self.n_rows, min(_BOUND_ROWS, self.n_rows), generator).to(self.table.X.device)
+        n = self.table.n_rows  # of a table that is not held, a sample
+        rows = sample_indices(n, min(_BOUND_ROWS, n), generator).to(self.table.X.device)
         X, y = self.table.X[rows], targets[rows]
         augment, self.augment = self.augment, False
         mean, variance = self.mean_and_variance(X)
@@ -258,7 +264,7 @@ class QuadruplyStochasticPosterior(Posterior):
         if divergence is None:
             return
         error = 0.0 if len(rows) == self.n_rows else float(fit.std()) * self.n_rows / math.sqrt(len(rows))
-        self._bound = Estimate(float(fit.mean()) * self.n_rows - divergence, error)
+        self.bound = Estimate(float(fit.mean()) * self.n_rows - divergence, error)
 
     def _divergence(self) -> float | None:
         """Return the divergence of the weights from their prior; None where the prior's determinant is out of reach."""
@@ -292,13 +298,13 @@ class QuadruplyStochasticPosterior(Posterior):
         InvalidInputError
             If the prior precision is dense and too large for its determinant.
         """
-        if self._bound is None:
+        if self.bound is None:
             msg = (
                 f"The bound of {self.n_basis:,} inducing functions needs the determinant of as large a matrix; it is "
                 f"computed up to {_DENSE_PRIOR:,}."
             )
             raise InvalidInputError(msg)
-        return self._bound
+        return self.bound
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -315,7 +321,8 @@ class QuadruplyStochasticPosterior(Posterior):
             "augment": self.augment,
             "threshold": self.threshold,
             "variance_removed": self.variance_removed,
-            "bound": None if self._bound is None else list(self._bound),
+            "from_samples": self.from_samples,
+            "bound": None if self.bound is None else list(self.bound),
         }
         return tensors, header
 
@@ -328,12 +335,9 @@ class QuadruplyStochasticPosterior(Posterior):
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-        if header["basis"]["kind"] not in _BASES:
-            msg = f"the model file names a basis that this version does not know: {header['basis']['kind']!r}."
-            raise ModelFileError(msg)
         posterior = cls(
             model,
-            _BASES[header["basis"]["kind"]].from_state(model.kernel, part("basis."), header["basis"]),
+            _basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
             Weights.from_arrays(part("weights.")),
             tensors["coefficients"],
             resolve_likelihood(header["likelihood"]),
@@ -344,5 +348,17 @@ class QuadruplyStochasticPosterior(Posterior):
             threshold=header["threshold"],
             variance_removed=header["variance_removed"],
         )
-        posterior._bound = None if header["bound"] is None else Estimate(*header["bound"])
+        posterior.from_samples = header.get("from_samples", True)
+        posterior.bound = None if header["bound"] is None else Estimate(*header["bound"])
         return posterior
+
+
+def _basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], header: dict[str, Any]) -> Basis:
+    """Return the basis that a file describes."""
+    if kind == ReorderedBasis.kind:
+        return ReorderedBasis(_basis_from_state(header["below"], kernel, tensors, header), tensors["head"])
+    if kind not in _BASES:
+        msg = f"the model file names a basis that this version does not know: {kind!r}."
+        raise ModelFileError(msg)
+    found: Basis = _BASES[kind].from_state(kernel, tensors, header)
+    return found

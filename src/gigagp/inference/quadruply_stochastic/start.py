@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis
+from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
 from gigagp.bases.inducing import random_points
+from gigagp.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic.weights import Weights
@@ -27,22 +28,40 @@ WIDTH = 4096
 _COPIES = 4
 #: Arrays of the size of a step's features that are alive at once.
 _STEP_COPIES = 5
+#: Where all functions are used at once: arrays of their features, and square ones.
+_WHOLE_FEATURES, _WHOLE_SQUARES = 6, 6
 
 
 def require_weights(settings: QuadruplyStochastic, table: TrainingTable) -> None:
     """Raise `MemoryBudgetError` where so many weights or so large a step do not fit, before anything is allocated."""
-    numbers = table.n_targets + 1 + settings.n_columns + settings.learns_precision
+    k, m = settings.n_columns or 0, settings.n_functions
+    numbers = table.n_targets + 1 + k + settings.learns_precision
     itemsize = table.X.element_size()
-    touched = min(2 * settings.sampled_functions + settings.n_columns, settings.n_basis)
-    rows = min(settings.row_batch, table.n_rows) + min(settings.n_support, table.n_rows)
-    needed = itemsize * (_COPIES * numbers * settings.n_basis + _STEP_COPIES * touched * rows)
+    touched = min(2 * settings.sampled_functions + k, m)
+    rows = min(settings.sampled_rows, table.n_rows) + min(settings.n_support, table.n_rows)
+    needed = itemsize * (_COPIES * numbers * m + _STEP_COPIES * touched * rows)
     remedy = "Use a smaller n_basis, n_columns, basis_batch or row_batch, or raise memory_budget."
-    require(needed, table.budget, f"Inference with {settings.n_basis:,} basis functions", remedy)
+    require(needed, table.budget, f"Inference with {m:,} basis functions", remedy)
+
+
+def whole_bytes(settings: QuadruplyStochastic, table: TrainingTable) -> int:
+    """Return the bytes of a step on all rows and functions: features with their derivatives, and square matrices."""
+    m = settings.n_functions
+    return 8 * (_WHOLE_FEATURES * table.n_rows * m + _WHOLE_SQUARES * m**2)
 
 
 def make_basis(settings: QuadruplyStochastic, model: Model, table: TrainingTable, generator: torch.Generator) -> Basis:
     """Return the basis at a model's hyperparameters."""
-    kernel, most = model.kernel, settings.n_basis
+    basis = _plain_basis(settings, model, table, generator)
+    if settings.order == "given" or not settings.n_columns:
+        return basis
+    return ReorderedBasis(basis, most_informed(basis, table.X, min(settings.n_columns, basis.size), generator))
+
+
+def _plain_basis(
+    settings: QuadruplyStochastic, model: Model, table: TrainingTable, generator: torch.Generator
+) -> Basis:
+    kernel, most = model.kernel, settings.n_functions
     if settings.learns_precision:
         return RadialBasis(kernel, random_points(table.X, most, generator))
     if settings.basis == "inducing":
@@ -62,7 +81,7 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
     rows = sample_indices(table.n_rows, count, generator).to(like.device)
     X = like[rows]
     noise = float(objective.noise(model, rows, X).mean())
-    curvature = objective.likelihood.start_curvature(objective.targets, noise) * table.n_rows / len(rows)
+    curvature = objective.likelihood.start_curvature(objective.targets, noise) * objective.n_rows / len(rows)
     log_scale = like.new_zeros(m)
     gram_total = 0.0
     for index in basis.blocks(WIDTH, like.device):

@@ -1,0 +1,53 @@
+"""The expected log-likelihood at rows, with the derivatives that Newton steps need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.likelihoods import Likelihood
+
+#: Numbers times quadrature nodes that are worked on together.
+_ENTRIES = 2**22
+#: Variances are at least this: standard deviations are divided by.
+_LEAST = 1e-30
+
+
+def latent_derivatives(
+    likelihood: Likelihood, targets: Tensor, latent: Tensor, variance: Tensor, noise: Tensor, nodes: int
+) -> tuple[float, Tensor, Tensor, Tensor]:
+    """Return the expected log-likelihood for ``f ~ N(latent, variance)`` and its derivatives.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    targets, latent : Tensor of shape (n, t)
+    variance, noise : Tensor of shape (n,)
+        One for all targets.
+    nodes : int
+        Of the quadrature.
+
+    Returns
+    -------
+    float
+        The sum over rows and targets.
+    Tensor of shape (n, t)
+        Derivatives by the latent means.
+    Tensor of shape (n, t)
+        Minus twice those by the latent variances: ``-E (log g)''``, not negative for a log-concave g.
+    Tensor of shape (n,)
+        Derivatives by the noise variances; zeros where the likelihood has none.
+    """
+    total, slopes, bends, noises = 0.0, [], [], []
+    for rows in torch.arange(len(latent), device=latent.device).split(max(1, _ENTRIES // (nodes * latent.shape[1]))):
+        with torch.enable_grad():
+            mean = latent[rows].detach().clone().requires_grad_()
+            std = variance[rows].clamp_min(_LEAST).sqrt()[:, None].expand_as(mean).detach().clone().requires_grad_()
+            at_rows = noise[rows].detach().clone().requires_grad_()
+            fit = likelihood.expected_log_density(targets[rows], mean, std, at_rows[:, None], nodes).sum()
+            slope, spread, by_noise = torch.autograd.grad(fit, (mean, std, at_rows), allow_unused=True)
+        total += float(fit.detach())
+        slopes.append(slope)
+        bends.append((-spread / std.detach()).clamp_min(0))
+        noises.append(torch.zeros_like(at_rows).detach() if by_noise is None else by_noise)
+    return total, torch.cat(slopes), torch.cat(bends), torch.cat(noises)

@@ -1,0 +1,175 @@
+"""The lower bound of a likelihood that is not Gaussian with the kernel itself in the place of a basis: for few rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.dense import cholesky, lower_inverse
+from gigagp.errors import InvalidInputError
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
+from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import Likelihood
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.optimization.objective import Evaluation
+
+#: Most steps at one model, halvings of a step, and the gain in nats an observation that ends them.
+_STEPS, _HALVINGS, _TOLERANCE = 50, 8, 1e-7
+#: Square arrays alive at once.
+_ARRAYS = 6
+
+
+class _Point(NamedTuple):
+    """The bound for ``f = K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``."""
+
+    alpha: Tensor
+    curvature: Tensor
+    factor: Tensor
+    slope: Tensor
+    bend: Tensor
+    of_noise: Tensor
+    value: float
+
+
+class LatentObjective(TableObjective):
+    """The highest lower bound over all Gaussian distributions of the latent values at the rows, one covariance for all.
+
+    What the weights of infinitely many basis functions would reach (Opper and Archambeau 2009, "The variational
+    Gaussian approximation revisited", https://doi.org/10.1162/neco.2008.08-07-592): a covariance ``(K^-1 + W)^-1``
+    needs n numbers. With several targets W is the mean of theirs, as in the bound that is learned from samples.
+
+    O(n^3) a step: it says which hyperparameters the labels or counts of some rows prefer.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    likelihood : Likelihood
+    """
+
+    def __init__(self, table: TrainingTable, likelihood: Likelihood, nodes: int) -> None:
+        super().__init__(table)
+        n = table.n_rows
+        require(8 * _ARRAYS * n * n, table.budget, f"The latent values at {n:,} rows", "Use fewer rows.")
+        self.likelihood, self.nodes = likelihood, nodes
+        self._targets = table.Y.double()
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Exact numbers are."""
+        return True
+
+    @property
+    def is_likelihood(self) -> bool:
+        """It is a lower bound."""
+        return False
+
+    def thin(self, rows: Tensor) -> LatentObjective:
+        """Return the same on a subset of the rows."""
+        return LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes)
+
+    def current_posterior(self) -> None:
+        """Return nothing: it serves hyperparameters alone."""
+
+    def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Refuse."""
+        msg = "this objective has no posterior; fit the weights of a basis at its hyperparameters."
+        raise InvalidInputError(msg)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the highest bound and its derivatives; the best distribution counts as constant there."""
+        best = self._maximise(model)
+        t, root = best.alpha.shape[1], best.curvature.sqrt()
+        inverse = lower_inverse(best.factor).tril()
+        inverse = inverse + inverse.tril(-1).T
+        weights = 0.5 * (best.alpha @ best.alpha.T - t * root[:, None] * inverse * root)
+        parameters = model.parameters()
+        with torch.enable_grad():
+            values = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+            live, X = model.replace(values), self.table.X.double()
+            by_kernel = (live.kernel.block(X, X) * weights).sum()
+            by_noise = (self._noise(live) * best.of_noise).sum()
+            slopes = torch.autograd.grad(by_kernel + by_noise, list(values.values()), allow_unused=True)
+        found = {
+            name: torch.zeros_like(parameters[name]) if slope is None else slope
+            for name, slope in zip(values, slopes, strict=True)
+        }
+        return Evaluation(best.value, found)
+
+    def _noise(self, model: Model) -> Tensor:
+        X = self.table.X.double()
+        return model.noise_variance.to(X).expand(len(X)) + model.kernel.white(X)
+
+    @torch.no_grad()
+    def _maximise(self, model: Model) -> _Point:
+        X = self.table.X.double()
+        K, noise = model.kernel.block(X, X), self._noise(model)
+        here = self._at(K, noise, *(self._last or self._start(noise)))
+        for _ in range(_STEPS):
+            target, bend = self._newton(K, here), here.bend.mean(1)
+            share, there = 1.0, None
+            for _ in range(_HALVINGS):
+                alpha = here.alpha + share * (target - here.alpha)
+                trial = self._at(K, noise, alpha, here.curvature + share * (bend - here.curvature))
+                if trial.value >= here.value:
+                    there = trial
+                    break
+                share *= 0.5
+            if there is None:
+                break
+            gain, here = there.value - here.value, there
+            if gain < _TOLERANCE * self.n_observations:
+                break
+        self._last = here.alpha, here.curvature
+        return here
+
+    def _start(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        bend = self.likelihood.start_curvature(self._targets, float(noise.mean()))
+        return torch.zeros_like(self._targets), torch.full_like(noise, bend)
+
+    def _at(self, K: Tensor, noise: Tensor, alpha: Tensor, curvature: Tensor) -> _Point:
+        root, latent, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
+        factor = _bent(K, root)
+        half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
+        removed = half.square().sum(0)
+        variance = (K.diagonal() - removed).clamp_min(1e-30)
+        fit, slope, bend, of_noise = latent_derivatives(
+            self.likelihood, self._targets, latent, variance, noise, self.nodes
+        )
+        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K
+        inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
+        trace = float((inverse * half).sum())
+        divergence = 0.5 * (float((alpha * latent).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
+        return _Point(alpha, curvature, factor, slope, bend, of_noise, fit - divergence)
+
+    def _newton(self, K: Tensor, here: _Point) -> Tensor:
+        """Return alpha after a full Newton step of every target's mean (Rasmussen and Williams 2006, Alg. 3.1)."""
+        latent = K @ here.alpha
+        found = []
+        for one in range(here.alpha.shape[1]):
+            bend = here.bend[:, one]
+            root, right = bend.sqrt(), bend * latent[:, one] + here.slope[:, one]
+            solved = torch.cholesky_solve((root * (K @ right))[:, None], _bent(K, root))[:, 0]
+            found.append(right - root * solved)
+        return torch.stack(found, 1)
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
+        """Return where the next search starts."""
+        return ({} if self._last is None else {"alpha": self._last[0], "curvature": self._last[1]}), {}
+
+    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, object]) -> None:
+        """Take over a snapshot."""
+        if tensors:
+            self._last = tensors.pop("alpha"), tensors.pop("curvature")
+
+
+def _bent(K: Tensor, root: Tensor) -> Tensor:
+    """Return the factor of ``I + W^1/2 K W^1/2``, whose eigenvalues are 1 and more."""
+    matrix = root[:, None] * K * root
+    matrix.diagonal().add_(1.0)
+    return cholesky(matrix, "the curvature of the latent values")
