@@ -241,7 +241,8 @@ def test_the_gradients_quadratic_form_needs_independent_lengths():
             for (p, x), ((q, _), Dx) in itertools.product(solved, zip(solved, products, strict=True))
         )
         assert independent == pytest.approx(exact, abs=2e-5)
-        assert math.fsum(p * float(x @ D @ x) for p, x in solved) == pytest.approx(shared, rel=1e-3)
+        # the control: rounding of y by 1e-15 moves it by 0.3 %, since late iterates have large weights
+        assert math.fsum(p * float(x @ D @ x) for p, x in solved) == pytest.approx(shared, rel=1e-2)
         assert float(stopped @ D @ stopped) == pytest.approx(biased, rel=1e-4)
 
 

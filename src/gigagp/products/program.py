@@ -33,6 +33,9 @@ from gigagp.kernels.distances import COINCIDENT
 from gigagp.kernels.leaf import Leaf
 from gigagp.products.tiles import DISTANCE_ERROR
 
+#: Rows that are summed in one go: few enough that torch uses one thread for a column.
+_SUMMED_ROWS = 4096
+
 
 class Profile(IntEnum):
     """The function of a term; the numbers are those of ``native/kernels.h``."""
@@ -286,8 +289,9 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
         variance = kernel.value("variance").detach()
         return {"variance": _shared(cross, variance) / variance}
     # sum_ij S_ij (e_ik - f_jk)^2, all k at once
-    left, right = (points[:, : term.inputs].square() for points in (term.left, term.right))
-    by_square = (sums.rows @ left + sums.columns @ right).cpu() - 2 * cross
+    left = _weighted_squares(sums.rows, term.left[:, : term.inputs])
+    right = _weighted_squares(sums.columns, term.right[:, : term.inputs])
+    by_square = (left + right).cpu() - 2 * cross
     lengthscale = kernel.value("lengthscale").detach()
     found = {}
     if isinstance(kernel, Periodic):
@@ -298,6 +302,15 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
         found["alpha"] = torch.tensor(sums.alpha, dtype=torch.float64)
     found["lengthscale"] = -2 * _shared(by_square, lengthscale) / lengthscale
     return found
+
+
+def _weighted_squares(weights: Tensor, points: Tensor) -> Tensor:
+    """Return ``sum_i weights_i points_ik^2`` for every k: the same bits on any number of threads.
+
+    Those of a matrix product by MKL depend on it, and so do those of a sum over all rows of one column.
+    """
+    blocks = zip(weights.split(_SUMMED_ROWS), points.split(_SUMMED_ROWS), strict=True)
+    return torch.stack([(part.square() * weight[:, None]).sum(0) for weight, part in blocks]).sum(0)
 
 
 def _by_variance(kernel: Leaf, share: float) -> Tensor:
