@@ -132,8 +132,22 @@ def test_bad_input():
     assert gp.classes_.tolist() == [0, 1]  # the failed refit left it alone
 
 
+@pytest.mark.parametrize("likelihood", ["logistic", "probit"])
+def test_log_odds_rank_rows_as_probabilities_do(likelihood):
+    """Latent means would not: a large one with a large variance is a smaller probability."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(60, 1))
+    gp = GPClassifier(kernels.RBF(0.5, 4.0), optimizer=None, likelihood=likelihood).fit(X, X[:, 0] > 0.2)
+    points = np.linspace(-6, 6, 200)[:, None]
+    odds, probability = gp.decision_function(points), gp.predict_proba(points)
+    np.testing.assert_allclose(odds, np.log(probability[:, 1] / probability[:, 0]), rtol=1e-9)
+    assert (np.diff(probability[np.argsort(odds), 1]) >= 0).all()
+    assert not (np.diff(probability[np.argsort(gp.latent_.predict(points)), 1]) >= 0).all()
+    np.testing.assert_array_equal(gp.predict(points), gp.classes_[(odds > 0).astype(int)])
+
+
 @parametrize_with_checks(
-    [GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=100))]
+    [GPClassifier(), GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=100))]
 )
 def test_scikit_learn_contract(estimator, check):
     check(estimator)

@@ -18,6 +18,9 @@ from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor
 
+#: Probabilities are at least this, so that their logarithms are finite.
+_LEAST = 1e-300
+
 
 class GPClassifier(ClassifierMixin, BaseEstimator):
     """Gaussian-process classification for any number of rows and basis functions.
@@ -200,29 +203,39 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return finite_columns(X, "X", getattr(self, "feature_names_in_", None))
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the mean of the latent function: (m,) for two classes, (m, n_classes) for more."""
-        X = self._inputs(X)  # before `latent_` is looked at: it says where there was no fit
-        return self.latent_.predict(X)
+        """Return the log-odds of the class against the rest, (m,) for two classes, (m, n_classes) for more.
+
+        Of the averaged probabilities, so they rank rows as `predict_proba` does; they tell apart rows whose
+        probability is one in floating point. The latent function itself is that of ``latent_``.
+        """
+        own, rest = self._against_the_rest(X)
+        return np.log(own) - np.log(rest)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of every class, shape (m, n_classes), averaged over the latent function's posterior.
 
         Of several classes the probabilities of one against the rest are scaled to add up to one.
         """
+        own, rest = self._against_the_rest(X)
+        if own.ndim == 1:
+            return np.stack([rest, own], 1)
+        return own / own.sum(1, keepdims=True)
+
+    def _against_the_rest(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the averaged probabilities of each latent function's class and of the rest, both to full digits."""
         import torch
 
-        X = self._inputs(X)
-        mean, std = self.latent_.predict(X, return_std=True)
+        X = self._inputs(X)  # before `latent_` is looked at: it says where there was no fit
+        mean, std = (torch.from_numpy(part) for part in self.latent_.predict(X, return_std=True))
         likelihood = resolve_likelihood(self.likelihood)
         assert isinstance(likelihood, Logistic | Probit)
-        found = likelihood.mean_probability(torch.from_numpy(mean), torch.from_numpy(std)).numpy()
-        if found.ndim == 1:
-            return np.stack([1 - found, found], 1)
-        return found / found.sum(1, keepdims=True)
+        own, rest = (likelihood.mean_probability(side, std).clamp_min(_LEAST).numpy() for side in (mean, -mean))
+        return own, rest
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of every row, by the median of the latent posterior: it needs no variance."""
-        latent = self.decision_function(X)
+        X = self._inputs(X)
+        latent = self.latent_.predict(X)
         return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]
 
     def log_marginal_likelihood(self) -> Any:
