@@ -17,16 +17,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 import gigagp
 from gigagp.errors import InvalidInputError
-from gigagp.model import Model
+from gigagp.model import NOISE, Model
 from gigagp.optimization.history import SolveRecord, Step
 from gigagp.persistence import load_state, save_state
 
 if TYPE_CHECKING:
     from gigagp.inference.objective import TableObjective
+    from gigagp.regression import GPRegressor
 
 _KIND = "checkpoint"
 _KEPT = "kept."
@@ -43,6 +45,45 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, obje
         digest.update(name.encode())
         digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    estimator: GPRegressor,
+    objective: TableObjective,
+    model: Model,
+    extra: Mapping[str, object] | None = None,
+) -> Checkpoint:
+    """Return the checkpoint of a fit of an estimator, new or as a killed fit has left it.
+
+    Parameters
+    ----------
+    path : str or path
+    estimator : GPRegressor
+        Its settings are part of the fit's identity.
+    objective : TableObjective
+    model : Model
+        Where the fit starts.
+    extra : mapping, optional
+        What else decides the fit.
+
+    Raises
+    ------
+    InvalidInputError
+        If the estimator's ``random_state`` is not an int, or the file belongs to another fit.
+    """
+    if not isinstance(estimator.random_state, int | np.integer):
+        msg = (
+            "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
+            f"got {estimator.random_state!r}."
+        )
+        raise InvalidInputError(msg)
+    settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
+    # A mean function has no lasting name, but what it gave has been subtracted from Y.
+    settings |= {"kernel": model.kernel.to_dict(), "mean": model.mean.name, NOISE: None}
+    settings |= {"optimizer": estimator._resolve_optimizer(), **(extra or {})}
+    tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
+    return Checkpoint(path, fingerprint(tensors, settings), objective)
 
 
 class Checkpoint:

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gigagp.checkpoint import Checkpoint, fingerprint
+from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
@@ -23,7 +23,7 @@ from gigagp.kernels import Kernel, Matern
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
-from gigagp.model import NOISE, Model
+from gigagp.model import Model
 from gigagp.optimization import LBFGS, Adam, Auto, History, SparseAdaGrad, SparseAdam, SparseSGD, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
@@ -248,7 +248,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             objective = inference.objective(table, spawn(generator))
         validate = None if validation is None else validation_scorer(validation, scaling, table)
         history = History()
-        log = None if checkpoint is None else self._open_checkpoint(checkpoint, objective, model)
+        log = None if checkpoint is None else open_checkpoint(checkpoint, self, objective, model)
         trace = Trace(history, meter, validate, log)
         with meter:
             posterior = self._infer(objective, model, optimizer, trace, generator)
@@ -276,26 +276,6 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             posterior = objective.posterior(trace.last_sound, seed)
         trace.meter.step()
         return posterior
-
-    def _open_checkpoint(
-        self,
-        path: str | PathLike[str],
-        objective: TableObjective,
-        model: Model,
-        extra: dict[str, Any] | None = None,
-    ) -> Checkpoint:
-        if not isinstance(self.random_state, int | np.integer):
-            msg = (
-                "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
-                f"got {self.random_state!r}."
-            )
-            raise InvalidInputError(msg)
-        settings = {name: value for name, value in self.get_params(deep=False).items() if name != "verbose"}
-        # A mean function has no lasting name, but what it gave has been subtracted from Y.
-        settings |= {"kernel": model.kernel.to_dict(), "mean": model.mean.name, NOISE: None}
-        settings |= {"optimizer": self._resolve_optimizer(), **(extra or {})}
-        tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
-        return Checkpoint(path, fingerprint(tensors, settings), objective)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
         model = posterior.model

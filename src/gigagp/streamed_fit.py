@@ -14,6 +14,7 @@ import torch
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
+from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference import Grid
@@ -211,7 +212,7 @@ def fit_streamed(
         found = inference.stream(job, own)
         if checkpoint is not None and found.logs_steps:
             extra = {"source": rows.identity, "rows": found.objective.n_rows}
-            trace.log = estimator._open_checkpoint(checkpoint, found.objective, found.model, extra)
+            trace.log = open_checkpoint(checkpoint, estimator, found.objective, found.model, extra)
         try:
             posterior = estimator._infer(found.objective, found.model, optimizer, trace, generator)
         except UnreadableRowsError as error:

@@ -105,11 +105,16 @@ def _class_scores(
     return result, len(codes)
 
 
-def _class_grid(result: dict[str, float]) -> Grid:
+def _score_grid() -> Grid:
     grid = Grid()
     grid.add_column("score")
     grid.add_column("value", justify="right")
     grid.add_column("meaning")
+    return grid
+
+
+def _class_grid(result: dict[str, float]) -> Grid:
+    grid = _score_grid()
     grid.add_row("accuracy", f"{100 * result['accuracy']:.2f} %", "rows whose most probable class is the true one")
     grid.add_row("log loss", f"{result['log_loss']:.4f}", "negative log probability of the true class, nats a row")
     grid.add_row("calibration", f"{result['calibration_error']:.4f}", "mean gap of confidence and accuracy, ten bins")
@@ -127,10 +132,7 @@ def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str,
 
 
 def _grid(result: dict[str, Any]) -> Grid:
-    grid = Grid()
-    grid.add_column("score")
-    grid.add_column("value", justify="right")
-    grid.add_column("meaning")
+    grid = _score_grid()
     grid.add_row("RMSE", f"{result['rmse']:.5g}", "error of the mean, in the target's unit")
     grid.add_row("NLL", f"{result['nll']:.4f}", "negative log density, nats a row")
     grid.add_row("CRPS", f"{result['crps']:.5g}", "error of the distribution, in the same unit")

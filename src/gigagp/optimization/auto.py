@@ -173,13 +173,14 @@ class Auto:
         n, stage = objective.n_observations, f"subset {objective.n_rows}"
         probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
+        loss = prior.loss(trace, objective, space, stage)
+
         def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, x, stage)
-            if outcome is None or outcome[0].value is None:
+            found = loss(x)
+            if found is None:
                 return None
-            value = (prior.penalty(x) - outcome[0].value) / n
-            gradient = (prior.gradient(x) - outcome[1]) / n
-            return value, gradient, objective.fisher(space, x, probes) / n
+            value, gradient = found
+            return None if value is None else (value, gradient, objective.fisher(space, x, probes) / n)
 
         best = evaluate(vector)
         if best is None:
@@ -218,15 +219,7 @@ class Auto:
         n = objective.n_observations
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
-
-        def evaluate(x: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, x, stage)
-            if outcome is None:
-                return None
-            evaluation, gradient = outcome
-            value = None if evaluation.value is None else (prior.penalty(x) - evaluation.value) / n
-            return value, (prior.gradient(x) - gradient) / n
-
+        evaluate = prior.loss(trace, objective, space, stage)
         if not objective.deterministic:
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage)
         settings = QuasiNewton(

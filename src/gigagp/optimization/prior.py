@@ -8,10 +8,13 @@ e-folds on each log hyperparameter ends both, and weighs a thousandth of the lik
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
+from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.trace import Trace
 
 _NOISE_SCALE = 0.3  # of a standardized target
 _LENGTHSCALE_WIDTH = 1.5
@@ -65,3 +68,22 @@ class WeakPrior:
         gradient = torch.zeros_like(vector)
         gradient[: len(self.centre)] = self.precision * (vector[: len(self.centre)] - self.centre)
         return gradient
+
+    def loss(
+        self, trace: Trace, objective: Objective, space: ParameterSpace, stage: str
+    ) -> Callable[[torch.Tensor], tuple[float | None, torch.Tensor] | None]:
+        """Return what to minimise: an objective with this prior, in nats an observation, with its gradient.
+
+        The value is None where the objective has none; the whole is None where the evaluation was not finite.
+        """
+        n = objective.n_observations
+
+        def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
+            outcome = trace.evaluate(objective, space, vector, stage)
+            if outcome is None:
+                return None
+            evaluation, gradient = outcome
+            value = None if evaluation.value is None else (self.penalty(vector) - evaluation.value) / n
+            return value, (self.gradient(vector) - gradient) / n
+
+        return evaluate

@@ -61,20 +61,14 @@ class SubsetFirst:
         return result
 
     def _maximise(self, objective: Objective, model: Model, trace: Trace) -> Model:
-        space, n = ParameterSpace(objective.start(model), "log"), objective.n_observations
+        space = ParameterSpace(objective.start(model), "log")
         prior = WeakPrior(space, objective.n_inputs, self.signal_variance or objective.target_variance)
         stage = f"bound, {objective.n_rows} rows"
         trace.meter.start(self.steps, stage)
-
-        def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, vector, stage)
-            if outcome is None or outcome[0].value is None:
-                return None
-            value = (prior.penalty(vector) - outcome[0].value) / n
-            return value, (prior.gradient(vector) - outcome[1]) / n
-
         start = space.encode(space.template)
-        vector, _, finite = minimise(evaluate, start, QuasiNewton(self.steps, self.tolerance, patience=2))
+        vector, _, finite = minimise(
+            prior.loss(trace, objective, space, stage), start, QuasiNewton(self.steps, self.tolerance, patience=2)
+        )
         if not finite:
             return trace.stop(space, vector, space.decode(vector) if len(trace.history) > 1 else None, stage)
         return space.decode(vector)
