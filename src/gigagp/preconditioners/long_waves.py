@@ -15,9 +15,9 @@ from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import Preconditioner, factor_with_jitter
 
 #: Most columns, and the share of the nodes that they may be.
-MOST_COLUMNS, _SHARE_OF_NODES = 500, 4
+MOST_COLUMNS, _SHARE_OF_NODES = 1000, 4
 #: Bytes that the columns and their products with W'W may take.
-_MOST_BYTES = 2**29
+_MOST_BYTES = 2**30
 
 
 class LongWavesPreconditioner(Preconditioner):
@@ -25,7 +25,7 @@ class LongWavesPreconditioner(Preconditioner):
 
     By Woodbury ``P^-1 z = (z - W L (noise + L'W'W L)^-1 L'W' z) / noise``: for vectors held as `GridOperator` holds
     them, two products with tall matrices of m rows. Pivots are drawn where rows are, in proportion to what their
-    density makes of the variance that is left.
+    density makes of the variance that is left, until that is less than the noise a column.
 
     When to use: where a lengthscale exceeds the grid, so that `gigagp.operators.grid.WhitenedOperator` has no root of
     the kernel on a torus of reasonable size. Such a kernel is smooth on the grid, and a few hundred columns hold all of
@@ -52,8 +52,10 @@ class LongWavesPreconditioner(Preconditioner):
         weights = operator.gram.row_sums().clamp_min(0)
         # a node that only the tails of weights reach tells nothing of its own
         weights = torch.where(weights > 0.05, weights, 0.0)
-        pivots = pivoting.random(_AtRows(operator.kernel, weights), rank, generator).pivots
-        self._columns = _columns(operator.kernel, pivots)
+        factor = pivoting.random(
+            _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
+        )
+        self._columns = factor.columns
         self._gram_columns = operator.gram @ self._columns
         capacitance = self._columns.T @ self._gram_columns
         capacitance = 0.5 * (capacitance + capacitance.T)
@@ -79,6 +81,10 @@ class LongWavesPreconditioner(Preconditioner):
         result[:m].addmm_(self._columns, weights, alpha=-1)
         result[m : 2 * m].addmm_(self._gram_columns, weights, alpha=-1)
         return result.div_(self.noise)
+
+    def posterior_mean(self, cross: Tensor) -> Tensor:
+        """Return the posterior mean on the grid if ``L L'`` were the kernel, for ``W'z`` of shape (m, s)."""
+        return self._columns @ torch.cholesky_solve(self._columns.T @ cross, self._factor)
 
     def transform_normal(self, normal: Tensor) -> Tensor:
         """Return ``W L g + noise^1/2 z_0``, g the first numbers of each column: N(0, P) if the starts are N(0, I).
@@ -107,27 +113,15 @@ class LongWavesPreconditioner(Preconditioner):
         return f"{self.rank} columns of the kernel between nodes plus noise"
 
 
-def _columns(kernel: GridKernel, pivots: Tensor) -> Tensor:
-    """Return L, shape (m, k), with ``L L' = K[:, pivots] K[pivots, pivots]^-1 K[pivots, :]``."""
-    nodes = kernel.grid.nodes()
-    with torch.no_grad():
-        chosen = kernel.kernel.block(nodes[pivots], nodes[pivots])
-        columns = kernel.kernel.block(nodes, nodes[pivots])
-    (factor,), _ = factor_with_jitter(chosen.unsqueeze(0), scale=kernel.variance)
-    return torch.linalg.solve_triangular(factor.T, columns, upper=True, left=False)
+class _BetweenNodes(SymmetricMatrix):
+    """``K_G`` as a matrix of which columns are read."""
 
-
-class _AtRows(SymmetricMatrix):
-    """``D^1/2 K_G D^1/2`` with the rows a node on the diagonal of D: what the pivots are drawn for."""
-
-    def __init__(self, kernel: GridKernel, weights: Tensor) -> None:
-        self._kernel, self._roots = kernel, weights.sqrt()
-        self._nodes = kernel.grid.nodes()
+    def __init__(self, kernel: GridKernel) -> None:
+        self._kernel, self._nodes = kernel, kernel.grid.nodes()
         self.n, self.dtype, self.device = kernel.n, torch.float64, torch.device("cpu")
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        roots = self._roots.unsqueeze(1)
-        return roots * (self._kernel @ (roots * vectors))
+        return self._kernel @ vectors
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return some rows of the product."""
@@ -145,10 +139,9 @@ class _AtRows(SymmetricMatrix):
 
     def diagonal(self) -> Tensor:
         """Return the diagonal, shape (n,)."""
-        return self._roots.square() * self._kernel.variance
+        return self._kernel.diagonal()
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return a block of entries."""
         with torch.no_grad():
-            own = self._kernel.kernel.block(self._nodes[rows], self._nodes[columns])
-        return self._roots[rows].unsqueeze(1) * own * self._roots[columns]
+            return self._kernel.kernel.block(self._nodes[rows], self._nodes[columns])

@@ -171,21 +171,30 @@ def random(
     *,
     block: int | None = None,
     pivots: torch.Tensor | None = None,
+    weights: torch.Tensor | None = None,
+    enough: float = 0.0,
 ) -> PartialCholesky:
-    """Draw rows in proportion to the remaining diagonal, after those in ``pivots`` (rows of an earlier build)."""
+    """Draw rows in proportion to the remaining diagonal, after those in ``pivots`` (rows of an earlier build).
+
+    With ``weights`` (n,) rows are drawn in proportion to weight times remaining diagonal, which are the pivots of
+    ``D^1/2 K D^1/2``, the weights on the diagonal of D; the factor is still that of K. Ends before ``rank`` where what
+    remains of the weighted trace is at most ``enough`` a column.
+    """
     block = block or max(rank // 10, 1)  # a tenth: as good as one at a time, within an iteration
     factor = _GrowingFactor(matrix, rank)
     if pivots is not None:
         _take_all(factor, pivots, block)
     while not factor.exhausted:
-        before = factor.residual
+        before = factor.residual if weights is None else factor.residual * weights
         cumulative = before.cumsum(0)
+        if float(cumulative[-1]) <= enough * len(factor.pivots):
+            break
         draws = torch.rand(block, generator=generator, dtype=torch.float64).to(before.device) * cumulative[-1]
         proposals = torch.searchsorted(cumulative, draws, right=True).clamp_max_(matrix.n - 1)
         proposals = torch.tensor(list(dict.fromkeys(proposals.tolist())), device=before.device)  # a repeat is refused
         # Epperly et al. 2024, Alg. 2.1: accept with probability (remaining diagonal now) / (when proposed).
         chances = torch.rand(len(proposals), generator=generator, dtype=torch.float64)
-        factor.take(proposals, chances * before[proposals].cpu())
+        factor.take(proposals, chances * factor.residual[proposals].cpu())
     return factor.finish()
 
 

@@ -86,6 +86,8 @@ class GridLikelihood:
         self.seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         #: where the kernel's root lives; grows where a kernel needs more room
         self.torus: Torus | None = None
+        #: what "auto" chose when the torus was last set: rows and holes stay what they are
+        self.preconditioner: str | None = None
         self._noise_probes: Tensor | None = None
         #: where the next solve starts: the adjoints of the last
         self.initial: Tensor | None = None
@@ -108,6 +110,7 @@ class GridLikelihood:
         if self.torus is None or kernel.root_error > limit:
             # with a margin, so that a lengthscale may grow a little before the torus has to
             self.torus = kernel.fitting_torus(0.2 * limit)
+            self.preconditioner = None
             if self.torus != kernel.root_torus:
                 kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
         return kernel
@@ -130,8 +133,11 @@ class GridLikelihood:
             return DenseGridSystem(kernel, self.statistics, noise)
         own = self.settings
         tolerance = tolerance or own.tolerance
-        settings = SolveSettings(tolerance, tolerance, own.max_iterations, own.preconditioner)
-        return IterativeGridSystem(kernel, self.statistics, noise, settings)
+        choice = self.preconditioner or own.preconditioner
+        settings = SolveSettings(tolerance, tolerance, own.max_iterations, choice)
+        system = IterativeGridSystem(kernel, self.statistics, noise, settings)
+        self.preconditioner = system.preconditioner or self.preconditioner
+        return system
 
     def gap(self, kernel: GridKernel) -> float:
         """Return the mean over all rows of ``k(x, x) - w'K_G w``: the variance that the grid cannot hold.
@@ -214,9 +220,9 @@ class GridLikelihood:
             self._noise_probes = noise_probes(self.statistics, n_samples, generator)
         return self._noise_probes[:, :n_samples]
 
-    def resume(self, initial: Tensor | None, lengths: list[int] | None) -> None:
-        """Take over the warm start and the torus of another run on the same statistics."""
-        self.initial = initial
+    def resume(self, initial: Tensor | None, lengths: list[int] | None, preconditioner: str | None = None) -> None:
+        """Take over the warm start, the torus and what "auto" chose from another run on the same statistics."""
+        self.initial, self.preconditioner = initial, preconditioner
         self.torus = None if lengths is None else Torus(self.statistics.grid.shape, tuple(lengths))
 
     # Value and gradient -----------------------------------------------------------------------------------------------

@@ -152,6 +152,7 @@ class GridObjective(TableObjective):
             "grid": None if grid is None else grid.to_dict(),
             "noise_was_raised": self._choice.noise_was_raised,
             "torus": None if likelihood is None or likelihood.torus is None else list(likelihood.torus.lengths),
+            "preconditioner": None if likelihood is None else likelihood.preconditioner,
         }
         return tensors, header
 
@@ -163,7 +164,7 @@ class GridObjective(TableObjective):
         self._choice.grid = RegularGrid.from_dict(header["grid"])
         likelihood = self.likelihood(model)
         self._generator.set_state(tensors["grid.generator"])
-        likelihood.resume(tensors.get("grid.initial"), header["torus"])
+        likelihood.resume(tensors.get("grid.initial"), header["torus"], header.get("preconditioner"))
 
 
 def choose_grid(

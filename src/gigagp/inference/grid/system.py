@@ -18,12 +18,18 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
+from gigagp.inference.grid.holes import choose_preconditioner
 from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, Starts, WhitenedOperator
 from gigagp.preconditioners.holes import HolesPreconditioner
 from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
-from gigagp.solvers import ConjugateGradients, Solution
+from gigagp.solvers import ConjugateGradients, Solution, Start
+
+#: Errors in nats, of a target and of a probe, that end a factorised solve ...
+_NATS = (1.0, 10.0)
+#: ... to this tolerance; to others in proportion to their squares.
+_TOLERANCE_OF_NATS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,8 @@ class IterativeGridSystem(GridSystem):
     whitened : WhitenedOperator or None
         None where the clipped part of the spectrum is no longer small beside the noise: then K_G itself is used, by
         factorised conjugate gradients.
+    preconditioner : str or None
+        What "auto" has chosen, or what was asked for; None where there is no ``whitened``.
     """
 
     #: most of the noise variance that the root of the kernel may be wrong by
@@ -219,11 +227,15 @@ class IterativeGridSystem(GridSystem):
         super().__init__(kernel, statistics, noise)
         self.settings = settings or SolveSettings()
         self.whitened: WhitenedOperator | None = None
+        self.preconditioner: str | None = None
         self._holes: HolesPreconditioner | None = None
         if kernel.root_error <= self.ROOT_ERROR * noise:
             choice = self.settings.preconditioner
             self.whitened = WhitenedOperator(kernel, self.gram, noise, 0.0 if choice == "none" else None)
-            if choice == "holes" or (choice == "auto" and has_holes(self.whitened)):
+            if choice == "auto":
+                choice = choose_preconditioner(self.whitened, statistics.cross)
+            self.preconditioner = choice
+            if choice == "holes":
                 self._holes = HolesPreconditioner(self.whitened)
 
     def describe(self) -> str:
@@ -231,8 +243,7 @@ class IterativeGridSystem(GridSystem):
         if self.whitened is None:
             kind = "none" if self._long_waves is None else "long waves"
             return f"factorised conjugate gradients (preconditioner: {kind})"
-        kind = "holes" if self._holes else ("circulant" if self.whitened.density else "none")
-        return f"conjugate gradients (preconditioner: {kind})"
+        return f"conjugate gradients (preconditioner: {self.preconditioner})"
 
     @cached_property
     def _long_waves(self) -> LongWavesPreconditioner | None:
@@ -276,9 +287,7 @@ class IterativeGridSystem(GridSystem):
         """
         operator = GridOperator(self.kernel, self.gram, self.noise)
         right = operator.lift(self.kernel @ cross)
-        start = None
-        if initial is not None and len(initial) == self.kernel.n:
-            start = operator.lift(initial)
+        start = self._nearest_start(operator, right, cross, initial)
         norms = operator.inner(right, right).clamp_min(0).sqrt()
         density = max(float(self.gram.row_sums().amax()), 1e-300)
         seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, about the length of its part in the span of W
@@ -286,12 +295,36 @@ class IterativeGridSystem(GridSystem):
         share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
         settings = self.settings
         solver = self._solver(*(min(share * one, 0.1) for one in (settings.tolerance, settings.probe_tolerance)))
+        # errors e of theta are errors W e / noise of K~^-1 z
+        in_nats = (self.noise * settings.tolerance / _TOLERANCE_OF_NATS) ** 2
+        solver = replace(solver, nats=tuple(in_nats * one for one in _NATS))
         solution = solver.solve(operator, right, start, n_targets=n_targets)
         values, gram_values = operator.coefficients(solution.value), operator.adjoint(solution.value)
         adjoint = (cross - gram_values) / self.noise
         # These maximise 2 x'z - x'K~x, x = (z - W theta) / noise, whose largest value is z' K~^-1 z.
         correction = adjoint.T @ (self.kernel @ adjoint - values)
         return GridSolution(values, gram_values, adjoint, correction, values, solution)
+
+    def _nearest_start(self, operator: GridOperator, right: Tensor, cross: Tensor, initial: Tensor | None) -> Start:
+        """Return, for each column, whichever has the smaller error in nats: the posterior of long waves, or ``initial``.
+
+        From zero much data and little noise leave an error of 1e14 nats to remove, and 1e10 from these.
+        """
+        preconditioner = self._long_waves
+        known = initial if initial is not None and len(initial) == self.kernel.n else None
+        candidates = [torch.zeros_like(cross) if preconditioner is None else preconditioner.posterior_mean(cross)]
+        candidates += [] if known is None else [known]
+        best: tuple[Tensor, Tensor, Tensor] | None = None
+        for candidate in candidates:
+            value = operator.lift(candidate)
+            residual = right - operator @ value
+            error = operator.inner(residual, residual if preconditioner is None else preconditioner.apply(residual))
+            if best is None:
+                best = value, residual, error
+                continue
+            better = error < best[2]
+            best = tuple(torch.where(better, new, old) for new, old in zip((value, residual, error), best, strict=True))
+        return Start(best[0], best[1], epochs=float(len(candidates)))
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
         """Return the derivatives of the prior's quadratic form, from what the solve determines best."""
@@ -335,26 +368,6 @@ class IterativeGridSystem(GridSystem):
                 own.value + operator.log_determinant_of_scaling() + n * math.log(self.noise), own.standard_error
             )
         return factorised_log_determinant(self.kernel, self.statistics, self.noise, self._long_waves, generator)
-
-
-#: Share of the nodes inside of the margins that have rows within a cell, below which data count as having holes. The
-#: elevation of the United States has 0.94 (what is missing is around the country): at a relative residual of 1e-3 the
-#: circulant took 13 steps there; 60 with the preconditioner for holes were not enough ...
-LEAST_OCCUPANCY = 0.93
-#: ... and share of the torus: where a long lengthscale asks for a wide one, what lies around the grid is a hole too
-#: (24 x 24 nodes, Matern-5/2 of a third of the domain, a tolerance of 1e-5: over 1,000 steps with the circulant).
-LEAST_SHARE = 0.12
-
-
-def has_holes(operator: WhitenedOperator) -> bool:
-    """Whether so many nodes have no rows near that the circulant preconditioner alone is slow."""
-    grid = operator.kernel.grid
-    near = (operator.gram.row_sums() > 0.05 * operator.density).reshape(grid.shape)
-    covered = near
-    for axis, count in enumerate(grid.shape):  # single nodes without rows are no hole
-        covered = torch.stack([covered.roll(step, axis) for step in (range(-1, 2) if count > 5 else (0,))]).any(0)
-    inside = covered[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)].double()
-    return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * operator.torus.size
 
 
 def factorised_log_determinant(
