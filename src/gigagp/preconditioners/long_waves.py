@@ -47,7 +47,7 @@ class LongWavesPreconditioner(Preconditioner):
     def __init__(self, operator: GridOperator, generator: torch.Generator, rank: int = MOST_COLUMNS) -> None:
         self.n, self._m, self.noise = operator.n, operator.m, operator.noise
         self._dimension = operator.n_rows
-        self._starts = operator.starts
+        self._starts, self._has_sources = operator.starts, operator.has_sources
         rank = max(1, min(rank, self._m // _SHARE_OF_NODES, _MOST_BYTES // (16 * self._m)))
         weights = operator.gram.row_sums().clamp_min(0)
         # a node that only the tails of weights reach tells nothing of its own
@@ -55,7 +55,7 @@ class LongWavesPreconditioner(Preconditioner):
         factor = pivoting.random(
             _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
         )
-        self._columns = factor.columns
+        self._columns, self._pivots = factor.columns, factor.pivots
         self._gram_columns = operator.gram @ self._columns
         capacitance = self._columns.T @ self._gram_columns
         capacitance = 0.5 * (capacitance + capacitance.T)
@@ -66,6 +66,7 @@ class LongWavesPreconditioner(Preconditioner):
         """Return the same for an operator of the same kernel, rows and noise with other starts."""
         other = copy.copy(self)
         other.n, other._starts, other._dimension = operator.n, operator.starts, operator.n_rows
+        other._has_sources = operator.has_sources
         return other
 
     @property
@@ -80,11 +81,34 @@ class LongWavesPreconditioner(Preconditioner):
         result = vectors.clone()
         result[:m].addmm_(self._columns, weights, alpha=-1)
         result[m : 2 * m].addmm_(self._gram_columns, weights, alpha=-1)
+        if self._has_sources:
+            result[2 * m : 3 * m] -= self._sources(weights)
         return result.div_(self.noise)
 
-    def posterior_mean(self, cross: Tensor) -> Tensor:
-        """Return the posterior mean on the grid if ``L L'`` were the kernel, for ``W'z`` of shape (m, s)."""
-        return self._columns @ torch.cholesky_solve(self._columns.T @ cross, self._factor)
+    def posterior_sources(self, cross: Tensor) -> Tensor:
+        """Return q with ``K_G q`` the posterior mean on the grid if ``L L'`` were the kernel.
+
+        Parameters
+        ----------
+        cross : Tensor of shape (m, s)
+            ``W'z``.
+        """
+        return self._sources(torch.cholesky_solve(self._columns.T @ cross, self._factor))
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """How many numbers the data determine of the columns' weights; at most the rank."""
+        return self.rank - self.noise * float(torch.cholesky_inverse(self._factor).diagonal().sum())
+
+    def _sources(self, weights: Tensor) -> Tensor:
+        """Return q with ``K_G q = L weights``, shape (m, s), zero but at the pivots.
+
+        L is ``K_G[:, p] C^-T``, C the triangle of its rows at the pivots p.
+        """
+        triangle = self._columns[self._pivots]
+        result = weights.new_zeros(self._m, weights.shape[1])
+        result[self._pivots] = torch.linalg.solve_triangular(triangle.T, weights, upper=True)
+        return result
 
     def transform_normal(self, normal: Tensor) -> Tensor:
         """Return ``W L g + noise^1/2 z_0``, g the first numbers of each column: N(0, P) if the starts are N(0, I).

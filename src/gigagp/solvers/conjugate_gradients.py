@@ -64,6 +64,9 @@ class ConjugateGradients(Solver):
         Also stop when the bound of the error in nats is at most the first number for each target and at most the
         second in the mean over the probes. (1, 10) took 1.7 times fewer epochs than a residual of 0.01, at a drift of
         the hyperparameters five times below that of the choice of probes.
+    errors : (float, float), optional
+        Also stop when the norm of ``P^-1 r``, which estimates that of the solution's error, is at most the first number
+        for each target and at most the second in the mean over the probes. It must be None with a truncation.
     refresh_every : int or None, default 50
         Compare the residual of the recurrence with the true one this often, where rounding may have parted them, and
         start again from the true one where it has. None: only when convergence is claimed.
@@ -97,6 +100,7 @@ class ConjugateGradients(Solver):
     truncation: Distribution | TruncatedSeries | None = None
     probe_tolerance: float | None = None
     nats: tuple[float, float] | None = None
+    errors: tuple[float, float] | None = None
     refresh_every: int | None = 50
 
     def __post_init__(self) -> None:
@@ -107,12 +111,14 @@ class ConjugateGradients(Solver):
         check_choice(self.preconditioner, "ConjugateGradients")
         if self.truncation is not None:
             self._check_truncation()
-        if self.nats is not None:
-            if len(self.nats) != 2:
-                msg = f"nats of ConjugateGradients must be a pair (targets, probes); got {self.nats!r}."
+        for name, bounds in (("nats", self.nats), ("errors", self.errors)):
+            if bounds is None:
+                continue
+            if len(bounds) != 2:
+                msg = f"{name} of ConjugateGradients must be a pair (targets, probes); got {bounds!r}."
                 raise InvalidInputError(msg)
-            for bound in self.nats:
-                require_positive(bound, "nats", "ConjugateGradients")
+            for bound in bounds:
+                require_positive(bound, name, "ConjugateGradients")
         if self.refresh_every is not None:
             require_positive(self.refresh_every, "refresh_every", "ConjugateGradients")
 
@@ -123,12 +129,13 @@ class ConjugateGradients(Solver):
                 f"ExponentialDecay(rate=0.05, minimum=80); got {self.truncation!r}."
             )
             raise InvalidInputError(msg)
-        if self.nats is not None:
-            msg = (
-                f"nats of ConjugateGradients must be None with a truncation; got {self.nats!r}. A bound that ends a "
-                "solve early brings the bias back."
-            )
-            raise InvalidInputError(msg)
+        for name, bounds in (("nats", self.nats), ("errors", self.errors)):
+            if bounds is not None:
+                msg = (
+                    f"{name} of ConjugateGradients must be None with a truncation; got {bounds!r}. A bound that ends a "
+                    "solve early brings the bias back."
+                )
+                raise InvalidInputError(msg)
         law = self._series.distribution
         least = law.minimum if law.last is None else law.last
         if least > self.max_epochs:
@@ -201,6 +208,7 @@ class _Run:
     _best_true: float = float("inf")
     _idle: int = 0
     _nats_rule: StoppingRule | None = field(default=None, init=False)
+    _error_rule: StoppingRule | None = field(default=None, init=False)
     _corrected_at: torch.Tensor | None = None
 
     def loop(self, preconditioner: Preconditioner | None) -> Status:
@@ -210,6 +218,8 @@ class _Run:
         self.recurrence = recurrence = Recurrence(problem.operator.fast, problem.value, problem.residual, precondition)
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
+        if self.solver.errors is not None:
+            self._error_rule = StoppingRule(*self.solver.errors, self.rule.n_targets)
         margin = 1 + slack(problem.value.dtype)
         budget = int(self.solver.max_epochs)
         while True:
@@ -272,6 +282,8 @@ class _Run:
 
     def _met(self, norms: torch.Tensor) -> bool:
         if self.rule.met(norms):
+            return True
+        if self._error_rule is not None and self._error_rule.met(self.problem.scale * self.recurrence.errors):
             return True
         if self._nats_rule is None:
             return False

@@ -66,6 +66,8 @@ class Recurrence:
         False once a product was NaN or infinite; the value is then still that of the step before.
     operator_size : float
         Largest ``||H d|| / ||d||`` seen.
+    errors : Tensor of shape (s,)
+        Norms of ``P^-1 r``, which estimate those of the errors.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Recurrence:
         """Forget the directions and go on from the present residual by steepest descent."""
         preconditioned = self._preconditioned()
         self.direction = preconditioned.clone() if preconditioned is self.residual else preconditioned
-        self.gamma = self.operator.inner(self.residual, preconditioned)
+        self._measure(preconditioned)
         self.failed = torch.zeros_like(self.gamma, dtype=torch.bool)
         self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
 
@@ -103,7 +105,7 @@ class Recurrence:
         self.residual.copy_(residual)
         preconditioned = self._preconditioned()
         self.direction.add_(preconditioned)
-        self.gamma = self.operator.inner(self.residual, preconditioned)
+        self._measure(preconditioned)
 
     def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
         """Take one step of every column; one product with the operator.
@@ -142,11 +144,14 @@ class Recurrence:
     def _preconditioned(self) -> torch.Tensor:
         return self.residual if self._precondition is None else self._precondition(self.residual)
 
+    def _measure(self, preconditioned: torch.Tensor) -> None:
+        self.gamma = self.operator.inner(self.residual, preconditioned)
+        self.errors = self.operator.inner(preconditioned, preconditioned).clamp_min(0).sqrt()
+
     def _turn(self, moving: torch.Tensor) -> torch.Tensor:
-        preconditioned = self._preconditioned()
-        gamma = self.operator.inner(self.residual, preconditioned)
-        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
-        self.gamma = gamma
+        preconditioned, before = self._preconditioned(), self.gamma
+        self._measure(preconditioned)
+        beta = torch.where(moving, self.gamma / torch.where(moving, before, 1.0), 0.0)
         self.direction.mul_(beta).add_(preconditioned)
-        self.finite = bool(torch.isfinite(gamma).all())
+        self.finite = bool(torch.isfinite(self.gamma).all())
         return beta

@@ -25,7 +25,7 @@ from gigagp.inference.grid.system import (
 from gigagp.kernels import Kernel
 from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model import Model
-from gigagp.operators.grid import GridKernel, Torus
+from gigagp.operators.grid import GridKernel, Torus, WhitenedOperator
 from gigagp.preconditioners.holes import HolesPreconditioner
 from grid_golden import NOISE, GoldenGrid
 
@@ -162,7 +162,7 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
 
 @pytest.mark.parametrize("factorised", [False, True])
 def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bool) -> None:
-    """From above in white coordinates, from below with factorised conjugate gradients: each on its own side."""
+    """From above: both ways minimise what the data fit is the least value of."""
     plane = Plane(ZeroMean())
     model = plane.model()
     kernel = GridKernel(model.kernel, plane.grid)
@@ -175,7 +175,7 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bo
             system.whitened = None
         solved = system.solve(plane.statistics.cross)
         error = (system.quadratic(plane.statistics.cross, products, solved).diagonal() - exact) / exact
-        assert bool((error <= 1e-9).all() if factorised else (error >= -1e-9).all())
+        assert bool((error >= -1e-9).all())
         errors.append(float(error.abs().max()))
     assert errors[2] < 0.02 * errors[0]
 
@@ -210,30 +210,35 @@ def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
     assert steps["holes", "holes"][1] < 0.1 * steps["holes", "circulant"][1]
 
 
-def test_dense_and_uneven_rows_do_not_take_the_correction_for_holes() -> None:
-    """60,000 rows that thin out towards the edge of a disc, 40 rows a node: the circulant is nearer after 60 steps."""
+def test_dense_and_uneven_rows_take_long_waves() -> None:
+    """60,000 rows that thin out towards the edge of a disc, 40 a node, little noise.
+
+    After 60 steps the mean is a hundred times nearer than with either of the others, and so is the gradient.
+    """
     g = generator(4)
     angle, reach = (torch.rand(60_000, generator=g, dtype=torch.float64) for _ in range(2))
     X = 0.5 + 0.45 * (reach.square() * torch.stack([(6.3 * angle).cos(), (6.3 * angle).sin()])).T
     grid = RegularGrid.around((0.0, 0.0), (1.0, 1.0), (36, 36))
     y = torch.sin(9 * X[:, :1]) + 0.1 * torch.randn(len(X), 1, generator=g, dtype=torch.float64)
-    statistics = GridStatistics.from_rows(grid, X, y)
+    statistics, noise = GridStatistics.from_rows(grid, X, y), 0.001
     fitting = GridKernel(kernels.Matern(2.5, 0.2).bind(2), grid)
-    fitting = GridKernel(fitting.kernel, grid, fitting.fitting_torus(1e-5))
-    exact = DenseGridSystem(fitting, statistics, 0.01).solve(statistics.cross).values
-    systems = {
-        choice: IterativeGridSystem(fitting, statistics, 0.01, SolveSettings(1e-12, 1e-12, 60, choice))
-        for choice in ("auto", "circulant", "holes")
-    }
-    assert systems["auto"].whitened is not None
-    assert has_holes(systems["auto"].whitened)
-    assert systems["auto"].preconditioner == "circulant"
-    errors = {}
-    for choice, system in systems.items():
-        difference = system.solve(statistics.cross).values - exact
+    fitting = GridKernel(fitting.kernel, grid, fitting.fitting_torus(1e-3 * noise))
+    dense, one = DenseGridSystem(fitting, statistics, noise), torch.ones(1, dtype=torch.float64)
+    truth = dense.solve(statistics.cross)
+    slope = dense.gradient(truth, one)["lengthscale"]
+    errors, slopes, systems = {}, {}, {}
+    for choice in ("auto", "circulant", "holes", "long_waves"):
+        system = IterativeGridSystem(fitting, statistics, noise, SolveSettings(1e-12, 1e-12, 60, choice))
+        found = system.solve(statistics.cross)
+        difference = found.values - truth.values
         errors[choice] = float((difference * (statistics.gram @ difference)).sum())
-    assert errors["auto"] == errors["circulant"]
-    assert errors["circulant"] < 0.1 * errors["holes"]
+        slopes[choice] = float((system.gradient(found, one)["lengthscale"] / slope - 1).abs().max())
+        systems[choice] = system
+    assert has_holes(WhitenedOperator(fitting, statistics.gram, noise))
+    assert systems["auto"].preconditioner == "long_waves"
+    assert errors["auto"] == errors["long_waves"]
+    assert errors["long_waves"] < 1e-4 * min(errors["circulant"], errors["holes"])
+    assert slopes["long_waves"] < 1e-2 * min(slopes["circulant"], slopes["holes"])
 
 
 class Long:
@@ -276,7 +281,7 @@ def test_a_lengthscale_far_beyond_the_grid_gives_what_dense_algebra_does() -> No
     """Solves, data fits, explained variances and determinant, on 9 x 9 x 9 nodes."""
     long = Long(9)
     exact = DenseGridSystem(long.kernel, long.statistics, long.noise)
-    system = long.system("auto", 1e-8)
+    system = long.system("auto", 1e-10)
     assert system.whitened is None
     cross = long.statistics.cross
     found, truth = system.solve(cross), exact.solve(cross)

@@ -45,10 +45,11 @@ class Grid:
     final_tolerance : float, default 1e-4
         Of the last solve, which predictions are made of.
     max_iterations : int, default 1000
-    preconditioner : {"auto", "circulant", "holes", "none"}, default "auto"
-        ``"auto"``: ``"holes"`` (`gigagp.preconditioners.holes`) where 7 % of the nodes or more have no rows within a
-        cell. Where a lengthscale exceeds the grid by far, all but ``"none"`` stand for
-        `gigagp.preconditioners.long_waves`.
+    preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}, default "auto"
+        ``"auto"``: ``"circulant"``; where 7 % of the nodes or more have no rows within a cell, whichever gets furthest
+        in a short trial of it, ``"holes"`` (`gigagp.preconditioners.holes`) and ``"long_waves"``
+        (`gigagp.preconditioners.long_waves`). Where a lengthscale exceeds the grid by far, all but ``"none"`` stand for
+        the last.
     n_probes : int, default 16
         Probes of the gradient's trace.
     n_samples : int, default 32
@@ -79,7 +80,7 @@ class Grid:
     tolerance: float = 1e-3
     final_tolerance: float = 1e-4
     max_iterations: int = 1000
-    preconditioner: Literal["auto", "circulant", "holes", "none"] = "auto"
+    preconditioner: Literal["auto", "circulant", "holes", "long_waves", "none"] = "auto"
     n_probes: int = 16
     n_samples: int = 32
     variance: Literal["samples", "low_rank", "solve"] = "samples"
@@ -95,7 +96,7 @@ class Grid:
         self._check_size()
         for name, allowed in (
             ("outside", ("refuse", "clamp", "prior")),
-            ("preconditioner", ("auto", "circulant", "holes", "none")),
+            ("preconditioner", ("auto", "circulant", "holes", "long_waves", "none")),
             ("variance", ("samples", "low_rank", "solve")),
         ):
             if getattr(self, name) not in allowed:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
-from gigagp.inference.grid.holes import choose_preconditioner
+from gigagp.inference.grid.holes import choose_preconditioner, has_holes
 from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, Starts, WhitenedOperator
 from gigagp.preconditioners.holes import HolesPreconditioner
@@ -26,10 +26,8 @@ from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
 from gigagp.solvers import ConjugateGradients, Solution, Start
 
-#: Errors in nats, of a target and of a probe, that end a factorised solve ...
-_NATS = (1.0, 10.0)
-#: ... to this tolerance; to others in proportion to their squares.
-_TOLERANCE_OF_NATS = 1e-3
+#: Error of the mean at the rows that ends a factorised solve, in posterior standard deviations a unit of tolerance.
+_ERROR_AT_ROWS = 200.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class GridSolution:
     gram_values : Tensor of shape (m, s)
         ``W'W theta``.
     adjoint : Tensor of shape (m, s)
-        ``q = W' K~^-1 z``, from ``theta``: errors of theta count 1 / noise times in it.
+        ``q = W' K~^-1 z``.
     correction : Tensor of shape (s, s)
         What makes quadratic forms second order in the errors of the solve; zero for an exact one.
     dual : Tensor of shape (k, s)
@@ -190,7 +188,7 @@ class SolveSettings:
     tolerance, probe_tolerance : float
         Relative preconditioned residuals.
     max_iterations : int
-    preconditioner : {"auto", "circulant", "holes", "none"}
+    preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}
     """
 
     tolerance: float = 1e-3
@@ -212,10 +210,10 @@ class IterativeGridSystem(GridSystem):
     Attributes
     ----------
     whitened : WhitenedOperator or None
-        None where the clipped part of the spectrum is no longer small beside the noise: then K_G itself is used, by
-        factorised conjugate gradients.
+        None where the clipped part of the spectrum is no longer small beside the noise, and with the preconditioner
+        "long_waves": then K_G itself is used, by factorised conjugate gradients.
     preconditioner : str or None
-        What "auto" has chosen, or what was asked for; None where there is no ``whitened``.
+        What "auto" has chosen, or what was asked for; None where the kernel has no root.
     """
 
     #: most of the noise variance that the root of the kernel may be wrong by
@@ -231,12 +229,27 @@ class IterativeGridSystem(GridSystem):
         self._holes: HolesPreconditioner | None = None
         if kernel.root_error <= self.ROOT_ERROR * noise:
             choice = self.settings.preconditioner
-            self.whitened = WhitenedOperator(kernel, self.gram, noise, 0.0 if choice == "none" else None)
+            whitened = WhitenedOperator(kernel, self.gram, noise, 0.0 if choice == "none" else None)
             if choice == "auto":
-                choice = choose_preconditioner(self.whitened, statistics.cross)
+                choice = choose_preconditioner(self._attempt) if has_holes(whitened) else "circulant"
             self.preconditioner = choice
             if choice == "holes":
-                self._holes = HolesPreconditioner(self.whitened)
+                self._holes = HolesPreconditioner(whitened)
+            if choice != "long_waves":
+                self.whitened = whitened
+
+    def _attempt(self, choice: str, steps: int) -> tuple[float, bool]:
+        """Solve for the first target with a preconditioner; return what the solution minimises, and whether it is one.
+
+        That is ``(theta'W'W theta - 2 h'theta) / noise + theta'K_G^-1 theta``.
+        """
+        settings = replace(self.settings, preconditioner=choice, max_iterations=steps)
+        system = IterativeGridSystem(self.kernel, self.statistics, self.noise, settings)
+        cross = self.statistics.cross[:, :1]
+        solved = system.solve(cross)
+        assert solved.solution is not None
+        misfit = ((solved.gram_values - 2 * cross) * solved.values).sum() / self.noise
+        return float(misfit + system.prior_squares(solved).sum()), solved.solution.converged
 
     def describe(self) -> str:
         """Return the method in words."""
@@ -283,11 +296,13 @@ class IterativeGridSystem(GridSystem):
         """Solve with ``K_G`` itself: ``(K_G W'W + noise) theta = K_G h`` in the inner product of ``W'W`` (Algorithm 4).
 
         Residuals are relative to what of z the grid sees, not to the right-hand side, which is far larger (section 3.8
-        of the notes).
+        of the notes). With a preconditioner a solve is done as well when the error of the mean at the rows is small
+        beside the posterior standard deviation there, whose mean square is noise times the degrees of freedom over n.
         """
-        operator = GridOperator(self.kernel, self.gram, self.noise)
-        right = operator.lift(self.kernel @ cross)
-        start = self._nearest_start(operator, right, cross, initial)
+        operator = GridOperator(self.kernel, self.gram, self.noise, sources=True)
+        preconditioner = None if self._long_waves is None else self._long_waves.on(operator)
+        right = torch.cat([operator.lift(self.kernel @ cross), cross])
+        start = self._nearest_start(operator, preconditioner, right, cross, initial)
         norms = operator.inner(right, right).clamp_min(0).sqrt()
         density = max(float(self.gram.row_sums().amax()), 1e-300)
         seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, about the length of its part in the span of W
@@ -295,36 +310,45 @@ class IterativeGridSystem(GridSystem):
         share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
         settings = self.settings
         solver = self._solver(*(min(share * one, 0.1) for one in (settings.tolerance, settings.probe_tolerance)))
-        # errors e of theta are errors W e / noise of K~^-1 z
-        in_nats = (self.noise * settings.tolerance / _TOLERANCE_OF_NATS) ** 2
-        solver = replace(solver, nats=tuple(in_nats * one for one in _NATS))
+        if preconditioner is not None:
+            spread = (self.noise * max(preconditioner.degrees_of_freedom, 1.0)) ** 0.5
+            bounds = tuple(one * _ERROR_AT_ROWS * spread for one in (settings.tolerance, settings.probe_tolerance))
+            solver = replace(solver, preconditioner=preconditioner, errors=bounds)
         solution = solver.solve(operator, right, start, n_targets=n_targets)
         values, gram_values = operator.coefficients(solution.value), operator.adjoint(solution.value)
-        adjoint = (cross - gram_values) / self.noise
-        # These maximise 2 x'z - x'K~x, x = (z - W theta) / noise, whose largest value is z' K~^-1 z.
-        correction = adjoint.T @ (self.kernel @ adjoint - values)
-        return GridSolution(values, gram_values, adjoint, correction, values, solution)
+        sources = operator.sources(solution.value)
+        # theta = K_G q maximises 2 h'theta - theta'W'W theta - noise q'theta, whose largest value is h'theta: with the
+        # remainder e of q's equation it is h'theta - theta'e less.
+        correction = values.T @ (cross - gram_values - self.noise * sources) / self.noise
+        return GridSolution(values, gram_values, sources, correction, sources, solution)
 
-    def _nearest_start(self, operator: GridOperator, right: Tensor, cross: Tensor, initial: Tensor | None) -> Start:
-        """Return, for each column, whichever has the smaller error in nats: the posterior of long waves, or ``initial``.
+    def _nearest_start(
+        self,
+        operator: GridOperator,
+        preconditioner: LongWavesPreconditioner | None,
+        right: Tensor,
+        cross: Tensor,
+        initial: Tensor | None,
+    ) -> Start:
+        """Return, for each column, whichever is nearer: the posterior if long waves were all, or ``initial``.
 
-        From zero much data and little noise leave an error of 1e14 nats to remove, and 1e10 from these.
+        From zero much data and little noise leave an error of 1e14 nats to remove, from the long waves 1e8.
         """
-        preconditioner = self._long_waves
-        known = initial if initial is not None and len(initial) == self.kernel.n else None
-        candidates = [torch.zeros_like(cross) if preconditioner is None else preconditioner.posterior_mean(cross)]
-        candidates += [] if known is None else [known]
-        best: tuple[Tensor, Tensor, Tensor] | None = None
+        candidates = [torch.zeros_like(cross) if preconditioner is None else preconditioner.posterior_sources(cross)]
+        if initial is not None and len(initial) == self.kernel.n:
+            candidates.append(initial)
+        value = residual = error = None
         for candidate in candidates:
-            value = operator.lift(candidate)
-            residual = right - operator @ value
-            error = operator.inner(residual, residual if preconditioner is None else preconditioner.apply(residual))
-            if best is None:
-                best = value, residual, error
+            lifted = operator.lift_sources(candidate)
+            rest = right - operator @ lifted
+            size = operator.inner(rest, rest if preconditioner is None else preconditioner.apply(rest))
+            if value is None or residual is None or error is None:
+                value, residual, error = lifted, rest, size
                 continue
-            better = error < best[2]
-            best = tuple(torch.where(better, new, old) for new, old in zip((value, residual, error), best, strict=True))
-        return Start(best[0], best[1], epochs=float(len(candidates)))
+            nearer = size < error
+            value, residual = torch.where(nearer, lifted, value), torch.where(nearer, rest, residual)
+        assert value is not None
+        return Start(value, residual, epochs=float(len(candidates)))
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
         """Return the derivatives of the prior's quadratic form, from what the solve determines best."""

@@ -39,6 +39,9 @@ class GridOperator(LinearOperator):
 
     Without ``starts`` every vector lies in the span of W and is ``[a; W'W a]`` (the simplified form, Algorithm 4).
 
+    With ``sources`` they are ``[a; W'W a; q]`` with ``a = K_G q``, which costs nothing either: ``K~ W K_G q`` has the
+    source ``W'W a + noise q``. At a solution that is not exact q is far better known than ``W'(z - W a) / noise``.
+
     Parameters
     ----------
     kernel : GridKernel
@@ -50,6 +53,8 @@ class GridOperator(LinearOperator):
         The vectors ``z_0``, one for each column of what is multiplied.
     n_rows : int, optional
         Rows n, for log-determinants.
+    sources : bool, default False
+        Not together with ``starts``.
 
     Attributes
     ----------
@@ -58,7 +63,14 @@ class GridOperator(LinearOperator):
     """
 
     def __init__(
-        self, kernel: GridKernel, gram: Gram, noise: float, starts: Starts | None = None, n_rows: int | None = None
+        self,
+        kernel: GridKernel,
+        gram: Gram,
+        noise: float,
+        starts: Starts | None = None,
+        n_rows: int | None = None,
+        *,
+        sources: bool = False,
     ) -> None:
         if kernel.grid != gram.grid:
             msg = f"kernel and gram of GridOperator must be on the same grid; got {kernel.grid} and {gram.grid}."
@@ -66,10 +78,12 @@ class GridOperator(LinearOperator):
         if not noise > 0:
             msg = f"noise of GridOperator must be positive; got {noise!r}."
             raise InvalidInputError(msg)
+        if sources and starts is not None:
+            raise InvalidInputError("GridOperator has either sources or starts.")
         self.kernel, self.gram, self.noise, self.starts = kernel, gram, float(noise), starts
-        self.n_rows = n_rows
+        self.n_rows, self.has_sources = n_rows, sources
         self.m = kernel.n
-        self.n = 2 * self.m + (starts is not None)
+        self.n = (3 if sources else 2) * self.m + (starts is not None)
         self.dtype, self.device = torch.float64, torch.device("cpu")
         self.floor = self.noise
         self.grid_products = self.gram_products = 0
@@ -82,7 +96,7 @@ class GridOperator(LinearOperator):
             raise InvalidInputError(msg)
         return self.n_rows
 
-    # The three parts of a vector --------------------------------------------------------------------------------------
+    # The parts of a vector --------------------------------------------------------------------------------------
 
     def coefficients(self, vectors: Tensor) -> Tensor:
         """Return ``a``, shape (m, s)."""
@@ -91,6 +105,17 @@ class GridOperator(LinearOperator):
     def adjoint(self, vectors: Tensor) -> Tensor:
         """Return ``W'z``, shape (m, s)."""
         return vectors[self.m : 2 * self.m]
+
+    def sources(self, vectors: Tensor) -> Tensor:
+        """Return ``q``, shape (m, s), of an operator with sources."""
+        return vectors[2 * self.m : 3 * self.m]
+
+    def lift_sources(self, sources: Tensor) -> Tensor:
+        """Return the vectors ``W K_G q`` of sources (m, s); one product with ``K_G`` and one with ``W'W``."""
+        self.grid_products += 1
+        self.gram_products += 1
+        coefficients = self.kernel @ sources
+        return torch.cat([coefficients, self.gram @ coefficients, sources])
 
     def lift(self, coefficients: Tensor) -> Tensor:
         """Return the vectors ``W a`` of coefficients (m, s); one product with ``W'W``."""
@@ -117,6 +142,8 @@ class GridOperator(LinearOperator):
         product[: self.m] += smooth
         self.gram_products += 1
         product[self.m : 2 * self.m] += self.gram @ smooth
+        if self.has_sources:
+            product[2 * self.m :] += adjoint
         return product
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
