@@ -160,7 +160,9 @@ def main() -> None:
                 )
         results.append(result)
         if arguments.json is not None:
-            payload = {"settings": described, "rows": results}
+            own = {(row["solver"], row["estimator"], row["start"]) for row in results}
+            earlier = [row for key, row in known.items() if key not in own]
+            payload = {"settings": described, "rows": earlier + results}
             arguments.json.write_text(json.dumps(payload, indent=1))
 
 
