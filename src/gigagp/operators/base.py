@@ -48,6 +48,10 @@ class LinearOperator(ABC):
     def __matmul__(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the product with ``vectors`` of shape (n, s)."""
 
+    def residual(self, right_hand_sides: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Return right-hand sides less products, both (n, s); an operator may know a way with less cancellation."""
+        return right_hand_sides - self @ vectors
+
     def inner(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Return the inner products of the columns, shape (s,)."""
         return (left * right).sum(0)

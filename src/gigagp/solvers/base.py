@@ -188,7 +188,8 @@ class Problem:
 
     def true_residual(self) -> torch.Tensor:
         """Return ``b - H v`` (scaled) by a product; one epoch."""
-        return self.right_hand_sides - self.multiply(self.value)
+        self.setup_epochs += 1.0
+        return self.operator.residual(self.right_hand_sides, self.value)
 
     def refresh(self, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Replace the running residual by the true one (None: computed, one epoch) and return its norms."""

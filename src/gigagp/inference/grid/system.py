@@ -289,7 +289,7 @@ class IterativeGridSystem(GridSystem):
         adjoint = (cross - gram_values) / self.noise
         # These solves minimise |z - W R c|^2 / noise + |c|^2, whose least value is z' K~^-1 z: with the residual r of c
         # it is (z'z - z'W R c) / noise - c'r.
-        correction = solution.value.T @ operator.residual(solution.value, adjoint)
+        correction = solution.value.T @ operator.residual_from_adjoint(solution.value, adjoint)
         return GridSolution(values, gram_values, adjoint, correction, operator.to_dual(solution.value), solution)
 
     def _factorised(self, cross: Tensor, n_targets: int | None, initial: Tensor | None) -> GridSolution:
@@ -315,8 +315,9 @@ class IterativeGridSystem(GridSystem):
             bounds = tuple(one * _ERROR_AT_ROWS * spread for one in (settings.tolerance, settings.probe_tolerance))
             solver = replace(solver, preconditioner=preconditioner, errors=bounds)
         solution = solver.solve(operator, right, start, n_targets=n_targets)
-        values, gram_values = operator.coefficients(solution.value), operator.adjoint(solution.value)
         sources = operator.sources(solution.value)
+        final = operator.lift_sources(sources)  # the loop's own has its rounding errors
+        values, gram_values = operator.coefficients(final), operator.adjoint(final)
         # theta = K_G q maximises 2 h'theta - theta'W'W theta - noise q'theta, whose largest value is h'theta: with the
         # remainder e of q's equation it is h'theta - theta'e less.
         correction = values.T @ (cross - gram_values - self.noise * sources) / self.noise
@@ -340,7 +341,7 @@ class IterativeGridSystem(GridSystem):
         value = residual = error = None
         for candidate in candidates:
             lifted = operator.lift_sources(candidate)
-            rest = right - operator @ lifted
+            rest = operator.residual(right, lifted)
             size = operator.inner(rest, rest if preconditioner is None else preconditioner.apply(rest))
             if value is None or residual is None or error is None:
                 value, residual, error = lifted, rest, size

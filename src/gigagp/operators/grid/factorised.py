@@ -146,6 +146,18 @@ class GridOperator(LinearOperator):
             product[2 * self.m :] += adjoint
         return product
 
+    def residual(self, right_hand_sides: Tensor, vectors: Tensor) -> Tensor:
+        """Return ``b - K~ v``; with sources from those alone.
+
+        ``K_G h`` and its product are sums over all rows that differ by next to nothing where rows are many; of
+        sources, only sums over the rows of a node are subtracted.
+        """
+        if not self.has_sources:
+            return super().residual(right_hand_sides, vectors)
+        value = self.lift_sources(self.sources(vectors))
+        product = self.adjoint(value) + self.noise * self.sources(value)
+        return self.lift_sources(self.sources(right_hand_sides) - product)
+
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the inner products in n dimensions (Claim 4), shape (s,)."""
         found = (self.coefficients(left) * self.adjoint(right)).sum(0)

@@ -99,7 +99,7 @@ class WhitenedOperator(LinearOperator):
         """Return ``|c|^2`` of each column, shape (s,)."""
         return (dual.square() * self.torus.spread(self.kernel.root_spectrum)).sum(0)
 
-    def residual(self, vectors: Tensor, adjoint: Tensor) -> Tensor:
+    def residual_from_adjoint(self, vectors: Tensor, adjoint: Tensor) -> Tensor:
         """Return the residuals of vectors e whose ``W'(z - W R c) / noise`` is known already; no product with W'W."""
         return self.from_grid(adjoint).addcmul_(vectors, self._rest, value=-1)
 
