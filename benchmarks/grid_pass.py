@@ -30,15 +30,8 @@ from gigagp.operators.grid import GridKernel
 
 #: Variance of the noise of the rows that are made up.
 NOISE = 0.01
-#: Preconditioners and tolerances that the mean is solved for with.
-WAYS = (
-    ("none", 1e-2),
-    ("none", 1e-3),
-    ("circulant", 1e-3),
-    ("circulant", 1e-4),
-    ("long_waves", 1e-1),
-    ("long_waves", 1e-3),
-)
+#: Preconditioners and tolerances that the mean is solved for with; errors are those against the first.
+WAYS = (("long_waves", 1e-3), ("long_waves", 1e-1), ("none", 1e-2), ("none", 1e-3), ("circulant", 1e-3))
 
 
 def radar(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -179,21 +172,18 @@ def means(statistics: GridStatistics) -> list[dict[str, object]]:
     grid_product, _ = seconds(lambda: kernel @ statistics.cross, 5, time.process_time)
     print(
         f"Matern-5/2 of lengthscale 0.2, noise {NOISE}; a product with K_G takes {1e3 * grid_product:.0f} ms of CPU, "
-        f"one with W'W {1e3 * gram_product:.0f} ms; errors against long waves at 1e-6",
+        f"one with W'W {1e3 * gram_product:.0f} ms; errors against the first",
         flush=True,
     )
-    solved = {}
-    for choice, tolerance in (*WAYS, ("long_waves", 1e-6)):
+    exact, found = None, []
+    for choice, tolerance in WAYS:
         settings = SolveSettings(tolerance, tolerance, 1000, choice)
         system = IterativeGridSystem(kernel, statistics, NOISE, settings)
-        taken, one = seconds(lambda system=system: system.solve(statistics.cross), clock=time.process_time)
-        solved[choice, tolerance] = taken, one
-    exact, found = solved["long_waves", 1e-6][1].values, []
-    for choice, tolerance in WAYS:
-        taken, one = solved[choice, tolerance]
-        difference = one.values - exact
+        taken, solved = seconds(lambda system=system: system.solve(statistics.cross), clock=time.process_time)
+        exact = solved.values if exact is None else exact
+        difference = solved.values - exact
         error = float((difference * (statistics.gram @ difference)).sum() / statistics.n_rows) ** 0.5
-        steps = one.solution.iterations
+        steps = solved.solution.iterations
         products = taken / (gram_product + grid_product)
         print(
             f"  mean by {choice:10s} to {tolerance:7.0e}: {steps:4d} steps, {taken:7.2f} CPU s, the time of "
