@@ -132,3 +132,30 @@ def test_epochs_count_the_entries_read():
     matrix = kernel_matrix(100)
     assert pivoting.greedy(matrix, 10).epochs == pytest.approx(10 / 100 + 10 / 100**2)
     assert 0.1 <= pivoting.random(spectral(100), 10, generator()).epochs < 0.12
+
+
+def test_weights_give_the_pivots_of_the_scaled_matrix_and_the_factor_of_the_plain_one():
+    matrix, weights = kernel_matrix(30), torch.linspace(0, 2, 30).double()
+    K = smooth_part(matrix)
+    roots = weights.sqrt()
+    scaled = DenseMatrix(roots.outer(roots) * K + 0.0, 0.0)
+    for seed in range(5):
+        factor = pivoting.random(matrix, 8, generator(seed), weights=weights)
+        assert factor.pivots.tolist() == pivoting.random(scaled, 8, generator(seed)).pivots.tolist()
+        chosen = factor.pivots
+        expected = K[:, chosen] @ torch.linalg.solve(K[chosen][:, chosen], K[chosen])
+        torch.testing.assert_close(factor.columns @ factor.columns.T, expected)
+        assert 0 not in chosen.tolist()  # it has no weight
+    # a control: without weights other rows are drawn
+    assert factor.pivots.tolist() != pivoting.random(matrix, 8, generator(seed)).pivots.tolist()
+
+
+def test_a_factor_ends_where_what_remains_is_enough():
+    matrix, weights = kernel_matrix(60, 1), torch.ones(60, dtype=torch.float64)
+    whole = pivoting.random(matrix, 40, generator(), block=1)
+    for enough in (1e-1, 1e-3):
+        factor = pivoting.random(matrix, 40, generator(), block=1, weights=weights, enough=enough)
+        assert factor.rank < whole.rank
+        assert float(factor.residual.sum()) <= enough * factor.rank
+        before = pivoting.given(matrix, 40, factor.pivots[:-1], block=1)
+        assert float(before.residual.sum()) > enough * before.rank

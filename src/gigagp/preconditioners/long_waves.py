@@ -39,6 +39,11 @@ class LongWavesPreconditioner(Preconditioner):
         Of the pivots.
     rank : int
         Most columns.
+
+    Attributes
+    ----------
+    pivots : Tensor of shape (rank,)
+        Nodes whose columns of ``K_G`` span L.
     """
 
     epochs = 0.0
@@ -55,7 +60,7 @@ class LongWavesPreconditioner(Preconditioner):
         factor = pivoting.random(
             _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
         )
-        self._columns, self._pivots = factor.columns, factor.pivots
+        self._columns, self.pivots = factor.columns, factor.pivots
         self._gram_columns = operator.gram @ self._columns
         capacitance = self._columns.T @ self._gram_columns
         capacitance = 0.5 * (capacitance + capacitance.T)
@@ -105,9 +110,9 @@ class LongWavesPreconditioner(Preconditioner):
 
         L is ``K_G[:, p] C^-T``, C the triangle of its rows at the pivots p.
         """
-        triangle = self._columns[self._pivots]
+        triangle = self._columns[self.pivots]
         result = weights.new_zeros(self._m, weights.shape[1])
-        result[self._pivots] = torch.linalg.solve_triangular(triangle.T, weights, upper=True)
+        result[self.pivots] = torch.linalg.solve_triangular(triangle.T, weights, upper=True)
         return result
 
     def transform_normal(self, normal: Tensor) -> Tensor:
