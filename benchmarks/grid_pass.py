@@ -25,7 +25,8 @@ import torch
 from gigagp import kernels
 from gigagp.grids import Accumulator, GridCollector, GridStatistics, RegularGrid
 from gigagp.grids.gram import half_offsets
-from gigagp.inference.grid.system import IterativeGridSystem, SolveSettings
+from gigagp.inference.grid.iterative import iterative_system
+from gigagp.inference.grid.system import SolveSettings
 from gigagp.operators.grid import GridKernel
 
 #: Variance of the noise of the rows that are made up.
@@ -178,7 +179,7 @@ def means(statistics: GridStatistics) -> list[dict[str, object]]:
     exact, found = None, []
     for choice, tolerance in WAYS:
         settings = SolveSettings(tolerance, tolerance, 1000, choice)
-        system = IterativeGridSystem(kernel, statistics, NOISE, settings)
+        system = iterative_system(kernel, statistics, NOISE, settings)
         taken, solved = seconds(lambda system=system: system.solve(statistics.cross), clock=time.process_time)
         exact = solved.values if exact is None else exact
         difference = solved.values - exact

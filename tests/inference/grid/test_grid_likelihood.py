@@ -12,20 +12,17 @@ from gigagp import kernels
 from gigagp.errors import GigaGPWarning, InvalidInputError, SolverWarning
 from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference import Grid
-from gigagp.inference.grid.holes import has_holes
+from gigagp.inference.grid.factorised import FactorisedGridSystem, factorised_log_determinant
+from gigagp.inference.grid.iterative import has_holes, iterative_system
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import warn_of_coarse_grid
 from gigagp.inference.grid.probes import draw_from_gram, noise_probes
-from gigagp.inference.grid.system import (
-    DenseGridSystem,
-    IterativeGridSystem,
-    SolveSettings,
-    factorised_log_determinant,
-)
+from gigagp.inference.grid.system import DenseGridSystem, GridSystem, SolveSettings
+from gigagp.inference.grid.whitened import WhitenedGridSystem
 from gigagp.kernels import Kernel
 from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model import Model
-from gigagp.operators.grid import GridKernel, Torus, WhitenedOperator
+from gigagp.operators.grid import GridKernel, Torus
 from gigagp.preconditioners.holes import HolesPreconditioner
 from grid_golden import NOISE, GoldenGrid
 
@@ -136,12 +133,13 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
     kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-9))
     choice = {"factorised": "none", "long waves": "auto"}.get(preconditioner, preconditioner)
     # 1e-10 would be rounding for the factorised ones: 7e-13 of their right-hand sides
-    system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(1e-9, 1e-9, 2000, choice))
-    assert system.whitened is not None
+    settings = SolveSettings(1e-9, 1e-9, 2000, choice)
+    system: GridSystem = iterative_system(kernel, plane.statistics, 0.04, settings)
+    assert isinstance(system, WhitenedGridSystem)
     assert kernel.root_error < 1e-9
     if preconditioner in ("factorised", "long waves"):
-        system.whitened = None
-        assert ("long waves" in system.describe()) == (preconditioner == "long waves")
+        system = FactorisedGridSystem(kernel, plane.statistics, 0.04, settings)
+        assert ("long_waves" in system.describe()) == (preconditioner == "long waves")
     H = plane.covariance(model)
     right = torch.cat([plane.Y, torch.ones(len(plane.X), 1, dtype=torch.float64)], 1)
     cross = plane.W.T @ right
@@ -170,9 +168,9 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bo
     products = plane.Y.T @ plane.Y
     errors = []
     for tolerance in (0.1, 0.01, 0.001):
-        system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(tolerance, tolerance))
-        if factorised:
-            system.whitened = None
+        settings = SolveSettings(tolerance, tolerance, 1000, "circulant")
+        way = FactorisedGridSystem if factorised else WhitenedGridSystem
+        system = way(kernel, plane.statistics, 0.04, settings)
         solved = system.solve(plane.statistics.cross)
         error = (system.quadratic(plane.statistics.cross, products, solved).diagonal() - exact) / exact
         assert bool((error >= -1e-9).all())
@@ -197,11 +195,11 @@ def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
         for choice in ("circulant", "holes", "auto"):
             fitting = GridKernel(kernel, grid)
             fitting = GridKernel(kernel, grid, fitting.fitting_torus(1e-5))
-            system = IterativeGridSystem(fitting, statistics, 0.01, SolveSettings(1e-4, 1e-4, 2000, choice))
+            system = iterative_system(fitting, statistics, 0.01, SolveSettings(1e-4, 1e-4, 2000, choice))
             if choice == "auto":
                 steps[name, choice] = "holes" if "holes" in system.describe() else "circulant"
                 continue
-            tight = IterativeGridSystem(fitting, statistics, 0.01, SolveSettings(1e-9, 1e-9, 2000, "holes"))
+            tight = iterative_system(fitting, statistics, 0.01, SolveSettings(1e-9, 1e-9, 2000, "holes"))
             found, truth = system.solve(statistics.cross), tight.solve(statistics.cross)
             assert found.solution is not None
             steps[name, choice] = (found.solution.iterations, float((found.values - truth.values).abs().max()))
@@ -228,13 +226,13 @@ def test_dense_and_uneven_rows_take_long_waves() -> None:
     slope = dense.gradient(truth, one)["lengthscale"]
     errors, slopes, systems = {}, {}, {}
     for choice in ("auto", "circulant", "holes", "long_waves"):
-        system = IterativeGridSystem(fitting, statistics, noise, SolveSettings(1e-12, 1e-12, 60, choice))
+        system = iterative_system(fitting, statistics, noise, SolveSettings(1e-12, 1e-12, 60, choice))
         found = system.solve(statistics.cross)
         difference = found.values - truth.values
         errors[choice] = float((difference * (statistics.gram @ difference)).sum())
         slopes[choice] = float((system.gradient(found, one)["lengthscale"] / slope - 1).abs().max())
         systems[choice] = system
-    assert has_holes(WhitenedOperator(fitting, statistics.gram, noise))
+    assert has_holes(fitting, statistics, noise)
     assert systems["auto"].preconditioner == "long_waves"
     assert errors["auto"] == errors["long_waves"]
     assert errors["long_waves"] < 1e-4 * min(errors["circulant"], errors["holes"])
@@ -255,24 +253,23 @@ class Long:
         kernel = GridKernel(kernels.Matern(1.5, [0.3, 0.3, 5.0]).bind(3), self.grid)
         self.kernel = GridKernel(kernel.kernel, self.grid, kernel.fitting_torus(2e-3 * self.noise))
 
-    def system(self, preconditioner: str, tolerance: float = 1e-3) -> IterativeGridSystem:
+    def system(self, preconditioner: str, tolerance: float = 1e-3) -> FactorisedGridSystem:
         settings = SolveSettings(tolerance, tolerance, 1000, preconditioner)
-        return IterativeGridSystem(self.kernel, self.statistics, self.noise, settings)
+        found = iterative_system(self.kernel, self.statistics, self.noise, settings)
+        assert isinstance(found, FactorisedGridSystem)
+        return found
 
 
 def test_a_lengthscale_far_beyond_the_grid_does_not_stall_solves() -> None:
     """12 x 12 x 12 nodes, a noise of 0.01: some ten steps, where 100 without the preconditioner are not enough."""
     long = Long(12)
     found = long.system("auto")
-    assert found.whitened is None
     solved = found.solve(long.statistics.cross)
     assert solved.solution is not None
     assert solved.solution.converged
     assert solved.solution.iterations <= 20
     plain = replace(long.system("none").settings, max_iterations=100)
-    unfinished = (
-        IterativeGridSystem(long.kernel, long.statistics, long.noise, plain).solve(long.statistics.cross).solution
-    )
+    unfinished = iterative_system(long.kernel, long.statistics, long.noise, plain).solve(long.statistics.cross).solution
     assert unfinished is not None
     assert not unfinished.converged
 
@@ -282,7 +279,6 @@ def test_a_lengthscale_far_beyond_the_grid_gives_what_dense_algebra_does() -> No
     long = Long(9)
     exact = DenseGridSystem(long.kernel, long.statistics, long.noise)
     system = long.system("auto", 1e-10)
-    assert system.whitened is None
     cross = long.statistics.cross
     found, truth = system.solve(cross), exact.solve(cross)
     assert torch.allclose(found.values, truth.values, rtol=1e-6, atol=1e-6)
@@ -304,10 +300,10 @@ def test_the_holes_preconditioner_is_positive_and_exact_where_the_model_is() -> 
     """With the same density everywhere on the torus nothing is left to correct."""
     plane = Plane(ZeroMean())
     kernel = GridKernel(kernels.RBF([0.1, 0.1]).bind(2), plane.grid, Torus.around(plane.grid.shape, 1.3))
-    system = IterativeGridSystem(kernel, plane.statistics, 0.1, SolveSettings(preconditioner="holes"))
-    assert system.whitened is not None
-    preconditioner = HolesPreconditioner(system.whitened)
-    vectors = system.whitened.torus.white_noise(5, generator())
+    system = iterative_system(kernel, plane.statistics, 0.1, SolveSettings(preconditioner="holes"))
+    assert isinstance(system, WhitenedGridSystem)
+    preconditioner = HolesPreconditioner(system.operator)
+    vectors = system.operator.torus.white_noise(5, generator())
     applied = preconditioner.apply(vectors)
     gram = vectors.T @ applied
     assert torch.allclose(gram, gram.T, rtol=1e-9)
@@ -328,7 +324,7 @@ def test_log_determinants_by_quadrature() -> None:
     kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-6))
     exact = float(torch.logdet(plane.covariance(model)))
     for choice in ("circulant", "none"):
-        system = IterativeGridSystem(kernel, plane.statistics, 0.04, SolveSettings(preconditioner=choice))
+        system = iterative_system(kernel, plane.statistics, 0.04, SolveSettings(preconditioner=choice))
         found = system.log_determinant(64, generator(1))
         assert 0 < found.standard_error < 0.02 * abs(exact)
         assert abs(found.value - exact) < 4 * found.standard_error
@@ -432,8 +428,7 @@ def test_a_long_lengthscale_uses_the_kernel_itself() -> None:
     model = plane.model()
     likelihood = GridLikelihood(plane.statistics, plane.mean, Grid(exact_nodes=0, tolerance=1e-7), generator())
     system = likelihood.system(model)
-    assert isinstance(system, IterativeGridSystem)
-    assert system.whitened is None
+    assert isinstance(system, FactorisedGridSystem)
     assert system.kernel.root_error > 3e-4
     fitted, _ = likelihood.fit_targets(system)
     H, t = plane.covariance(model), 2

@@ -12,15 +12,10 @@ from gigagp.errors import InvalidInputError, SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.grids.gram import half_offsets
+from gigagp.inference.grid.iterative import ROOT_ERROR, has_root, iterative_system
 from gigagp.inference.grid.probes import noise_probes
 from gigagp.inference.grid.settings import Grid
-from gigagp.inference.grid.system import (
-    DenseGridSystem,
-    GridSolution,
-    GridSystem,
-    IterativeGridSystem,
-    SolveSettings,
-)
+from gigagp.inference.grid.system import DenseGridSystem, GridSolution, GridSystem, SolveSettings
 from gigagp.inference.trend import coefficient_root, trend_from_products
 from gigagp.kernels import Kernel
 from gigagp.means import Mean
@@ -106,10 +101,10 @@ class GridLikelihood:
         kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
         if self.is_exact:
             return kernel
-        limit = IterativeGridSystem.ROOT_ERROR * self.noise_at(model)
-        if self.torus is None or kernel.root_error > limit:
+        noise = self.noise_at(model)
+        if self.torus is None or not has_root(kernel, noise):
             # with a margin, so that a lengthscale may grow a little before the torus has to
-            self.torus = kernel.fitting_torus(0.2 * limit)
+            self.torus = kernel.fitting_torus(0.2 * ROOT_ERROR * noise)
             self.preconditioner = None
             if self.torus != kernel.root_torus:
                 kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
@@ -135,8 +130,9 @@ class GridLikelihood:
         tolerance = tolerance or own.tolerance
         choice = self.preconditioner or own.preconditioner
         settings = SolveSettings(tolerance, tolerance, own.max_iterations, choice)
-        system = IterativeGridSystem(kernel, self.statistics, noise, settings)
-        self.preconditioner = system.preconditioner or self.preconditioner
+        system = iterative_system(kernel, self.statistics, noise, settings)
+        if has_root(kernel, noise):
+            self.preconditioner = system.preconditioner
         return system
 
     def gap(self, kernel: GridKernel) -> float:
@@ -192,10 +188,8 @@ class GridLikelihood:
 
     def prior_draws(self, system: GridSystem, n_samples: int, generator: torch.Generator) -> Tensor:
         """Return draws of ``N(0, K_G)``, shape (m, n_samples)."""
-        if isinstance(system, IterativeGridSystem) and system.whitened is not None:
-            return system.kernel.sample(n_samples, generator)
         kernel, grid = system.kernel, self.statistics.grid
-        if kernel.root_error <= IterativeGridSystem.ROOT_ERROR * system.noise or not kernel.kernel.has_features():
+        if has_root(kernel, system.noise) or not kernel.kernel.has_features():
             return kernel.sample(n_samples, generator)
         draws = PriorSamples.new(kernel.kernel, grid.n_inputs, n_samples, _FEATURES, generator)
         return draws.evaluate(kernel.kernel, grid.nodes(), 2**28)

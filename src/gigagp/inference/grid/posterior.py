@@ -16,7 +16,7 @@ from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.settings import Grid
-from gigagp.inference.grid.system import DenseGridSystem, GridSystem, IterativeGridSystem
+from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.memory import require
 from gigagp.model import Model
@@ -100,7 +100,7 @@ class GridPosterior(Posterior):
             targets.basis_values,
             targets.coefficient_root,
             draws - probes.values,
-            system.describe() if isinstance(system, IterativeGridSystem) else "dense factor",
+            system.describe(),
             None if likelihood.is_exact else likelihood.solves[-1],
         )
 

@@ -1,0 +1,92 @@
+"""Grid inference in white coordinates, where the kernel has a root on a torus."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gigagp.estimate import Estimate
+from gigagp.grids import GridStatistics
+from gigagp.inference.grid.factorised import FactorisedGridSystem
+from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
+from gigagp.lanczos import log_determinant
+from gigagp.operators.grid import GridKernel, WhitenedOperator
+from gigagp.preconditioners.holes import HolesPreconditioner
+
+
+class WhitenedGridSystem(GridSystem):
+    """Conjugate gradients on `gigagp.operators.grid.WhitenedOperator`.
+
+    Parameters
+    ----------
+    kernel : GridKernel
+        With a root; see `gigagp.inference.grid.iterative`.
+    statistics : GridStatistics
+    noise : float
+    settings : SolveSettings
+        With the preconditioner "circulant", "holes" or "none".
+
+    Attributes
+    ----------
+    operator : WhitenedOperator
+        With the circulant as a part of it.
+    preconditioner : str
+    """
+
+    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
+        super().__init__(kernel, statistics, noise)
+        self.settings, self.preconditioner = settings, settings.preconditioner
+        self.operator = WhitenedOperator(kernel, self.gram, noise, 0.0 if self.preconditioner == "none" else None)
+        self._holes = HolesPreconditioner(self.operator) if self.preconditioner == "holes" else None
+
+    def describe(self) -> str:
+        """Return the method in words."""
+        return f"conjugate gradients (preconditioner: {self.preconditioner})"
+
+    def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
+        """Solve by conjugate gradients."""
+        operator, start = self.operator, None
+        if initial is not None and len(initial) == operator.n:
+            start = operator.from_dual(initial)
+        solver = self.settings.solver(self._holes)
+        solution = solver.solve(operator, operator.right_hand_side(cross), start, n_targets=n_targets)
+        values = operator.to_grid(solution.value)
+        gram_values = self.gram @ values
+        adjoint = (cross - gram_values) / self.noise
+        # These solves minimise |z - W R c|^2 / noise + |c|^2, whose least value is z' K~^-1 z: with the residual r of c
+        # it is (z'z - z'W R c) / noise - c'r.
+        correction = solution.value.T @ operator.residual_from_adjoint(solution.value, adjoint)
+        return GridSolution(values, gram_values, adjoint, correction, operator.to_dual(solution.value), solution)
+
+    def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
+        """Return the derivatives of the prior's quadratic form, from what the solve determines best."""
+        return self.kernel.spectral_gradient(solved.dual, weights)
+
+    def prior_squares(self, solved: GridSolution) -> Tensor:
+        """Return ``q' K_G q = |c|^2`` of each column."""
+        return self.operator.prior_squares(solved.dual)
+
+    def explained(self, smooth: Tensor) -> Tensor:
+        """Return the explained covariance by factorised conjugate gradients, which approach it from below."""
+        return self._factorised("none").explained(smooth)
+
+    def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
+        """Estimate by stochastic Lanczos quadrature, with probes of its own.
+
+        Holes leave small eigenvalues, which quadrature needs many steps for: there it is made of ``K_G`` itself and the
+        statistics' probes, if they have any.
+        """
+        if self._holes is not None and self.statistics.probes.shape[1] > 1:
+            return self._factorised("long_waves").log_determinant(n_probes, generator)
+        operator = self.operator
+        starts = operator.torus.white_noise(n_probes, generator)
+        own = log_determinant(operator, None, starts=starts, max_steps=self.settings.max_iterations)
+        scaling = operator.log_determinant_of_scaling() + self.statistics.n_rows * math.log(self.noise)
+        return Estimate(own.value + scaling, own.standard_error)
+
+    def _factorised(self, preconditioner: str) -> FactorisedGridSystem:
+        settings = replace(self.settings, preconditioner=preconditioner)
+        return FactorisedGridSystem(self.kernel, self.statistics, self.noise, settings)
