@@ -34,6 +34,8 @@ _PATIENCE = 2
 _CORRECTED_EVERY = 0.03
 #: ... and the directions are kept where it moves by at most this share.
 _SMALL_CORRECTION = 0.5
+#: Steps that are looked back on for `ConjugateGradients.errors`.
+_DELAY = 10
 #: Relative residual that no healthy run reaches: conjugate gradients may raise it by the root of the condition number.
 _BLOWN_UP = 1e8
 
@@ -65,8 +67,9 @@ class ConjugateGradients(Solver):
         second in the mean over the probes. (1, 10) took 1.7 times fewer epochs than a residual of 0.01, at a drift of
         the hyperparameters five times below that of the choice of probes.
     errors : (float, float), optional
-        Also stop when the norm of ``P^-1 r``, which estimates that of the solution's error, is at most the first number
-        for each target and at most the second in the mean over the probes. It must be None with a truncation.
+        Also stop when the last ten steps together, of which each takes error away, were at most as long as the first
+        number for each target and the second in the mean over the probes. An estimate (of the error ten steps ago, in
+        the operator's norm), no bound. It must be None with a truncation.
     refresh_every : int or None, default 50
         Compare the residual of the recurrence with the true one this often, where rounding may have parted them, and
         start again from the true one where it has. None: only when convergence is claimed.
@@ -215,7 +218,10 @@ class _Run:
         """Iterate to the end, and return why it ended."""
         problem, self.preconditioner = self.problem, preconditioner
         precondition = None if preconditioner is None else preconditioner.apply
-        self.recurrence = recurrence = Recurrence(problem.operator.fast, problem.value, problem.residual, precondition)
+        delay = 0 if self.solver.errors is None else _DELAY
+        self.recurrence = recurrence = Recurrence(
+            problem.operator.fast, problem.value, problem.residual, precondition, delay=delay
+        )
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
         if self.solver.errors is not None:
@@ -283,7 +289,7 @@ class _Run:
     def _met(self, norms: torch.Tensor) -> bool:
         if self.rule.met(norms):
             return True
-        if self._error_rule is not None and self._error_rule.met(self.problem.scale * self.recurrence.errors):
+        if self._error_rule is not None and self._error_rule.met(self.problem.scale * self.recurrence.moved):
             return True
         if self._nats_rule is None:
             return False

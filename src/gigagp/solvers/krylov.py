@@ -6,6 +6,7 @@ coefficients as a tridiagonal matrix: the mathematics is written once, here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,6 +54,8 @@ class Recurrence:
     sums : sequence of WeightedSum
         Formed beside the value, from the same increments (Potapczynski et al. 2021, eq. 16). The recurrence itself
         never sees a weight: that would break conjugacy.
+    delay : int, default 0
+        Steps that `moved` looks back on; 0: it is not asked for.
 
     Attributes
     ----------
@@ -66,8 +69,6 @@ class Recurrence:
         False once a product was NaN or infinite; the value is then still that of the step before.
     operator_size : float
         Largest ``||H d|| / ||d||`` seen.
-    errors : Tensor of shape (s,)
-        Norms of ``P^-1 r``, which estimate those of the errors.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Recurrence:
         residual: torch.Tensor,
         precondition: Callable[[torch.Tensor], torch.Tensor] | None = None,
         sums: Sequence[WeightedSum] = (),
+        delay: int = 0,
     ) -> None:
         self.operator = operator
         self.value = value
@@ -86,13 +88,14 @@ class Recurrence:
         self.frozen = torch.zeros(value.shape[1], dtype=torch.bool, device=value.device)
         self.finite = True
         self.operator_size = 0.0
+        self._lengths: deque[torch.Tensor] = deque(maxlen=delay)
         self.restart()
 
     def restart(self) -> None:
         """Forget the directions and go on from the present residual by steepest descent."""
         preconditioned = self._preconditioned()
         self.direction = preconditioned.clone() if preconditioned is self.residual else preconditioned
-        self._measure(preconditioned)
+        self.gamma = self.operator.inner(self.residual, preconditioned)
         self.failed = torch.zeros_like(self.gamma, dtype=torch.bool)
         self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
 
@@ -105,7 +108,7 @@ class Recurrence:
         self.residual.copy_(residual)
         preconditioned = self._preconditioned()
         self.direction.add_(preconditioned)
-        self._measure(preconditioned)
+        self.gamma = self.operator.inner(self.residual, preconditioned)
 
     def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
         """Take one step of every column; one product with the operator.
@@ -132,6 +135,8 @@ class Recurrence:
         lengths = torch.linalg.vector_norm(self.direction, dim=0)
         sizes = torch.linalg.vector_norm(product, dim=0) / torch.where(lengths > 0, lengths, 1.0)
         self.operator_size = max(self.operator_size, float(sizes.max()) if len(sizes) else 0.0)
+        if self._lengths.maxlen:
+            self._lengths.append(alpha * self.operator.inner(self.direction, self.direction).clamp_min(0).sqrt())
         self.value.addcmul_(self.direction, alpha)
         self.residual.addcmul_(product, alpha, value=-1)
         for total, weight in zip(self.sums, weights, strict=True):
@@ -141,17 +146,24 @@ class Recurrence:
         beta = self._turn(moving)
         return Coefficients(alpha, beta), alpha * lengths
 
+    @property
+    def moved(self) -> torch.Tensor:
+        """Lengths of the last ``delay`` steps together, shape (s,); infinite before so many were taken.
+
+        About what the error was before them, where they took most of it away: no step adds to it.
+        """
+        if len(self._lengths) < (self._lengths.maxlen or 0):
+            return torch.full_like(self.gamma, torch.inf)
+        return torch.stack(list(self._lengths)).sum(0)
+
     def _preconditioned(self) -> torch.Tensor:
         return self.residual if self._precondition is None else self._precondition(self.residual)
 
-    def _measure(self, preconditioned: torch.Tensor) -> None:
-        self.gamma = self.operator.inner(self.residual, preconditioned)
-        self.errors = self.operator.inner(preconditioned, preconditioned).clamp_min(0).sqrt()
-
     def _turn(self, moving: torch.Tensor) -> torch.Tensor:
-        preconditioned, before = self._preconditioned(), self.gamma
-        self._measure(preconditioned)
-        beta = torch.where(moving, self.gamma / torch.where(moving, before, 1.0), 0.0)
+        preconditioned = self._preconditioned()
+        gamma = self.operator.inner(self.residual, preconditioned)
+        beta = torch.where(moving, gamma / torch.where(moving, self.gamma, 1.0), 0.0)
+        self.gamma = gamma
         self.direction.mul_(beta).add_(preconditioned)
-        self.finite = bool(torch.isfinite(self.gamma).all())
+        self.finite = bool(torch.isfinite(gamma).all())
         return beta

@@ -18,8 +18,8 @@ from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
 from gigagp.solvers import Start
 
-#: Error of the mean at the rows that ends a solve, in posterior standard deviations a unit of tolerance.
-_ERROR_AT_ROWS = 200.0
+#: Movement of the mean at the rows that ends a solve, in posterior standard deviations a unit of tolerance.
+_ERROR_AT_ROWS = 100.0
 
 
 class FactorisedGridSystem(GridSystem):
@@ -61,8 +61,8 @@ class FactorisedGridSystem(GridSystem):
         """Solve ``(K_G W'W + noise) theta = K_G h`` in the inner product of ``W'W`` (Algorithm 4).
 
         Residuals are relative to what of z the grid sees, not to the right-hand side, which is far larger (section 3.8
-        of the notes). With a preconditioner a solve is done as well when the error of the mean at the rows is small
-        beside the posterior standard deviation there, whose mean square is noise times the degrees of freedom over n.
+        of the notes). With a preconditioner a solve is done as well when the mean at the rows hardly moves beside the
+        posterior standard deviation there, whose mean square is noise times the degrees of freedom over n.
         """
         operator = GridOperator(self.kernel, self.gram, self.noise, sources=True)
         preconditioner = None if self._long_waves is None else self._long_waves.on(operator)

@@ -76,7 +76,7 @@ def choose_preconditioner(attempt: Callable[[str, int], tuple[float, bool]]) -> 
     make the data certain, what is wrong with that along the edges outweighs all that it corrects, and the circulant
     alone is not much better. Rows of many radars (2,000,000 on 40 x 20 x 10 nodes, Matern-5/2 of a fifth of the domain,
     noise of a hundredth): not solved for after 1,000 steps; to 1e-3 after 108 with the circulant, when the gradient was
-    2.4 times the exact one; within 1 % of that after 71 with long waves.
+    2.4 times the exact one; within 7 % of that after 43 with long waves.
 
     Parameters
     ----------
