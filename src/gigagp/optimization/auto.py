@@ -22,7 +22,7 @@ from gigagp.optimization.adam import Adam
 from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import FisherObjective, Objective
-from gigagp.optimization.prior import WeakPrior
+from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import Evaluate, Metric, QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
@@ -173,10 +173,10 @@ class Auto:
         n, stage = objective.n_observations, f"subset {objective.n_rows}"
         probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
-        loss = prior.loss(trace, objective, space, stage)
+        penalised = loss(trace, objective, space, stage, prior)
 
         def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:
-            found = loss(x)
+            found = penalised(x)
             if found is None:
                 return None
             value, gradient = found
@@ -219,7 +219,7 @@ class Auto:
         n = objective.n_observations
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
-        evaluate = prior.loss(trace, objective, space, stage)
+        evaluate = loss(trace, objective, space, stage, prior)
         if not objective.deterministic:
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage)
         settings = QuasiNewton(

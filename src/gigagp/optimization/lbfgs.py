@@ -9,6 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
+from gigagp.optimization.prior import loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
 from gigagp.optimization.trace import Trace
@@ -63,18 +64,9 @@ class LBFGS:
         if not space.size:
             return model
         trace.meter.start(self.steps, "L-BFGS")
-        n = objective.n_observations
-
-        def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, vector, stage)
-            if outcome is None:
-                return None
-            evaluation, gradient = outcome
-            return None if evaluation.value is None else -evaluation.value / n, -gradient / n
-
         start = space.encode(space.template)
         settings = QuasiNewton(self.steps, self.tolerance, self.max_change, self.memory)
-        vector, _, finite = minimise(evaluate, start, settings)
+        vector, _, finite = minimise(loss(trace, objective, space, stage), start, settings)
         if not finite:
             best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)
             return trace.stop(space, vector, best, stage)

@@ -69,21 +69,26 @@ class WeakPrior:
         gradient[: len(self.centre)] = self.precision * (vector[: len(self.centre)] - self.centre)
         return gradient
 
-    def loss(
-        self, trace: Trace, objective: Objective, space: ParameterSpace, stage: str
-    ) -> Callable[[torch.Tensor], tuple[float | None, torch.Tensor] | None]:
-        """Return what to minimise: an objective with this prior, in nats an observation, with its gradient.
 
-        The value is None where the objective has none; the whole is None where the evaluation was not finite.
-        """
-        n = objective.n_observations
+def loss(
+    trace: Trace, objective: Objective, space: ParameterSpace, stage: str, prior: WeakPrior | None = None
+) -> Callable[[torch.Tensor], tuple[float | None, torch.Tensor] | None]:
+    """Return what to minimise: an objective, with a prior if there is one, in nats an observation, with its gradient.
 
-        def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
-            outcome = trace.evaluate(objective, space, vector, stage)
-            if outcome is None:
-                return None
-            evaluation, gradient = outcome
-            value = None if evaluation.value is None else (self.penalty(vector) - evaluation.value) / n
-            return value, (self.gradient(vector) - gradient) / n
+    The value is None where the objective has none; the whole is None where the evaluation was not finite.
+    """
+    n = objective.n_observations
 
-        return evaluate
+    def evaluate(vector: torch.Tensor) -> tuple[float | None, torch.Tensor] | None:
+        outcome = trace.evaluate(objective, space, vector, stage)
+        if outcome is None:
+            return None
+        evaluation, gradient = outcome
+        value = None if evaluation.value is None else -evaluation.value
+        gradient = -gradient
+        if prior is not None:
+            value = None if value is None else value + prior.penalty(vector)
+            gradient = gradient + prior.gradient(vector)
+        return None if value is None else value / n, gradient / n
+
+    return evaluate

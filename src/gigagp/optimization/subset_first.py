@@ -10,7 +10,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
-from gigagp.optimization.prior import WeakPrior
+from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
@@ -67,7 +67,7 @@ class SubsetFirst:
         trace.meter.start(self.steps, stage)
         start = space.encode(space.template)
         vector, _, finite = minimise(
-            prior.loss(trace, objective, space, stage), start, QuasiNewton(self.steps, self.tolerance, patience=2)
+            loss(trace, objective, space, stage, prior), start, QuasiNewton(self.steps, self.tolerance, patience=2)
         )
         if not finite:
             return trace.stop(space, vector, space.decode(vector) if len(trace.history) > 1 else None, stage)

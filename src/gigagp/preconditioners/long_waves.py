@@ -61,6 +61,7 @@ class LongWavesPreconditioner(Preconditioner):
             _BetweenNodes(operator.kernel), rank, generator, weights=weights, enough=operator.noise
         )
         self._columns, self.pivots = factor.columns, factor.pivots
+        self._triangle = factor.columns[factor.pivots]
         self._gram_columns = operator.gram @ self._columns
         capacitance = self._columns.T @ self._gram_columns
         capacitance = 0.5 * (capacitance + capacitance.T)
@@ -110,9 +111,8 @@ class LongWavesPreconditioner(Preconditioner):
 
         L is ``K_G[:, p] C^-T``, C the triangle of its rows at the pivots p.
         """
-        triangle = self._columns[self.pivots]
         result = weights.new_zeros(self._m, weights.shape[1])
-        result[self.pivots] = torch.linalg.solve_triangular(triangle.T, weights, upper=True)
+        result[self.pivots] = torch.linalg.solve_triangular(self._triangle.T, weights, upper=True)
         return result
 
     def transform_normal(self, normal: Tensor) -> Tensor:

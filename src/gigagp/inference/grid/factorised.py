@@ -19,7 +19,7 @@ from gigagp.random import standard_normal
 from gigagp.solvers import Start
 
 #: Movement of the mean at the rows that ends a solve, in posterior standard deviations a unit of tolerance.
-_ERROR_AT_ROWS = 100.0
+_MOVEMENT_AT_ROWS = 100.0
 
 
 class FactorisedGridSystem(GridSystem):
@@ -67,7 +67,7 @@ class FactorisedGridSystem(GridSystem):
         operator = GridOperator(self.kernel, self.gram, self.noise, sources=True)
         preconditioner = None if self._long_waves is None else self._long_waves.on(operator)
         right = operator.lift_sources(cross)
-        start = self._nearest_start(operator, preconditioner, right, cross, initial)
+        known = initial if initial is not None and len(initial) == self.kernel.n else None
         norms = operator.inner(right, right).clamp_min(0).sqrt()
         density = max(float(self.gram.row_sums().amax()), 1e-300)
         seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, about the length of its part in the span of W
@@ -79,10 +79,14 @@ class FactorisedGridSystem(GridSystem):
             tolerance=min(share * settings.tolerance, 0.1),
             probe_tolerance=min(share * settings.probe_tolerance, 0.1),
         )
+        start: Start | None = None
         if preconditioner is not None:
+            start = self._nearest_start(operator, preconditioner, right, cross, known)
             spread = (self.noise * max(preconditioner.degrees_of_freedom, 1.0)) ** 0.5
-            bounds = tuple(one * _ERROR_AT_ROWS * spread for one in (settings.tolerance, settings.probe_tolerance))
+            bounds = tuple(one * _MOVEMENT_AT_ROWS * spread for one in (settings.tolerance, settings.probe_tolerance))
             solver = replace(solver, errors=bounds)
+        elif known is not None:
+            start = Start(operator.lift_sources(known))
         solution = solver.solve(operator, right, start, n_targets=n_targets)
         sources = operator.sources(solution.value)
         final = operator.lift_sources(sources)  # the loop's own has its rounding errors
@@ -92,10 +96,10 @@ class FactorisedGridSystem(GridSystem):
         correction = values.T @ (cross - gram_values - self.noise * sources) / self.noise
         return GridSolution(values, gram_values, sources, correction, sources, solution)
 
+    @staticmethod
     def _nearest_start(
-        self,
         operator: GridOperator,
-        preconditioner: LongWavesPreconditioner | None,
+        preconditioner: LongWavesPreconditioner,
         right: Tensor,
         cross: Tensor,
         initial: Tensor | None,
@@ -104,21 +108,19 @@ class FactorisedGridSystem(GridSystem):
 
         From zero much data and little noise leave an error of 1e14 nats to remove, from the long waves 1e8.
         """
-        candidates = [torch.zeros_like(cross) if preconditioner is None else preconditioner.posterior_sources(cross)]
-        if initial is not None and len(initial) == self.kernel.n:
-            candidates.append(initial)
-        value = residual = error = None
-        for candidate in candidates:
-            lifted = operator.lift_sources(candidate)
-            rest = operator.residual(right, lifted)
-            size = operator.inner(rest, rest if preconditioner is None else preconditioner.apply(rest))
-            if value is None or residual is None or error is None:
-                value, residual, error = lifted, rest, size
-                continue
-            nearer = size < error
-            value, residual = torch.where(nearer, lifted, value), torch.where(nearer, rest, residual)
-        assert value is not None
-        return Start(value, residual, epochs=float(len(candidates)))
+
+        def at(sources: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """Return the vectors of sources, their residuals and the size of their errors in nats."""
+            value = operator.lift_sources(sources)
+            residual = operator.residual(right, value)
+            return value, residual, operator.inner(residual, preconditioner.apply(residual))
+
+        value, residual, error = at(preconditioner.posterior_sources(cross))
+        if initial is None:
+            return Start(value, residual, epochs=1.0)
+        other, its_residual, its_error = at(initial)
+        nearer = its_error < error
+        return Start(torch.where(nearer, other, value), torch.where(nearer, its_residual, residual), epochs=2.0)
 
     def explained(self, smooth: Tensor) -> Tensor:
         """Return the explained covariance: conjugate gradients approach it from below."""
