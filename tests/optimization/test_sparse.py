@@ -29,6 +29,11 @@ def objective_of(settings, table=None, noise=0.1, lengthscale=0.3):
     return made, Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
 
 
+def from_nothing(**settings):
+    """The paper's start: a mean of zero, and nothing known of the fit."""
+    return inference.QuadruplyStochastic(start_rows=0, anchor=False, **settings)
+
+
 def exact_of(objective, model):
     index = torch.arange(objective.basis.size)
     Phi = objective.basis.columns(objective.table.X, index)
@@ -39,7 +44,7 @@ def exact_of(objective, model):
 
 def test_it_reaches_the_exact_posterior_mean():
     """T11 at a smaller size: the predictions, and not each weight, are what the data settle."""
-    settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60)
+    settings = from_nothing(n_basis=100, basis_batch=25, row_batch=60)
     objective, model = objective_of(settings)
     SparseAdaGrad(steps=2500, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
     Phi, _, mean, _ = exact_of(objective, model)
@@ -61,7 +66,7 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
 
 def test_sgd_on_everything_is_gradient_descent():
     """The error of the mean is what the product of ``I - rate (Phi' Phi / noise + S)`` leaves of it, to rounding."""
-    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=20), sine(60), noise=0.3)
+    objective, model = objective_of(from_nothing(n_basis=20), sine(60), noise=0.3)
     optimizer = SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0)
     optimizer.run(objective, model, new_trace(), generator(0))
     Phi, S, mean, _ = exact_of(objective, model)
@@ -73,7 +78,7 @@ def test_sgd_on_everything_is_gradient_descent():
 
 
 def test_only_touched_entries_move():
-    settings = inference.QuadruplyStochastic(n_basis=1000, basis_batch=10, row_batch=20, n_columns=2)
+    settings = from_nothing(n_basis=1000, basis_batch=10, row_batch=20, n_columns=2)
     objective, model = objective_of(settings)
     SparseAdaGrad(steps=3).run(objective, model, new_trace(), generator(0))
     moved = (objective.weights.mean[:, 0] != 0).nonzero()[:, 0]
@@ -109,7 +114,7 @@ def test_the_last_steps_are_in_the_history():
     "optimizer", [SparseAdaGrad(1000.0, steps=400), SparseAdam(1000.0, steps=400), SparseSGD(1.0, steps=400)]
 )
 def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
-    objective, model = objective_of(inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60))
+    objective, model = objective_of(from_nothing(n_basis=100, basis_batch=25, row_batch=60))
     trace = new_trace()
     with pytest.warns(FitWarning, match="smaller learning_rate of Sparse"):
         found = optimizer.run(objective, model, trace, generator(0))
@@ -123,7 +128,7 @@ def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
 
 def test_a_sensible_learning_rate_is_not_stopped():
     for rate in (0.01, 0.1, 1.0):
-        objective, model = objective_of(inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60))
+        objective, model = objective_of(from_nothing(n_basis=100, basis_batch=25, row_batch=60))
         trace = new_trace()
         SparseAdaGrad(rate, steps=300).run(objective, model, trace, generator(0))
         assert not trace.stopped

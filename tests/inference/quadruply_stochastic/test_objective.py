@@ -76,6 +76,7 @@ def dense_bound(objective, model):
 
 SETTINGS = {
     "mean-field": QuadruplyStochastic(n_basis=8),
+    "anchored": QuadruplyStochastic(n_basis=8, basis_batch=2, n_support=3),
     "controlled": QuadruplyStochastic(n_basis=8, n_support=3),
     "controlled as printed": QuadruplyStochastic(n_basis=8, n_support=3, control="quadratic"),
     "controlled targets": QuadruplyStochastic(n_basis=8, linear_control=True),
@@ -133,6 +134,10 @@ def scattered(objective, found):
 
 ENUMERATED = {
     "mean-field": QuadruplyStochastic(n_basis=4),
+    "anchored": QuadruplyStochastic(n_basis=4, basis_batch=2),
+    "anchored, all controls": QuadruplyStochastic(
+        n_basis=4, basis_batch=2, n_columns=2, n_support=3, linear_control=True
+    ),
     "controlled": QuadruplyStochastic(n_basis=4, n_support=3),
     "controlled as printed": QuadruplyStochastic(n_basis=4, n_support=3, control="quadratic"),
     "controlled chevron": QuadruplyStochastic(n_basis=4, n_columns=2, n_support=3),
@@ -173,7 +178,9 @@ def test_the_running_value_of_the_targets_control_follows_steps():
     x, y = points(60, 2), draw_targets(kernels.RBF(0.8), points(60, 2), 0.1)
     kernel, slopes = kernels.RBF([0.8, 0.8]).bind(2), {}
     for on in (False, True):
-        settings = QuadruplyStochastic(n_basis=80, basis_batch=8, row_batch=60, linear_control=on)
+        settings = QuadruplyStochastic(
+            n_basis=80, basis_batch=8, row_batch=60, linear_control=on, anchor=False, start_rows=0
+        )
         objective, model = make(settings, X=x, Y=y, kernel=kernel, shake=False)
         for _ in range(200):
             found = objective.sample(model, hyperparameters=False)

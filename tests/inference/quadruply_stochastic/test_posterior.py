@@ -157,7 +157,7 @@ def table_of(n=300, seed=0):
     return x, np.sin(4 * x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=n)
 
 
-QUICK = optimization.SparseAdam(steps=300)
+QUICK = optimization.SparseAdam(0.05, steps=300)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,10 @@ Y = 7 + 3 * TRUTH + 0.3 * RNG.normal(size=N)
 LABEL = np.where(RNG.random(N) < 1 / (1 + np.exp(-4 * TRUTH)), "up", "down")
 FRAME = pd.DataFrame({"a": X[:, 0], "note": "text", "y": Y, "b": X[:, 1], "label": LABEL})
 INPUTS = ["a", "b"]
-#: small enough for a test, sampled where a table is held too
-SETTINGS = inference.QuadruplyStochastic(n_basis=150, row_batch=40, basis_batch=100)
-QUICK = optimization.SparseAdam(steps=150)
+#: small enough for a test, sampled where a table is held too, and without what only a held table has: rows to start
+#: from that are of all, and anchors
+SETTINGS = inference.QuadruplyStochastic(n_basis=150, row_batch=40, basis_batch=100, start_rows=0, anchor=False)
+QUICK = optimization.SparseAdam(0.05, steps=150)
 OPTIONS = {"kernel": kernels.RBF([0.7, 0.7]), "inference": SETTINGS, "optimizer": QUICK}
 
 
@@ -102,7 +104,7 @@ def test_batches_of_a_pass_add_up_to_the_bound_of_all_rows(tmp_path, likelihood)
 def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
     path = folder(tmp_path / "p")
     for estimator, target in ((GPRegressor, "y"), (GPClassifier, "label")):
-        options = {**OPTIONS, "optimizer": optimization.SparseAdam(steps=40)}
+        options = {**OPTIONS, "optimizer": optimization.SparseAdam(0.05, steps=40)}
         memory = estimator(**options).fit(FRAME[INPUTS], FRAME[target])
         table = estimator(**options).fit_table(path, target, INPUTS)
         one, other = (gp.latent_ if isinstance(gp, GPClassifier) else gp for gp in (memory, table))
@@ -113,7 +115,7 @@ def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
 @pytest.mark.usefixtures("small_windows")
 def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
     path = folder(tmp_path / "p", FRAME.sort_values("a"))  # the worst order
-    options = {**OPTIONS, "optimizer": optimization.SparseAdam(steps=300)}
+    options = {**OPTIONS, "optimizer": optimization.SparseAdam(0.05, steps=300)}
     fits = {
         "table": GPRegressor(**options).fit_table(path, "y", INPUTS),
         "memory": GPRegressor(**options).fit(FRAME[INPUTS], Y),
@@ -136,6 +138,16 @@ def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
 
 
 @pytest.mark.usefixtures("small_windows")
+def test_the_rows_of_the_sample_are_a_start_for_all():
+    errors = {}
+    for start_rows in (0, None):
+        options = {**OPTIONS, "inference": replace(SETTINGS, start_rows=start_rows)}
+        gp = GPRegressor(**options, noise_variance=0.02).fit_table((X, Y))
+        errors[start_rows] = np.sqrt(np.mean((gp.predict(X) - 7 - 3 * TRUTH) ** 2))
+    assert errors[None] < 0.5 * errors[0]
+
+
+@pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -147,7 +159,7 @@ def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
     ids=["controls", "inducing", "grid", "replacement"],
 )
 def test_every_basis_and_control(changes):
-    options = {**OPTIONS, "inference": inference.QuadruplyStochastic(n_basis=150, basis_batch=100, **changes)}
+    options = {**OPTIONS, "inference": replace(SETTINGS, row_batch=None, **changes)}
     gp = GPRegressor(**options, noise_variance=0.02).fit_table((X, Y))
     assert np.sqrt(np.mean((gp.predict(X) - 7 - 3 * TRUTH) ** 2)) < 0.8
 
@@ -205,16 +217,20 @@ def test_the_rows_are_never_held(monkeypatch):
     n = 40_000
     x = np.random.default_rng(1).uniform(size=(n, 1))
     y = np.sin(9 * x[:, 0])
-    options = {**OPTIONS, "kernel": kernels.RBF(0.5), "inference": inference.QuadruplyStochastic(40, row_batch=20)}
+    options = {
+        **OPTIONS,
+        "kernel": kernels.RBF(0.5),
+        "inference": inference.QuadruplyStochastic(40, row_batch=20, start_rows=100),
+    }
 
     def chunks():
         return ((x[k : k + 400], y[k : k + 400]) for k in range(0, n, 400))
 
     with largest_tensor() as spy:
-        GPRegressor(**{**options, "optimizer": optimization.SparseAdam(steps=60)}).fit_table(chunks)
+        GPRegressor(**{**options, "optimizer": optimization.SparseAdam(0.05, steps=60)}).fit_table(chunks)
     assert spy.elements < n / 2
     with largest_tensor() as spy:
-        GPRegressor(**{**options, "optimizer": optimization.SparseAdam(steps=60)}).fit(x, y)
+        GPRegressor(**{**options, "optimizer": optimization.SparseAdam(0.05, steps=60)}).fit(x, y)
     assert spy.elements >= n
 
 
@@ -248,7 +264,7 @@ def same(one, other) -> None:
 @pytest.mark.parametrize("estimator", [GPRegressor, GPClassifier])
 def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_on(tmp_path, monkeypatch, estimator):
     path, target = folder(tmp_path / "p"), "y" if estimator is GPRegressor else "label"
-    options = {**OPTIONS, "optimizer": optimization.SparseAdam(steps=61)}
+    options = {**OPTIONS, "optimizer": optimization.SparseAdam(0.05, steps=61)}
     call = {"inputs": INPUTS, "checkpoint": tmp_path / "fit.state"}
     whole = estimator(**options).fit_table(path, target, INPUTS)
     gp = estimator(**options).fit_table((X, Y if estimator is GPRegressor else LABEL))
@@ -303,7 +319,7 @@ def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatc
 def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, when):
     path = folder(tmp_path / "p")
     settings = inference.QuadruplyStochastic(n_basis=50, row_batch=40, diagonal="closed_form")
-    options = {**OPTIONS, "inference": settings, "optimizer": optimization.SparseAdam(steps=20)}
+    options = {**OPTIONS, "inference": settings, "optimizer": optimization.SparseAdam(0.05, steps=20)}
     call = {"target": "y", "inputs": INPUTS, "checkpoint": tmp_path / "fit.state"}
     whole = GPRegressor(**options).fit_table(path, "y", INPUTS)
     contents = {file: file.read_bytes() for file in path.iterdir()}
@@ -336,7 +352,7 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
 def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
     path = folder(tmp_path / "p")
     options = {**OPTIONS, "inference": inference.QuadruplyStochastic(n_basis=150, basis_batch=100, **changes)}
-    options["optimizer"] = optimization.SparseAdam(steps=66)
+    options["optimizer"] = optimization.SparseAdam(0.05, steps=66)
     call = {"target": "y", "inputs": INPUTS, "checkpoint": tmp_path / "fit.state"}
     whole = GPRegressor(**options).fit_table(path, "y", INPUTS)
     monkeypatch.setattr(checkpoint.Checkpoint, "__init__", _eager(checkpoint.Checkpoint.__init__))
@@ -429,6 +445,6 @@ def test_what_else_is_refused(tmp_path):
 @pytest.mark.parametrize("windows", [16, 1000])
 def test_fewer_rows_than_a_batch(monkeypatch, windows):
     monkeypatch.setattr(streamed, "WINDOW_ROWS", windows)
-    gp = GPRegressor(**{**OPTIONS, "optimizer": optimization.SparseAdam(steps=50)}).fit_table((X[:30], Y[:30]))
+    gp = GPRegressor(**{**OPTIONS, "optimizer": optimization.SparseAdam(0.05, steps=50)}).fit_table((X[:30], Y[:30]))
     assert np.isfinite(gp.predict(X[:5])).all()
     assert gp.posterior_.n_rows == 30

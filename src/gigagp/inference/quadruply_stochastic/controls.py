@@ -44,8 +44,8 @@ class Controls:
     """
 
     def __init__(self, objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator) -> None:
-        settings, table, weights = objective.settings, objective.table, objective.weights
-        self._objective = objective
+        settings = objective.settings
+        self._objective, self._model = objective, model
         self.quadratic: dict[str, QuadraticControl] = {}
         self.coefficients: dict[str, Coefficient] = {}
         self.linear: LinearControl | None = None
@@ -53,11 +53,15 @@ class Controls:
         if not isinstance(objective.likelihood, Gaussian):
             return
         if settings.linear_control:
-            self._noise = float(model.noise_variance.double().mean())
-            self.linear = LinearControl(_slope(objective, model))
             self.coefficients[LINEAR] = Coefficient()
-        if not settings.n_support:
-            return
+        if settings.n_support:
+            self._make_quadratic(generator)
+        self.restart()
+
+    def _make_quadratic(self, generator: torch.Generator) -> None:
+        """Make the controls at support rows."""
+        objective = self._objective
+        settings, table, weights = objective.settings, objective.table, objective.weights
         count = min(settings.n_support, table.n_rows)
         self.rows = sample_indices(table.n_rows, count, generator).to(table.X.device)
         X, basis, t, k = table.X[self.rows], objective.basis, weights.mean.shape[1], weights.n_columns
@@ -67,8 +71,7 @@ class Controls:
         def at_support(index: Tensor) -> Tensor:
             return basis.columns(X, index)
 
-        offset = objective.targets[self.rows] if settings.control == "residual" else X.new_zeros(count, t)
-        self.quadratic[MEAN] = QuadraticControl(at_support, offset)
+        self.quadratic[MEAN] = QuadraticControl(at_support, X.new_zeros(count, t))
         if k:
             self.quadratic[COLUMNS] = QuadraticControl(at_support, X.new_zeros(count, k))
         if settings.prior_control:
@@ -91,14 +94,37 @@ class Controls:
                 if name.endswith(COLUMNS):
                     control.reset(iter([(head, rows)]))
 
-    def mean(self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample) -> Tensor:
-        """Return the estimate of the mean's term with its control variates added."""
-        total = self._controlled(MEAN, estimate, model, mean, sample)
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Follow the difference from the objective's anchor from now on, or all of the mean where there is none.
+
+        O(n m) with a control of the targets, otherwise O(support m) where there is something to follow.
+        """
+        objective, mean = self._objective, self._objective.weights.mean
+        apart = mean if objective.anchor is None else mean - objective.anchor.mean
+        for name, vectors in ((MEAN, apart), (f"prior {MEAN}", mean)):
+            if name in self.quadratic:
+                blocks = ((index, vectors[index]) for index in objective.basis.blocks(_WIDTH, mean.device))
+                self.quadratic[name].reset(blocks if bool(vectors.any()) else iter(()))
+        if MEAN in self.quadratic and objective.settings.control == "residual":
+            self.quadratic[MEAN].offset = objective.residuals(self.rows)
+        if LINEAR in self.coefficients:
+            self.linear = LinearControl(_slope(objective, self._model))
+            self.linear.update(torch.arange(len(mean), device=mean.device), apart)
+
+    def mean(
+        self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the estimate of the mean's term with its control variates added; ``known`` is the anchor's mean."""
+        apart = mean if known is None else mean - known
+        total = estimate
+        for name, vectors in ((MEAN, apart), (f"prior {MEAN}", mean)):
+            total = total + self._control(name, estimate, model, vectors, sample)
         if self.linear is None:
             return total
         # where the noise is learned, the term's own slope moves with it
-        noise = self._noise if model.noise_is_known else model.noise_variance.to(mean)
-        value = self._noise / noise * self.linear.value(sample.index, mean, sample.linear, sample.linear)
+        moved = 1.0 if model.noise_is_known else self._model.noise_variance.to(mean) / model.noise_variance.to(mean)
+        value = moved * self.linear.value(sample.index, apart, sample.linear, sample.linear)
         coefficient = self.coefficients[LINEAR]
         found = total + coefficient.value * value
         coefficient.learn(float(total.detach()), float(value.detach()))
@@ -106,24 +132,26 @@ class Controls:
 
     def columns(self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample) -> Tensor:
         """Return the estimate of the dense columns' term with theirs."""
-        return self._controlled(COLUMNS, estimate, model, root, sample)
+        names = (COLUMNS, f"prior {COLUMNS}")
+        return estimate + sum(self._control(name, estimate, model, root, sample) for name in names)
 
-    def _controlled(self, part: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample) -> Tensor:
-        total = estimate
-        for name, control in self.quadratic.items():
-            if not name.endswith(part):
-                continue
-            features = self._features_of(name, sample.index)
-            if name == part:
-                X = self._objective.table.X[self.rows]
-                weights = self._weights / self._objective.noise(model, self.rows, X)
-            else:
-                weights = features.new_ones(len(features))
-            value = control.value(features, vectors, sample, weights).sum()
-            coefficient = self.coefficients[name]
-            total = total + coefficient.value * value
-            coefficient.learn(float(estimate.detach()), float(value.detach()))
-        return total
+    def _control(
+        self, name: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample
+    ) -> Tensor | float:
+        """Return the multiple of one control that an estimate gets; 0 where there is none of that name."""
+        if name not in self.quadratic:
+            return 0.0
+        features = self._features_of(name, sample.index)
+        if name in (MEAN, COLUMNS):
+            X = self._objective.table.X[self.rows]
+            weights = self._weights / self._objective.noise(model, self.rows, X)
+        else:
+            weights = features.new_ones(len(features))
+        value = self.quadratic[name].value(features, vectors, sample, weights).sum()
+        coefficient = self.coefficients[name]
+        found = coefficient.value * value
+        coefficient.learn(float(estimate.detach()), float(value.detach()))
+        return found
 
     def _features_of(self, name: str, index: Tensor) -> Tensor:
         """Return the features at the support rows; mean and columns share them, and so does the step that follows."""
@@ -183,13 +211,13 @@ class Controls:
 
 @torch.no_grad()
 def _slope(objective: QuadruplyStochasticObjective, model: Model) -> Tensor:
-    """Return ``Phi' N^-1 y`` at a model, shape (m, t): one pass over the rows and the functions.
+    """Return ``Phi' N^-1 r`` for the residuals r at a model, shape (m, t): one pass over the rows and the functions.
 
     Of rows that are not all held, those that are stand for the others: the control is zero in the mean for any slope.
     """
     X, basis = objective.table.X, objective.basis
     rows = torch.arange(len(X), device=X.device)
-    scaled = objective.targets[rows] / objective.noise(model, rows, X)[:, None] * (objective.n_rows / len(X))
+    scaled = objective.residuals(rows) / objective.noise(model, rows, X)[:, None] * (objective.n_rows / len(X))
     found = X.new_zeros(basis.size, scaled.shape[1])
     for index in basis.blocks(_WIDTH, X.device):
         for some in rows.split(max(1, _ENTRIES // len(index))):

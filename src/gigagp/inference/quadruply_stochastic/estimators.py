@@ -21,6 +21,21 @@ from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 Prior = Tensor | Callable[[Tensor, Tensor], Tensor]
 
 
+class Origin(NamedTuple):
+    """Weights whose function is known at the rows: what is sampled is the difference from it.
+
+    Attributes
+    ----------
+    features : Tensor of shape (rows, w)
+        The touched functions, at the hyperparameters that the function was computed with.
+    mean : Tensor of shape (w, t)
+        The touched part of the weights.
+    """
+
+    features: Tensor
+    mean: Tensor
+
+
 class RowSample(NamedTuple):
     """What the sampled rows say.
 
@@ -64,8 +79,19 @@ def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
     return prior(sample.left[:, None] * vectors, sample.right[:, None] * vectors)
 
 
-def mean_term(rows: RowSample, mean: Tensor, sample: BasisSample, prior: Prior, *, symmetric: bool = True) -> Tensor:
+def mean_term(
+    rows: RowSample,
+    mean: Tensor,
+    sample: BasisSample,
+    prior: Prior,
+    *,
+    origin: Origin | None = None,
+    symmetric: bool = True,
+) -> Tensor:
     """Return an unbiased estimate of ``L_mu`` (Theorem 1), summed over targets.
+
+    With an origin it is that of ``L_mu + y'N^-1 y`` but for the squares of the rows' targets, which are the residuals
+    of the origin's function then.
 
     Parameters
     ----------
@@ -74,11 +100,16 @@ def mean_term(rows: RowSample, mean: Tensor, sample: BasisSample, prior: Prior, 
         The touched part of the variational mean.
     sample : BasisSample
     prior : Tensor of shape (w,) or callable
+    origin : Origin or None
+        What the targets are residuals of.
     symmetric : bool
         False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
         the squares of the targets it makes a product of two independent residuals.
     """
     first, second = both_products(rows.features, mean, sample)
+    if origin is not None:
+        known = both_products(origin.features, origin.mean, sample)
+        first, second = first - known[0], second - known[1]
     linear = 0.5 * (first + second) if symmetric else first
     per_row = (first * second - 2 * rows.targets * linear).sum(1)
     return (rows.weights * per_row).sum() + prior_term(mean, sample, prior).sum()

@@ -24,8 +24,12 @@ _STEPS, _HALVINGS, _TOLERANCE = 50, 8, 1e-7
 _ARRAYS = 6
 
 
-class _Point(NamedTuple):
-    """The bound for ``f = K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``."""
+class LatentPoint(NamedTuple):
+    """The bound for ``f = K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``.
+
+    ``factor`` is that of ``I + W^1/2 K W^1/2``, W the curvature; ``slope`` and ``bend`` are the derivatives of the
+    expected log-likelihood by the latent means, and minus twice those by the latent variances, (n, t).
+    """
 
     alpha: Tensor
     curvature: Tensor
@@ -106,57 +110,12 @@ class LatentObjective(TableObjective):
         return model.noise_variance.to(X).expand(len(X)) + model.kernel.white(X)
 
     @torch.no_grad()
-    def _maximise(self, model: Model) -> _Point:
+    def _maximise(self, model: Model) -> LatentPoint:
         X = self.table.X.double()
         K, noise = model.kernel.block(X, X), self._noise(model)
-        here = self._at(K, noise, *(self._last or self._start(noise)))
-        for _ in range(_STEPS):
-            target, bend = self._newton(K, here), here.bend.mean(1)
-            share, there = 1.0, None
-            for _ in range(_HALVINGS):
-                alpha = here.alpha + share * (target - here.alpha)
-                trial = self._at(K, noise, alpha, here.curvature + share * (bend - here.curvature))
-                if trial.value >= here.value:
-                    there = trial
-                    break
-                share *= 0.5
-            if there is None:
-                break
-            gain, here = there.value - here.value, there
-            if gain < _TOLERANCE * self.n_observations:
-                break
-        self._last = here.alpha, here.curvature
-        return here
-
-    def _start(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        bend = self.likelihood.start_curvature(self._targets, float(noise.mean()))
-        return torch.zeros_like(self._targets), torch.full_like(noise, bend)
-
-    def _at(self, K: Tensor, noise: Tensor, alpha: Tensor, curvature: Tensor) -> _Point:
-        root, latent, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
-        factor = _bent(K, root)
-        half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
-        removed = half.square().sum(0)
-        variance = (K.diagonal() - removed).clamp_min(1e-30)
-        fit, slope, bend, of_noise = latent_derivatives(
-            self.likelihood, self._targets, latent, variance, noise, self.nodes
-        )
-        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K
-        inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
-        trace = float((inverse * half).sum())
-        divergence = 0.5 * (float((alpha * latent).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
-        return _Point(alpha, curvature, factor, slope, bend, of_noise, fit - divergence)
-
-    def _newton(self, K: Tensor, here: _Point) -> Tensor:
-        """Return alpha after a full Newton step of every target's mean (Rasmussen and Williams 2006, Alg. 3.1)."""
-        latent = K @ here.alpha
-        found = []
-        for one in range(here.alpha.shape[1]):
-            bend = here.bend[:, one]
-            root, right = bend.sqrt(), bend * latent[:, one] + here.slope[:, one]
-            solved = torch.cholesky_solve((root * (K @ right))[:, None], _bent(K, root))[:, 0]
-            found.append(right - root * solved)
-        return torch.stack(found, 1)
+        found = best_latent(K, noise, self._targets, self.likelihood, self.nodes, self._last)
+        self._last = found.alpha, found.curvature
+        return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """Return where the next search starts."""
@@ -166,6 +125,76 @@ class LatentObjective(TableObjective):
         """Take over a snapshot."""
         if tensors:
             self._last = tensors.pop("alpha"), tensors.pop("curvature")
+
+
+def best_latent(
+    K: Tensor,
+    noise: Tensor,
+    targets: Tensor,
+    likelihood: Likelihood,
+    nodes: int,
+    start: tuple[Tensor, Tensor] | None = None,
+) -> LatentPoint:
+    """Return the highest bound over the Gaussian distributions of latent values with a prior covariance.
+
+    Parameters
+    ----------
+    K : Tensor of shape (n, n)
+        float64.
+    noise : Tensor of shape (n,)
+    targets : Tensor of shape (n, t)
+    likelihood : Likelihood
+    nodes : int
+        Of the quadrature.
+    start : tuple of Tensor or None
+        ``alpha`` and ``curvature`` of a point nearby.
+    """
+    if start is None:
+        flat = torch.full_like(noise, likelihood.start_curvature(targets, float(noise.mean())))
+        start = torch.zeros_like(targets), flat
+
+    def at(alpha: Tensor, curvature: Tensor) -> LatentPoint:
+        root, latent, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
+        factor = _bent(K, root)
+        half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
+        removed = half.square().sum(0)
+        variance = (K.diagonal() - removed).clamp_min(1e-30)
+        fit, slope, bend, of_noise = latent_derivatives(likelihood, targets, latent, variance, noise, nodes)
+        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K
+        inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
+        trace = float((inverse * half).sum())
+        divergence = 0.5 * (float((alpha * latent).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
+        return LatentPoint(alpha, curvature, factor, slope, bend, of_noise, fit - divergence)
+
+    here = at(*start)
+    for _ in range(_STEPS):
+        target, bend = _newton(K, here), here.bend.mean(1)
+        share, there = 1.0, None
+        for _ in range(_HALVINGS):
+            alpha = here.alpha + share * (target - here.alpha)
+            trial = at(alpha, here.curvature + share * (bend - here.curvature))
+            if trial.value >= here.value:
+                there = trial
+                break
+            share *= 0.5
+        if there is None:
+            break
+        gain, here = there.value - here.value, there
+        if gain < _TOLERANCE * targets.numel():
+            break
+    return here
+
+
+def _newton(K: Tensor, here: LatentPoint) -> Tensor:
+    """Return alpha after a full Newton step of every target's mean (Rasmussen and Williams 2006, Alg. 3.1)."""
+    latent = K @ here.alpha
+    found = []
+    for one in range(here.alpha.shape[1]):
+        bend = here.bend[:, one]
+        root, right = bend.sqrt(), bend * latent[:, one] + here.slope[:, one]
+        solved = torch.cholesky_solve((root * (K @ right))[:, None], _bent(K, root))[:, 0]
+        found.append(right - root * solved)
+    return torch.stack(found, 1)
 
 
 def _bent(K: Tensor, root: Tensor) -> Tensor:

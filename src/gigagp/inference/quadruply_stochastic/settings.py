@@ -68,16 +68,26 @@ class QuadruplyStochastic:
     row_batch : int or None, default None
         Rows of a step; all of a smaller table. None: 128.
     basis_batch : int or None, default None
-        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000 or all. Of the two batches
-        this one should be the larger: what a sample of the functions leaves out of the fit is one error, the same
-        function for all rows of the step, so that more rows do not average it; its variance is the squared norm of the
-        weights over ``basis_batch``, whatever the number of functions.
+        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000. Of
+        the two batches this one should be the larger: what a sample of the functions leaves out of the fit is one
+        error, the same function for all rows of the step, so that more rows do not average it; its variance is the
+        squared norm of what is sampled over ``basis_batch``, whatever the number of functions.
     n_columns : int or None, default None
         Dense columns of C, the first ones (a chevron); 0 is mean-field, n_basis a full factor (m^2 numbers). None: 0
         where functions are sampled, all where they are not.
     diagonal : {"learned", "closed_form"}, default "learned"
         The diagonal columns of C: by ascent, or the optimum in closed form from one pass over the rows when the rest is
         done: O(n m) once. The closed form is for a Gaussian likelihood.
+    start_rows : int or None, default None
+        Random rows whose posterior the weights' mean starts from, with the features' own covariances: O(rows^2 m) once.
+        None: 4,096, or fewer where that would take more than about a minute of one core (1,483 for a million
+        functions), and 2,000 for other than Gaussian likelihoods; 0: the mean starts at zero, as in the paper and as
+        it does for ``basis="inducing"``.
+    anchor : bool, default True
+        Compute the function of the weights at all rows now and then, O(n m), as often as that costs what the steps
+        between do; a step then samples only the difference from it. What sampled functions add to the variance, and to
+        the gap of the bound of other likelihoods, nearly vanishes. Of rows that are not held (``fit_table`` of a large
+        table) there are no anchors. False: as in the paper.
     n_support : int, default 0
         Rows of the control variates, their rank; 0: none. They cost about as much a step as so many rows in the batch,
         and remove variance that the sampling of the basis makes; `variance_removed` of the posterior's controls says
@@ -116,6 +126,8 @@ class QuadruplyStochastic:
     basis_batch: int | None = None
     n_columns: int | None = None
     diagonal: Literal["learned", "closed_form"] = "learned"
+    start_rows: int | None = None
+    anchor: bool = True
     n_support: int = 0
     control: Literal["residual", "quadratic"] = "residual"
     prior_control: bool = False
@@ -135,6 +147,7 @@ class QuadruplyStochastic:
         check_count(self.row_batch, "row_batch", owner, optional=True)
         check_count(self.basis_batch, "basis_batch", owner, optional=True)
         check_count(self.n_columns, "n_columns", owner, 0, optional=True)
+        check_count(self.start_rows, "start_rows", owner, 0, optional=True)
         check_count(self.n_support, "n_support", owner, 0)
         check_count(self.quadrature_nodes, "quadrature_nodes", owner)
         for name, allowed in (
@@ -147,7 +160,7 @@ class QuadruplyStochastic:
             if getattr(self, name) not in allowed:
                 msg = f"{name} of {owner} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)
-        for name in ("prior_control", "linear_control", "replacement", "augment"):
+        for name in ("anchor", "prior_control", "linear_control", "replacement", "augment"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name} of {owner} must be a bool; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)
@@ -170,7 +183,10 @@ class QuadruplyStochastic:
     @property
     def sampled_functions(self) -> int:
         """Functions of each sample of a step."""
-        return min(_BASIS_BATCH, self.n_functions) if self.basis_batch is None else self.basis_batch
+        if self.basis_batch is not None:
+            return self.basis_batch
+        # two samples of half of the functions touch three quarters of them, and would leave noise for little
+        return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
 
     @property
     def sampled_rows(self) -> int:

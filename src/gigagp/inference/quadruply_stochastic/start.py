@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
 from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
+from gigagp.dense import cholesky
+from gigagp.inference.quadruply_stochastic.latent import best_latent
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import Gaussian
 from gigagp.memory import require
 from gigagp.model import Model
 
@@ -24,8 +29,13 @@ if TYPE_CHECKING:
 _START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
 #: Functions that are looked at together where all of them are.
 WIDTH = 4096
-#: Copies of the parameters: themselves, two averages of Adam, the best state.
-_COPIES = 4
+#: Most rows whose posterior the mean starts from, the most for other than Gaussian likelihoods, which take Newton's
+#: steps, and the most multiplications, ``rows^2 m``.
+_SUBSET_ROWS, _LATENT_ROWS, _SUBSET_WORK = 4096, 2000, 2**41
+#: Square arrays of that size, float64, that are alive at once.
+_SUBSET_SQUARES = 6
+#: Copies of the parameters: themselves, two averages of Adam, the best state, the anchor.
+_COPIES = 5
 #: Arrays of the size of a step's features that are alive at once.
 _STEP_COPIES = 5
 #: Where all functions are used at once: arrays of their features, and square ones.
@@ -71,9 +81,18 @@ def _plain_basis(
     return FourierBasis.fitting(kernel, most, int(torch.randint(2**62, (), generator=generator)))
 
 
+def starts_known(settings: QuadruplyStochastic) -> bool:
+    """Whether the weights' mean starts at the posterior of some rows, and not at zero.
+
+    That of inducing points does: functions that are nearly dependent have large weights of both signs there, whose
+    prior term has more noise in a sample than ascent from zero has to remove.
+    """
+    return settings.start_rows != 0 and (settings.basis != "inducing" or settings.learns_precision)
+
+
 @torch.no_grad()
 def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weights:
-    """Return weights with mean zero and a diagonal near its optimum (Proposition 1 with a few rows)."""
+    """Return weights with the mean of some rows' posterior, and a diagonal near its optimum (Prop. 1 with a few)."""
     basis, table, settings = objective.basis, objective.table, objective.settings
     m, like = basis.size, table.X
     generator = torch.Generator().manual_seed(basis.size)
@@ -82,19 +101,50 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
     X = like[rows]
     noise = float(objective.noise(model, rows, X).mean())
     curvature = objective.likelihood.start_curvature(objective.targets, noise) * objective.n_rows / len(rows)
-    log_scale = like.new_zeros(m)
-    gram_total = 0.0
-    for index in basis.blocks(WIDTH, like.device):
-        gram = basis.columns(X, index).double().square().sum(0)
-        gram_total += float(gram.sum())
-        log_scale[index] = (-0.5 * (curvature * gram + basis.prior_diagonal(index)).log()).to(like)
-    weights = Weights(like.new_zeros(m, table.n_targets), log_scale)
+    gram = torch.cat([basis.columns(X, index).double().square().sum(0) for index in basis.blocks(WIDTH, like.device)])
+    prior = torch.cat([basis.prior_diagonal(index) for index in basis.blocks(WIDTH, like.device)])
+    if settings.learns_precision:
+        # the prior variance of the function is then the kernel's own
+        prior = torch.full_like(prior, float(gram.sum()) / len(rows) / float(model.kernel.diagonal(X).mean()))
+    weights = Weights(_start_mean(objective, model, prior), (-0.5 * (curvature * gram + prior).log()).to(like))
     if settings.n_columns:
         weights.columns = like.new_zeros(m, min(settings.n_columns, m))
     if settings.learns_precision:
-        # the prior variance of the function is then the kernel's own
-        precision = gram_total / len(rows) / float(model.kernel.diagonal(X).mean())
-        weights.log_precision = like.new_full((m,), precision).log()
-        inverse_variance = (-2 * log_scale.double()).exp() - 1 + precision
-        weights.log_scale = (-0.5 * inverse_variance.log()).to(like)
+        weights.log_precision = prior.log().to(like)
     return weights
+
+
+def _start_mean(objective: QuadruplyStochasticObjective, model: Model, prior: Tensor) -> Tensor:
+    """Return the weights' posterior mean for random rows: ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``.
+
+    At a small noise the kernel's own matrix in the place of G is not good enough: alpha is large then, and G's
+    difference, one over the root of m, counts. ``prior`` is the diagonal of S.
+    """
+    basis, settings, table = objective.basis, objective.settings, objective.table
+    mean = table.X.new_zeros(basis.size, table.n_targets)
+    gaussian = isinstance(objective.likelihood, Gaussian)
+    most = settings.start_rows
+    if most is None:
+        most = min(_SUBSET_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_SUBSET_WORK // basis.size))
+        most = min(most, math.isqrt(table.budget // (8 * _SUBSET_SQUARES)))
+    count = min(most, table.n_rows) if starts_known(settings) else 0
+    if not count:
+        return mean
+    require(8 * _SUBSET_SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
+    generator = torch.Generator().manual_seed(basis.size)
+    rows = sample_indices(table.n_rows, count, generator).to(mean.device)
+    X = table.X[rows]
+    noise, targets = objective.noise(model, rows, X).double(), objective.targets[rows].double()
+    covariance = torch.zeros(count, count, dtype=torch.float64, device=mean.device)
+    for index in basis.blocks(WIDTH, mean.device):
+        features = basis.columns(X, index)
+        covariance += (features / prior[index].to(features)) @ features.T
+    if gaussian:
+        covariance.diagonal().add_(noise)
+        alpha = torch.cholesky_solve(targets, cholesky(covariance, "the covariance of the rows of the start"))
+    else:
+        nodes = settings.quadrature_nodes
+        alpha = best_latent(covariance, noise, targets, objective.likelihood, nodes).alpha
+    for index in basis.blocks(WIDTH, mean.device):
+        mean[index] = basis.columns(X, index).T @ alpha.to(mean) / prior[index, None].to(mean)
+    return mean

@@ -107,6 +107,11 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         """Rows times targets."""
         return self.n_rows * self.table.n_targets
 
+    @property
+    def moves_anchor(self) -> bool:
+        """Rows that are not held have no place for what is known there."""
+        return False
+
     def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """Return the indices of random rows of the sample, sorted."""
         return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
