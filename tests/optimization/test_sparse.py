@@ -12,7 +12,7 @@ from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exac
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization import Adam, SparseAdaGrad, SparseAdam, SparseSGD
+from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD
 from helpers import generator, new_trace, points
 
 
@@ -178,3 +178,11 @@ def test_bad_settings(kind):
     ]:
         with pytest.raises(InvalidInputError, match=message):
             kind(**settings)
+
+
+def test_other_optimizers_say_which_one_to_use():
+    X, Y = sine(60)
+    settings = inference.QuadruplyStochastic(n_basis=20, row_batch=10)
+    for other in (LBFGS(), Adam()):
+        with pytest.raises(InvalidInputError, match="SparseAdam"):
+            GPRegressor(kernels.RBF(), settings, other).fit(X.numpy(), Y[:, 0].numpy())

@@ -57,7 +57,7 @@ class LBFGS:
             msg = (
                 "LBFGS needs a deterministic objective, but probes, minibatches or lengths of solves are redrawn at "
                 "every step. Use Iterative(warm_start=True), which freezes probes, with a solver without truncation, "
-                "SparseVariational(batch_size=None), or optimizer=Adam()."
+                "SparseVariational(batch_size=None), or optimizer=Adam(), SparseAdam() for QuadruplyStochastic."
             )
             raise InvalidInputError(msg)
         space = ParameterSpace(objective.start(model), self.transform)

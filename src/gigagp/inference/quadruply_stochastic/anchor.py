@@ -70,12 +70,15 @@ class Anchor:
         values = {name.removeprefix("kernel."): value for name, value in state.items() if name.startswith("kernel.")}
         return cls(basis.with_kernel(basis.kernel.replace(values)), state["mean"], state["fitted"])
 
-    def origin(self, kernel: Kernel, X: Tensor, index: Tensor, features: Tensor) -> Origin:
-        """Return what of it a sample touches; ``features`` are those of the sample at the hyperparameters of now."""
+    def origin(self, kernel: Kernel, rows: Tensor, X: Tensor, index: Tensor, features: Tensor) -> Origin:
+        """Return what of it a sample of rows and functions touches.
+
+        ``X`` are the rows' inputs, ``features`` the functions there at the hyperparameters of now, ``kernel``.
+        """
         with torch.no_grad():
             if not _same(kernel, self.basis.kernel):
                 features = self.basis.columns(X, index)
-            return Origin(features.detach(), self.mean[index])
+            return Origin(features.detach(), self.mean[index], self.fitted[rows])
 
 
 def steps_between(objective: QuadruplyStochasticObjective) -> int:

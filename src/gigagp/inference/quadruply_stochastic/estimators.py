@@ -30,10 +30,13 @@ class Origin(NamedTuple):
         The touched functions, at the hyperparameters that the function was computed with.
     mean : Tensor of shape (w, t)
         The touched part of the weights.
+    fitted : Tensor of shape (rows, t)
+        The function.
     """
 
     features: Tensor
     mean: Tensor
+    fitted: Tensor
 
 
 class RowSample(NamedTuple):
@@ -90,8 +93,7 @@ def mean_term(
 ) -> Tensor:
     """Return an unbiased estimate of ``L_mu`` (Theorem 1), summed over targets.
 
-    With an origin it is that of ``L_mu + y'N^-1 y`` but for the squares of the rows' targets, which are the residuals
-    of the origin's function then.
+    With an origin the rows' targets are to be what its function leaves of them, here and in `constant_term`.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ def mean_term(
     sample : BasisSample
     prior : Tensor of shape (w,) or callable
     origin : Origin or None
-        What the targets are residuals of.
+        What the targets are the residuals of.
     symmetric : bool
         False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
         the squares of the targets it makes a product of two independent residuals.

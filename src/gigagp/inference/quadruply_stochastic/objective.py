@@ -299,19 +299,17 @@ class QuadruplyStochasticObjective(TableObjective):
         X, targets = self.values_at(rows)
         features = self.basis.with_kernel(model.kernel).columns(X, sample.index)
         factor = self.n_rows / len(rows)
-        origin = known = None
-        if self.anchor is not None:
-            origin, known = self.anchor.origin(model.kernel, X, sample.index, features), self.anchor.fitted[rows]
         at_rows = RowSample(features, targets, self.noise(model, rows, X), factor)
+        origin = None
+        if self.anchor is not None:
+            origin = self.anchor.origin(model.kernel, rows, X, sample.index, features)
         headed = sample.with_head()
         root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
         learned = touched.get(LOG_PRECISION)
         diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
         if isinstance(self.likelihood, Gaussian):
-            if known is not None:
-                at_rows = at_rows._replace(targets=targets - known)
             return self._gaussian(model, at_rows, sample, headed, touched, root, diagonal, origin)
-        return self._general(at_rows, sample, headed, touched, root, diagonal, origin, known)
+        return self._general(at_rows, sample, headed, touched, root, diagonal, origin)
 
     def _prior(self, sample: BasisSample, diagonal: Tensor) -> Prior:
         """Return the prior precision as the estimators want it."""
@@ -332,11 +330,10 @@ class QuadruplyStochasticObjective(TableObjective):
         diagonal: Tensor,
         origin: Origin | None,
     ) -> Tensor:
-        """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2.
-
-        With an origin the targets are the residuals of its function.
-        """
+        """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2."""
         mean, log_scale = touched[MEAN], touched[LOG_SCALE]
+        if origin is not None:
+            rows = rows._replace(targets=rows.targets - origin.fitted)
         t, k = mean.shape[1], sample.n_head
         of_mean = mean_term(rows, mean, sample, self._prior(sample, diagonal), origin=origin)
         of_mean = self.controls.mean(of_mean, model, mean, sample, None if origin is None else origin.mean)
@@ -361,17 +358,13 @@ class QuadruplyStochasticObjective(TableObjective):
         root: Tensor | None,
         diagonal: Tensor,
         origin: Origin | None,
-        known: Tensor | None,
     ) -> Tensor:
-        """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples.
-
-        ``known`` is the function of the origin at the rows.
-        """
+        """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
         mean, log_scale = touched[MEAN], touched[LOG_SCALE]
         t, k = mean.shape[1], sample.n_head
         latent = latent_mean(rows.features, mean, sample)
-        if origin is not None and known is not None:
-            latent = known + (latent - latent_mean(origin.features, origin.mean, sample))
+        if origin is not None:
+            latent = origin.fitted + (latent - latent_mean(origin.features, origin.mean, sample))
         spread = latent_spread(rows.features, log_scale, root, headed, self.settings.bound)
         nodes = self.settings.quadrature_nodes
         fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)

@@ -49,10 +49,10 @@ class QuadruplyStochastic:
     Newton's method. Hyperparameters then start where the likelihood of up to 1,000 rows has them, of their own kind.
 
     When to use: classes, counts and heavy tails at any number of rows; and many rows of a function that needs many
-    basis functions, where solves with all rows are too slow or too large. From samples the mean converges to the exact
-    one of the basis, slowly where the noise is small, and the variance is that of independent weights unless
-    ``n_columns`` is raised: too large where many functions together are known well. For a Gaussian likelihood `Exact`
-    and, up to some 50,000 rows, `Iterative` are nearer to the exact process, and mostly faster.
+    basis functions, where solves with all rows are too slow or too large. From samples the mean starts at the posterior
+    of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is that of
+    independent weights unless ``n_columns`` is raised: too large where many functions together are known well. For a
+    Gaussian likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the exact process.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ class QuadruplyStochastic:
     basis : {"fourier", "inducing", "grid"}, default "fourier"
         Random Fourier features of the kernel; covariances with n_basis of the training rows (all rows, where there are
         no more: the predictive mean is then the exact Gaussian process's); or the leading eigenfunctions of a separable
-        kernel on a grid. See `gigagp.bases`. From samples the kernel's hyperparameters are learned along with the
-        weights for the first only: the others keep those that ``optimizer="auto"`` starts with. Where all functions are
-        used at once that is so for the grid's alone.
+        kernel on a grid. See `gigagp.bases`. From samples ``optimizer="auto"`` learns the weights alone, at the
+        hyperparameters that the likelihood of some rows prefers; `gigagp.optimization.SparseAdam` moves those of the
+        first along with the weights. Where all functions are used at once only the grid's are not learned.
     row_batch : int or None, default None
         Rows of a step; all of a smaller table. None: 128.
     basis_batch : int or None, default None
