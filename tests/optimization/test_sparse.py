@@ -12,7 +12,7 @@ from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exac
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD
+from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD, sparse
 from helpers import generator, new_trace, points
 
 
@@ -67,7 +67,7 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
 def test_sgd_on_everything_is_gradient_descent():
     """The error of the mean is what the product of ``I - rate (Phi' Phi / noise + S)`` leaves of it, to rounding."""
     objective, model = objective_of(from_nothing(n_basis=20), sine(60), noise=0.3)
-    optimizer = SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0)
+    optimizer = SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0, tail_share=0)
     optimizer.run(objective, model, new_trace(), generator(0))
     Phi, S, mean, _ = exact_of(objective, model)
     values, vectors = torch.linalg.eigh(Phi.T @ Phi / 0.3 + S)
@@ -75,6 +75,43 @@ def test_sgd_on_everything_is_gradient_descent():
     left = vectors @ ((1 - rates[:, None] * values).prod(0) * (vectors.T @ mean))
     torch.testing.assert_close(objective.weights.mean[:, 0], mean - left, rtol=1e-8, atol=1e-8)
     assert float(left.norm()) < 0.2 * float(mean.norm())  # most of it is gone
+
+
+@pytest.mark.parametrize("steps", [None, 200])
+def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
+    """Against a mean that is taken of all entries at every step; the control is where the last step ends."""
+    settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60, n_columns=3)
+    objective, model = objective_of(settings)
+    seen, original = [], sparse._Run._take_step
+
+    def take_step(self):
+        if self.plateau is not None and self.plateau.fresh:
+            seen.clear()
+        found = original(self)
+        seen.append({name: array.clone() for name, array in objective.arrays().items()})
+        return found
+
+    monkeypatch.setattr(sparse._Run, "_take_step", take_step)
+    SparseAdam(0.01, steps=steps, hyper_learning_rate=0, final_share=0.3).run(
+        objective, model, new_trace(), generator(0)
+    )
+    last = seen if steps is None else seen[-50:]
+    for name, array in objective.arrays().items():
+        mean = torch.stack([one[name] for one in last]).mean(0)
+        torch.testing.assert_close(array, mean, rtol=1e-9, atol=1e-12)
+        assert float((array - seen[-1][name]).abs().max()) > 1e-4
+
+
+def test_at_a_constant_rate_the_mean_of_the_last_steps_is_nearer_than_the_last():
+    errors = {}
+    for share in (0.0, 0.25):
+        objective, model = objective_of(inference.QuadruplyStochastic(n_basis=100, row_batch=20))
+        SparseAdam(0.02, steps=2000, final_share=1.0, hyper_learning_rate=0, tail_share=share).run(
+            objective, model, new_trace(), generator(0)
+        )
+        Phi, _, mean, _ = exact_of(objective, model)
+        errors[share] = float((Phi @ (objective.weights.mean[:, 0] - mean)).square().mean().sqrt())
+    assert errors[0.25] < 0.5 * errors[0.0]
 
 
 def test_only_touched_entries_move():

@@ -47,6 +47,11 @@ class Plateau:
         """Whether nothing was gained at the smallest rate."""
         return self.share < self.final_share
 
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been estimated at this rate."""
+        return not self._values
+
     def add(self, value: float) -> None:
         """Take in an estimate of the objective."""
         self._values.append(value)

@@ -1,4 +1,4 @@
-"""A bound that is cheap on a few rows: maximised there, before all rows are looked at."""
+"""An objective that is cheap on a few rows: maximised there, before all rows are looked at."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gigagp.optimization.trace import Trace
 
 @dataclass(frozen=True)
 class SubsetFirst:
-    """Maximise the bound that an objective has on a subset of its rows, times a weak prior, and go on from there.
+    """Maximise what an objective has on a subset of its rows, times a weak prior, and go on from there.
 
-    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic` and likelihoods
-    that are not Gaussian. The hyperparameters that a Gaussian likelihood of labels or counts prefers are not those of
-    their own; a thousand rows, with the kernel itself in the place of a basis, say which are.
+    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic` that samples, and
+    for likelihoods that are not Gaussian. The hyperparameters that a Gaussian likelihood of labels or counts prefers
+    are not those of their own; a thousand rows, with the kernel itself in the place of a basis, say which are.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SubsetFirst:
     def _maximise(self, objective: Objective, model: Model, trace: Trace) -> Model:
         space = ParameterSpace(objective.start(model), "log")
         prior = WeakPrior(space, objective.n_inputs, self.signal_variance or objective.target_variance)
-        stage = f"bound, {objective.n_rows} rows"
+        stage = f"{'likelihood' if objective.is_likelihood else 'bound'}, {objective.n_rows} rows"
         trace.meter.start(self.steps, stage)
         start = space.encode(space.template)
         vector, _, finite = minimise(

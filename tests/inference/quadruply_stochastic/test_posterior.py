@@ -215,6 +215,23 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.3 * (1 + 4 / np.sqrt(2 * 400))
 
 
+def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_from_the_bound():
+    """The bound of independent weights takes what it cannot explain for noise."""
+    x, y = table_of(400)
+    settings = QuadruplyStochastic(n_basis=400, row_batch=60)
+    likely = GPRegressor().fit(x, y)
+    gp = GPRegressor(inference=settings).fit(x, y)
+    stages = gp.history_.to_dict()["stage"]
+    assert "likelihood, 400 rows" in stages
+    assert "sparse" in stages[-1]
+    assert gp.noise_variance_ == pytest.approx(likely.noise_variance_, rel=0.1)
+    whole = GPRegressor(gp.kernel_, QuadruplyStochastic(n_basis=400), None, noise_variance=gp.noise_variance_).fit(x, y)
+    assert np.sqrt(np.mean((gp.predict(x) - whole.predict(x)) ** 2)) < 0.03 * y.std()
+    ascent = optimization.SparseAdam(steps=1500, hyper_learning_rate=0.01)
+    together = GPRegressor(likely.kernel_, settings, ascent, noise_variance=likely.noise_variance_).fit(x, y)
+    assert together.noise_variance_ > 1.5 * likely.noise_variance_  # the control
+
+
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
     monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))

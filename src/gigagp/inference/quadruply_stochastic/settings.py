@@ -80,9 +80,9 @@ class QuadruplyStochastic:
         done: O(n m) once. The closed form is for a Gaussian likelihood.
     start_rows : int or None, default None
         Random rows whose posterior the weights' mean starts from, with the features' own covariances: O(rows^2 m) once.
-        None: 4,096, or fewer where that would take more than about a minute of one core (1,483 for a million
-        functions), and 2,000 for other than Gaussian likelihoods; 0: the mean starts at zero, as in the paper and as
-        it does for ``basis="inducing"``.
+        None: 4,096 (2,000 for other than Gaussian likelihoods), or fewer where that would take more than about a minute
+        of one core (1,483 for a million functions) or an eighth of the memory budget; 0: the mean starts at zero, as in
+        the paper and as it does for ``basis="inducing"``.
     anchor : bool, default True
         Compute the function of the weights at all rows now and then, O(n m), as often as that costs what the steps
         between do; a step then samples only the difference from it. What sampled functions add to the variance, and to

@@ -32,10 +32,10 @@ WIDTH = 4096
 #: Most rows whose posterior the mean starts from, the most for other than Gaussian likelihoods, which take Newton's
 #: steps, and the most multiplications, ``rows^2 m``.
 _SUBSET_ROWS, _LATENT_ROWS, _SUBSET_WORK = 4096, 2000, 2**41
-#: Square arrays of that size, float64, that are alive at once.
-_SUBSET_SQUARES = 6
-#: Copies of the parameters: themselves, two averages of Adam, the best state, the anchor.
-_COPIES = 5
+#: Square arrays of that size, float64, that are alive at once, and the share of the memory budget that they may take.
+_SUBSET_SQUARES, _SUBSET_SHARE = 6, 8
+#: Copies of the parameters: themselves, two averages of Adam, the best state, the anchor, the sums of the last steps.
+_COPIES = 6
 #: Arrays of the size of a step's features that are alive at once.
 _STEP_COPIES = 5
 #: Where all functions are used at once: arrays of their features, and square ones.
@@ -126,7 +126,7 @@ def _start_mean(objective: QuadruplyStochasticObjective, model: Model, prior: Te
     most = settings.start_rows
     if most is None:
         most = min(_SUBSET_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_SUBSET_WORK // basis.size))
-        most = min(most, math.isqrt(table.budget // (8 * _SUBSET_SQUARES)))
+        most = min(most, math.isqrt(table.budget // (8 * _SUBSET_SQUARES * _SUBSET_SHARE)))
     count = min(most, table.n_rows) if starts_known(settings) else 0
     if not count:
         return mean

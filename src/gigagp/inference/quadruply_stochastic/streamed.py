@@ -135,12 +135,8 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         assert self._batch is not None
         return self._batch[0][rows], self._batch[1][rows]
 
-    @torch.no_grad()
-    def settle(self, model: Model) -> None:
-        """Put the diagonal at its optimum in closed form, where that was asked for: one more pass over all rows."""
-        self.fitted = model
-        if self.settings.diagonal != "closed_form":
-            return
+    def _settle_diagonal(self, model: Model) -> None:
+        """Put the diagonal at its optimum: one more pass over all rows."""
         basis, k = self.basis.with_kernel(model.kernel), self.weights.n_columns
         gram = self.table.X.new_zeros(basis.size, dtype=torch.float64)
         step = max(1, 2**22 // WIDTH)
