@@ -48,7 +48,7 @@ def started(n: int, m: int, settings: dict[str, Any], d: int = 8) -> tuple[Any, 
 
 def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the time of a step at fixed batches; the sizes take turns, so that a slow moment hits all of them."""
-    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100}
+    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100, "start_rows": 0}
     fits = {}
     for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
         objective, model = started(n, m, settings)

@@ -388,7 +388,7 @@ class _Run:
         if mean is None:
             return True
         error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        # Knowing nothing is where a fit starts: one that stays clearly below that runs away.
+        # What a fit starts with costs nothing: one that stays clearly below that runs away.
         start, start_error = self.start
         far_below = mean < start - 4 * (error + start_error) - 0.1 * abs(start)
         self.below = self.below + 1 if far_below else 0
