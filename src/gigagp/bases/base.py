@@ -11,6 +11,9 @@ from torch import Tensor
 
 from gigagp.kernels import Kernel
 
+#: Functions of a tile, and entries of one.
+_TILE_WIDTH, _TILE_ENTRIES = 4096, 2**22
+
 
 class Basis(ABC):
     """Functions ``phi_1 .. phi_m`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
@@ -68,6 +71,13 @@ class Basis(ABC):
         """Iterate over all indices, ``width`` at a time."""
         for first in range(0, self.size, width):
             yield torch.arange(first, min(first + width, self.size), device=device)
+
+    def tiles(self, X: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Iterate over all functions at all rows: indices of some rows, of some functions, and the columns there."""
+        rows = torch.arange(len(X), device=X.device)
+        for index in self.blocks(_TILE_WIDTH, X.device):
+            for some in rows.split(max(1, _TILE_ENTRIES // len(index))):
+                yield some, index, self.columns(X[some], index)
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

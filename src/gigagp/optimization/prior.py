@@ -84,11 +84,9 @@ def loss(
         if outcome is None:
             return None
         evaluation, gradient = outcome
-        value = None if evaluation.value is None else -evaluation.value
-        gradient = -gradient
-        if prior is not None:
-            value = None if value is None else value + prior.penalty(vector)
-            gradient = gradient + prior.gradient(vector)
-        return None if value is None else value / n, gradient / n
+        penalty = 0.0 if prior is None else prior.penalty(vector)
+        slope = 0.0 if prior is None else prior.gradient(vector)
+        value = None if evaluation.value is None else (penalty - evaluation.value) / n
+        return value, (slope - gradient) / n
 
     return evaluate

@@ -25,8 +25,6 @@ from gigagp.kernels import Kernel
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
-#: Functions that are looked at together, and entries of a block of features.
-_WIDTH, _ENTRIES = 4096, 2**22
 #: Steps that a first anchor may cost as much as: it is there from the beginning then. Otherwise it comes when so many
 #: have been taken, so that a short fit does not pay for a long one.
 _EARLY = 2000
@@ -53,10 +51,8 @@ class Anchor:
     def at(cls, basis: Basis, mean: Tensor, X: Tensor) -> Anchor:
         """Return an anchor at weights: one pass over rows and functions, O(n m)."""
         fitted = X.new_zeros(len(X), mean.shape[1])
-        rows = torch.arange(len(X), device=X.device)
-        for index in basis.blocks(_WIDTH, X.device):
-            for some in rows.split(max(1, _ENTRIES // len(index))):
-                fitted[some] += basis.columns(X[some], index) @ mean[index]
+        for rows, index, columns in basis.tiles(X):
+            fitted[rows] += columns @ mean[index]
         return cls(basis, mean.clone(), fitted)
 
     def state(self) -> dict[str, Tensor]:

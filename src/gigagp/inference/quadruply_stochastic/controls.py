@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Name of the targets' control.
 LINEAR = "targets"
-#: Functions that are looked at together in the pass over all rows.
-_WIDTH, _ENTRIES = 4096, 2**22
+#: Functions, or rows, that are looked at together.
+_WIDTH = 4096
 #: Rows that the weights of the support are fitted to, and what is added to the diagonal of its squared covariances, as
 #: a share: those of a very smooth kernel are nearly dependent.
 _WEIGHT_ROWS, _RIDGE = 8192, 1e-6
@@ -219,9 +219,8 @@ def _slope(objective: QuadruplyStochasticObjective, model: Model) -> Tensor:
     rows = torch.arange(len(X), device=X.device)
     scaled = objective.residuals(rows) / objective.noise(model, rows, X)[:, None] * (objective.n_rows / len(X))
     found = X.new_zeros(basis.size, scaled.shape[1])
-    for index in basis.blocks(_WIDTH, X.device):
-        for some in rows.split(max(1, _ENTRIES // len(index))):
-            found[index] += basis.columns(X[some], index).T @ scaled[some]
+    for some, index, columns in basis.tiles(X):
+        found[index] += columns.T @ scaled[some]
     return found
 
 

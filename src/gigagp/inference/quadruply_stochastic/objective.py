@@ -98,8 +98,6 @@ class QuadruplyStochasticObjective(TableObjective):
         whole = settings.for_all_at_once(table.n_rows)
         if whole is not None and whole_bytes(whole, table) > table.budget:
             whole = None
-        #: what was asked for; `settings` has the number of functions where all of them are used at once
-        self.asked = settings
         self.settings, self.likelihood = whole or settings, likelihood
         self.whole = None if whole is None else WholeTable(self)
         if whole is None:
@@ -186,17 +184,13 @@ class QuadruplyStochasticObjective(TableObjective):
         return value
 
     def thin(self, rows: Tensor) -> TableObjective:
-        """Return the same on a subset of the rows, with the kernel in the place of a sampled basis.
+        """Return the same on a subset of the rows, with the kernel in the place of a basis.
 
         For a Gaussian likelihood that is the exact likelihood, for the others their bound.
         """
-        table = self.table.take_rows(rows)
         if not isinstance(self.likelihood, Gaussian):
-            return LatentObjective(table, self.likelihood, self.settings.quadrature_nodes)
-        if self.whole is None:
-            return self.subset(rows)
-        generator = torch.Generator().manual_seed(self._seed)
-        return QuadruplyStochasticObjective(self.asked, table, generator, self.likelihood)
+            return LatentObjective(self.table.take_rows(rows), self.likelihood, self.settings.quadrature_nodes)
+        return self.subset(rows)
 
     # A fit ----------------------------------------------------------------------------------------------------------
 
@@ -427,25 +421,24 @@ class QuadruplyStochasticObjective(TableObjective):
     def _settle_diagonal(self, model: Model) -> None:
         """Put the diagonal at its optimum (Proposition 1): one pass over rows and functions."""
         basis = self.basis.with_kernel(model.kernel)
-        k = self.weights.n_columns
-        for index in basis.blocks(4096, self.table.X.device):
-            gram = torch.zeros(len(index), dtype=torch.float64, device=index.device)
-            for rows in self._row_blocks(len(index)):
-                X = self.table.X[rows]
-                gram += (1 / self.noise(model, rows, X)).double() @ basis.columns(X, index).double().square()
-            scale = -0.5 * (gram + self.prior_diagonal(index)).log()
-            self.weights.log_scale[index[index >= k]] = scale[index >= k].to(self.weights.log_scale)
+        gram = self.table.X.new_zeros(basis.size, dtype=torch.float64)
+        for places, X in self._all_rows():
+            weight = (1 / self.noise(model, places, X)).double()
+            for rows, index, columns in basis.tiles(X):
+                gram[index] += weight[rows] @ columns.double().square()
+        index = torch.arange(self.weights.n_columns, len(gram), device=gram.device)
+        scale = -0.5 * (gram[index] + self.prior_diagonal(index)).log()
+        self.weights.log_scale[index] = scale.to(self.weights.log_scale)
+
+    def _all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over all rows once: their places, as `noise` takes them, and their inputs."""
+        yield torch.arange(self.n_rows, device=self.table.X.device), self.table.X
 
     def prior_diagonal(self, index: Tensor) -> Tensor:
         """Return the diagonal of the prior precision, learned or the basis', float64."""
         if self.weights.log_precision is not None:
             return self.weights.log_precision[index].double().exp()
         return self.basis.prior_diagonal(index)
-
-    def _row_blocks(self, width: int) -> Iterator[Tensor]:
-        size = max(1, 2**22 // width)
-        for first in range(0, self.n_rows, size):
-            yield torch.arange(first, min(first + size, self.n_rows), device=self.table.X.device)
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: these.
 _START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
 #: Functions that are looked at together where all of them are.
-WIDTH = 4096
+_WIDTH = 4096
 #: Most rows whose posterior the mean starts from, the most for other than Gaussian likelihoods, which take Newton's
 #: steps, and the most multiplications, ``rows^2 m``.
 _SUBSET_ROWS, _LATENT_ROWS, _SUBSET_WORK = 4096, 2000, 2**41
@@ -84,8 +84,8 @@ def _plain_basis(
 def starts_known(settings: QuadruplyStochastic) -> bool:
     """Whether the weights' mean starts at the posterior of some rows, and not at zero.
 
-    That of inducing points does: functions that are nearly dependent have large weights of both signs there, whose
-    prior term has more noise in a sample than ascent from zero has to remove.
+    Inducing points start at zero: functions that are nearly dependent have large weights of both signs at a posterior,
+    and their prior term has more noise in a sample than ascent from zero has to remove.
     """
     return settings.start_rows != 0 and (settings.basis != "inducing" or settings.learns_precision)
 
@@ -101,8 +101,8 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
     X = like[rows]
     noise = float(objective.noise(model, rows, X).mean())
     curvature = objective.likelihood.start_curvature(objective.targets, noise) * objective.n_rows / len(rows)
-    gram = torch.cat([basis.columns(X, index).double().square().sum(0) for index in basis.blocks(WIDTH, like.device)])
-    prior = torch.cat([basis.prior_diagonal(index) for index in basis.blocks(WIDTH, like.device)])
+    gram = torch.cat([basis.columns(X, index).double().square().sum(0) for index in basis.blocks(_WIDTH, like.device)])
+    prior = torch.cat([basis.prior_diagonal(index) for index in basis.blocks(_WIDTH, like.device)])
     if settings.learns_precision:
         # the prior variance of the function is then the kernel's own
         prior = torch.full_like(prior, float(gram.sum()) / len(rows) / float(model.kernel.diagonal(X).mean()))
@@ -136,7 +136,7 @@ def _start_mean(objective: QuadruplyStochasticObjective, model: Model, prior: Te
     X = table.X[rows]
     noise, targets = objective.noise(model, rows, X).double(), objective.targets[rows].double()
     covariance = torch.zeros(count, count, dtype=torch.float64, device=mean.device)
-    for index in basis.blocks(WIDTH, mean.device):
+    for index in basis.blocks(_WIDTH, mean.device):
         features = basis.columns(X, index)
         covariance += (features / prior[index].to(features)) @ features.T
     if gaussian:
@@ -145,6 +145,6 @@ def _start_mean(objective: QuadruplyStochasticObjective, model: Model, prior: Te
     else:
         nodes = settings.quadrature_nodes
         alpha = best_latent(covariance, noise, targets, objective.likelihood, nodes).alpha
-    for index in basis.blocks(WIDTH, mean.device):
+    for index in basis.blocks(_WIDTH, mean.device):
         mean[index] = basis.columns(X, index).T @ alpha.to(mean) / prior[index, None].to(mean)
     return mean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.start import WIDTH
 from gigagp.inference.row_access import RowAccess
 from gigagp.inference.row_passes import RowPasses
 from gigagp.inference.streaming import StreamedFit, StreamJob
@@ -28,6 +28,8 @@ WINDOW_ROWS, SAMPLE_ROWS = 2**18, 2**16
 _CHUNK_ROWS = 2**16
 #: Copies of a window while it is made, and the share of the memory budget that they may take together.
 _COPIES, _SHARE = 4, 4
+#: Rows that are asked for together in a pass over all of them.
+_PASS_ROWS = 1024
 #: Pieces of the table that the sample comes from.
 _SAMPLE_PLACES = 64
 
@@ -92,7 +94,6 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         self._rows = rows
         # rows are sampled, however few there are in the sample
         super().__init__(replace(settings, row_batch=settings.sampled_rows), sample, generator, likelihood)
-        self.asked = settings
         self.row_batch = min(settings.sampled_rows, self.n_rows)
         self._position = 0
         self._batch: tuple[Tensor, Tensor] | None = None
@@ -135,20 +136,11 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         assert self._batch is not None
         return self._batch[0][rows], self._batch[1][rows]
 
-    def _settle_diagonal(self, model: Model) -> None:
-        """Put the diagonal at its optimum: one more pass over all rows."""
-        basis, k = self.basis.with_kernel(model.kernel), self.weights.n_columns
-        gram = self.table.X.new_zeros(basis.size, dtype=torch.float64)
-        step = max(1, 2**22 // WIDTH)
-        for first in range(0, self.n_rows, step):
-            # a pass gives every row once; it is the first one again
-            X, _ = self._rows.batch(first, min(step, self.n_rows - first))
-            weight = (1 / self.noise(model, torch.arange(len(X), device=X.device), X)).double()
-            for index in basis.blocks(WIDTH, X.device):
-                gram[index] += weight @ basis.columns(X, index).double().square()
-        for index in basis.blocks(WIDTH, gram.device):
-            scale = -0.5 * (gram[index] + self.prior_diagonal(index)).log()
-            self.weights.log_scale[index[index >= k]] = scale[index >= k].to(self.weights.log_scale)
+    def _all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over the first pass again: it gives every row once."""
+        for first in range(0, self.n_rows, _PASS_ROWS):
+            X, _ = self._rows.batch(first, min(_PASS_ROWS, self.n_rows - first))
+            yield torch.arange(len(X), device=X.device), X
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what the next step depends on beside the weights."""
