@@ -48,6 +48,10 @@ class SampledObjective(Objective, Protocol):
         """Return the parameter arrays; they are moved in place."""
         ...
 
+    def units(self) -> dict[str, float]:
+        """Return for some of the arrays what a learning rate of one means for an entry; 1 for the others."""
+        ...
+
     def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
         """Draw a sample and evaluate it."""
         ...

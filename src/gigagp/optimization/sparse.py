@@ -121,7 +121,8 @@ class SparseAdaGrad(SparseAscent):
     Parameters
     ----------
     learning_rate : float, default 0.1
-        The largest first step of any number, in units of its prior standard deviation.
+        The largest first step of any number, in units of its prior standard deviation; for an entry of a dense column,
+        of that over the root of the number of functions.
     steps : int or None, default None
         None: as many as gain something (`gigagp.optimization.plateau`).
     final_share : float, default 0.01
@@ -169,7 +170,8 @@ class SparseAdam(SparseAscent):
     Parameters
     ----------
     learning_rate : float, default 0.01
-        The largest step of any number, in units of its prior standard deviation. From a mean of zero
+        The largest step of any number, in units of its prior standard deviation; for an entry of a dense column, of
+        that over the root of the number of functions. From a mean of zero
         (``start_rows=0``) 0.05 is quicker; from a good start it is lost in the first steps.
     steps : int or None, default None
         None: as many as gain something (`gigagp.optimization.plateau`).
@@ -264,7 +266,7 @@ class _Run:
         self.moving = torch.tensor(chosen, dtype=torch.float64)
         self.vector = self.space.encode(self.model)
         self.first, self.second = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
-        self.arrays = objective.arrays()
+        self.arrays, self.units = objective.arrays(), objective.units()
         self.state = settings.start_state(self.arrays)
         self.step = self.hyper_steps = 0
         self.values: list[float] = []
@@ -325,7 +327,7 @@ class _Run:
         for name, gradient in found.gradient.items():
             total += float(gradient.double().square().sum())
             direction = settings.direction(gradient, name, found.index, self.state)
-            changes[name] = direction.mul_(settings.learning_rate * share)
+            changes[name] = direction.mul_(settings.learning_rate * share * self.units.get(name, 1.0))
         if not math.isfinite(total):
             return False
         self._begin_tail(changes)

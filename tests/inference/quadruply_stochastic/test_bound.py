@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.bound import expected_log_likelihood, latent_mean, latent_spread
+from gigagp.inference.quadruply_stochastic.bound import expected_log_likelihood, latent_functions, latent_spread
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
@@ -25,8 +25,8 @@ def estimate(likelihood, y, features, mean, root, sample, form, noise=0.5, n_hea
     """The expected log-likelihood from a sample, at all rows."""
     i = sample.index
     headed = sample.with_head()
-    columns = root[i][:, :n_head] if n_head else None
-    latent = latent_mean(features[:, i], mean[i][:, None], sample)
+    columns = root[i][:, :n_head]
+    latent = latent_functions(features[:, i], mean[i][:, None], sample)
     spread = latent_spread(features[:, i], root.diagonal()[i].log(), columns, headed, form)
     noise = torch.full((len(y),), noise, dtype=torch.float64)
     return float(expected_log_likelihood(likelihood, y[:, None], latent, spread, noise, 1.0))
@@ -115,7 +115,9 @@ def test_bias_of_each_form():
             for _ in range(40):
                 index = BasisSample.draw(m, size, g)
                 one = BasisSample(index.index, index.left, index.left)
-                spread = latent_spread(features[:, one.index], root.diagonal()[one.index].log(), None, one, form)
+                log_scale = root.diagonal()[one.index].log()
+                none = log_scale.new_zeros(len(log_scale), 0)
+                spread = latent_spread(features[:, one.index], log_scale, none, one, form)
                 # the mean exactly: this isolates the spread
                 latent = (features @ mean)[:, None]
                 found.append(float(expected_log_likelihood(Logistic(), y[:, None], latent, spread, noise, 1.0)))
@@ -143,7 +145,7 @@ def gap_of_the_mean(m, size, smallest, draws=200):
     found = []
     for _ in range(draws):
         sample = BasisSample.draw(m, size, g)
-        sampled = latent_mean(features[:, sample.index], mean[sample.index][:, None], sample)
+        sampled = latent_functions(features[:, sample.index], mean[sample.index][:, None], sample)
         value = expected_log_likelihood(Logistic(), y[:, None], sampled, 0 * ones, ones, 1.0)
         found.append(exact - float(value))
     return torch.tensor(found).mean().item(), torch.tensor(found).std().item() / draws**0.5

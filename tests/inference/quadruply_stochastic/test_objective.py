@@ -257,8 +257,9 @@ def test_the_chevron_leaves_the_mean_alone():
         dense = torch.zeros(20, 1).double()
         dense[one.index] = one.gradient["mean"]
         found.append(dense)
-    assert torch.equal(found[0], found[1])
-    assert float(found[0].abs().max()) > 0
+    # what is known is computed for mean and columns together, which rounds otherwise
+    torch.testing.assert_close(found[0], found[1], rtol=1e-11, atol=1e-11)
+    assert float(found[0].abs().max()) > 1
 
 
 def test_a_step_is_free_of_rows_and_functions():

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gigagp.bases import Basis
 from gigagp.inference.quadruply_stochastic.estimators import Origin
+from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
 
 if TYPE_CHECKING:
@@ -32,49 +33,82 @@ _EARLY = 2000
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Weights, and their function at the rows that are held.
+    """Weights, and their functions at the rows that are held.
 
     Attributes
     ----------
     basis : Basis
         At the hyperparameters of then.
-    mean : Tensor of shape (m, t)
-    fitted : Tensor of shape (n, t)
+    vectors : Tensor of shape (m, t + k)
+        The mean, and the dense columns of the root.
+    fitted : Tensor of shape (n, t + k)
+    n_targets : int
+        t.
     """
 
     basis: Basis
-    mean: Tensor
+    vectors: Tensor
     fitted: Tensor
+    n_targets: int
 
     @classmethod
     @torch.no_grad()
-    def at(cls, basis: Basis, mean: Tensor, X: Tensor) -> Anchor:
-        """Return an anchor at weights: one pass over rows and functions, O(n m)."""
-        fitted = X.new_zeros(len(X), mean.shape[1])
+    def at(cls, basis: Basis, weights: Weights, X: Tensor) -> Anchor:
+        """Return an anchor at weights: one pass over rows and functions, O(n m (t + k))."""
+        everything = torch.arange(basis.size, device=X.device)
+        vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
+        fitted = X.new_zeros(len(X), vectors.shape[1])
         for rows, index, columns in basis.tiles(X):
-            fitted[rows] += columns @ mean[index]
-        return cls(basis, mean.clone(), fitted)
+            fitted[rows] += columns @ vectors[index]
+        return cls(basis, vectors, fitted, weights.mean.shape[1])
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the weights, shape (m, t)."""
+        return self.vectors[:, : self.n_targets]
+
+    @property
+    def columns(self) -> Tensor:
+        """The dense columns of the root, shape (m, k)."""
+        return self.vectors[:, self.n_targets :]
+
+    @property
+    def fitted_mean(self) -> Tensor:
+        """The function of the mean at the rows, shape (n, t)."""
+        return self.fitted[:, : self.n_targets]
+
+    @property
+    def fitted_columns(self) -> Tensor:
+        """The functions of the columns at the rows, shape (n, k)."""
+        return self.fitted[:, self.n_targets :]
 
     def state(self) -> dict[str, Tensor]:
         """Return what `from_state` makes it of again."""
         hyperparameters = {f"kernel.{name}": value for name, value in self.basis.kernel.parameters().items()}
-        return {"mean": self.mean, "fitted": self.fitted, **hyperparameters}
+        return {"vectors": self.vectors, "fitted": self.fitted, **hyperparameters}
 
     @classmethod
-    def from_state(cls, basis: Basis, state: dict[str, Tensor]) -> Anchor:
+    def from_state(cls, basis: Basis, state: dict[str, Tensor], n_targets: int) -> Anchor:
         """Return the anchor that `state` described, on the same basis."""
         values = {name.removeprefix("kernel."): value for name, value in state.items() if name.startswith("kernel.")}
-        return cls(basis.with_kernel(basis.kernel.replace(values)), state["mean"], state["fitted"])
+        there = basis.with_kernel(basis.kernel.replace(values))
+        return cls(there, state["vectors"], state["fitted"], n_targets)
 
-    def origin(self, kernel: Kernel, rows: Tensor, X: Tensor, index: Tensor, features: Tensor) -> Origin:
-        """Return what of it a sample of rows and functions touches.
+    @torch.no_grad()
+    def origins(
+        self, kernel: Kernel, rows: Tensor, X: Tensor, index: Tensor, features: Tensor
+    ) -> tuple[Origin, Origin]:
+        """Return what of the mean and of the columns a sample of rows and functions touches.
 
         ``X`` are the rows' inputs, ``features`` the functions there at the hyperparameters of now, ``kernel``.
         """
-        with torch.no_grad():
-            if not _same(kernel, self.basis.kernel):
-                features = self.basis.columns(X, index)
-            return Origin(features.detach(), self.mean[index], self.fitted[rows])
+        own = None
+        if not _same(kernel, self.basis.kernel):
+            own = self.basis.columns(X, index)
+        elif features.requires_grad:  # what is known does not move with the hyperparameters
+            own = features.detach()
+        vectors, fitted, t = self.vectors[index], self.fitted[rows], self.n_targets
+        return Origin(vectors[:, :t], fitted[:, :t], own), Origin(vectors[:, t:], fitted[:, t:], own)
 
 
 def steps_between(objective: QuadruplyStochasticObjective) -> int:

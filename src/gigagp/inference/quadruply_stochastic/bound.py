@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gigagp.inference.quadruply_stochastic.estimators import Origin
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.likelihoods import NODES, Likelihood
 
@@ -30,13 +31,24 @@ from gigagp.likelihoods import NODES, Likelihood
 BoundForm = Literal["sqrt", "linear", "as_printed"]
 
 
-def latent_mean(features: Tensor, mean: Tensor, sample: BasisSample) -> Tensor:
-    """Return unbiased estimates of ``phi mu``, shape (rows, t)."""
-    return features @ (sample.linear[:, None] * mean).to(features)
+def latent_functions(features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None = None) -> Tensor:
+    """Return unbiased estimates of ``phi v`` for vectors of weights, shape (rows, q): of the mean, or of columns."""
+    linear = sample.linear[:, None]
+    if origin is None:
+        return features @ (linear * vectors).to(features)
+    if origin.features is None:
+        return origin.fitted + features @ (linear * (vectors - origin.vectors)).to(features)
+    known = origin.features @ (linear * origin.vectors).to(features)
+    return origin.fitted + (features @ (linear * vectors).to(features) - known)
 
 
 def latent_spread(
-    features: Tensor, log_scale: Tensor, columns: Tensor | None, sample: BasisSample, form: BoundForm
+    features: Tensor,
+    log_scale: Tensor,
+    columns: Tensor,
+    sample: BasisSample,
+    form: BoundForm,
+    origin: Origin | None = None,
 ) -> Tensor:
     """Return what multiplies a standard normal variable in the latent value, shape (rows,).
 
@@ -45,11 +57,13 @@ def latent_spread(
     features : Tensor of shape (rows, w)
     log_scale : Tensor of shape (w,)
         Logarithms of the diagonal of the root.
-    columns : Tensor of shape (w, k) or None
+    columns : Tensor of shape (w, k)
         The touched part of the first, dense columns of the root, diagonal included.
     sample : BasisSample
         With a head of k functions, which stands for itself (`BasisSample.with_head`).
     form : {"sqrt", "linear", "as_printed"}
+    origin : Origin or None
+        Dense columns whose functions are known.
     """
     k, weights = sample.n_head, sample.linear
     if form == "linear":
@@ -57,8 +71,7 @@ def latent_spread(
         squared = entries.square().sum(1)
     else:
         squared = features[:, k:].square() @ (weights[k:] * (2 * log_scale[k:]).exp()).to(features)
-    if columns is not None and k:
-        squared = squared + (features @ (weights[:, None] * columns).to(features)).square().sum(1)
+    squared = squared + latent_functions(features, columns, sample, origin).square().sum(1)
     if form == "as_printed":
         return squared
     # the root's slope at zero is infinite, and no variance that matters is this small

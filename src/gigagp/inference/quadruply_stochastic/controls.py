@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.control_variate import Coefficient, LinearControl, QuadraticControl
+from gigagp.inference.quadruply_stochastic.estimators import Origin
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN
 from gigagp.kernels import Kernel
@@ -86,37 +87,33 @@ class Controls:
             if k:
                 self.quadratic[f"prior {COLUMNS}"] = QuadraticControl(whitened, X.new_zeros(count, k))
         self.coefficients |= {name: Coefficient() for name in self.quadratic}
-        if k:  # the dense columns start with their diagonal; the mean starts at zero
-            head = torch.arange(k, device=X.device)
-            rows = weights.root_rows(head)
-            assert rows is not None
-            for name, control in self.quadratic.items():
-                if name.endswith(COLUMNS):
-                    control.reset(iter([(head, rows)]))
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Follow the difference from the objective's anchor from now on, or all of the mean where there is none.
+        """Follow the differences from the objective's anchor from now on, or all of the weights where there is none.
 
         O(n m) with a control of the targets, otherwise O(support m) where there is something to follow.
         """
-        objective, mean = self._objective, self._objective.weights.mean
-        apart = mean if objective.anchor is None else mean - objective.anchor.mean
-        for name, vectors in ((MEAN, apart), (f"prior {MEAN}", mean)):
-            if name in self.quadratic:
-                blocks = ((index, vectors[index]) for index in objective.basis.blocks(_WIDTH, mean.device))
-                self.quadratic[name].reset(blocks if bool(vectors.any()) else iter(()))
+        objective, weights, anchor = self._objective, self._objective.weights, self._objective.anchor
+        everything = torch.arange(len(weights.mean), device=weights.mean.device)
+        whole = {MEAN: weights.mean, COLUMNS: weights.root_rows(everything)}
+        known = {} if anchor is None else {MEAN: anchor.mean, COLUMNS: anchor.columns}
+        apart = {name: vectors - known[name] if known else vectors for name, vectors in whole.items()}
+        followed = apart | {f"prior {name}": vectors for name, vectors in whole.items()}
+        for name, control in self.quadratic.items():
+            blocks = ((index, followed[name][index]) for index in objective.basis.blocks(_WIDTH, everything.device))
+            control.reset((index, vectors) for index, vectors in blocks if bool(vectors.any()))
         if MEAN in self.quadratic and objective.settings.control == "residual":
             self.quadratic[MEAN].offset = objective.residuals(self.rows)
+        if COLUMNS in self.quadratic and anchor is not None:
+            self.quadratic[COLUMNS].offset = -anchor.fitted_columns[self.rows]
         if LINEAR in self.coefficients:
             self.linear = LinearControl(_slope(objective, self._model))
-            self.linear.update(torch.arange(len(mean), device=mean.device), apart)
+            self.linear.update(everything, apart[MEAN])
 
-    def mean(
-        self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample, known: Tensor | None = None
-    ) -> Tensor:
-        """Return the estimate of the mean's term with its control variates added; ``known`` is the anchor's mean."""
-        apart = mean if known is None else mean - known
+    def mean(self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample, origin: Origin | None) -> Tensor:
+        """Return the estimate of the mean's term with its control variates added."""
+        apart = mean if origin is None else mean - origin.vectors
         total = estimate
         for name, vectors in ((MEAN, apart), (f"prior {MEAN}", mean)):
             total = total + self._control(name, estimate, model, vectors, sample)
@@ -130,10 +127,13 @@ class Controls:
         coefficient.learn(float(total.detach()), float(value.detach()))
         return found
 
-    def columns(self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample) -> Tensor:
+    def columns(
+        self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample, origin: Origin | None
+    ) -> Tensor:
         """Return the estimate of the dense columns' term with theirs."""
-        names = (COLUMNS, f"prior {COLUMNS}")
-        return estimate + sum(self._control(name, estimate, model, root, sample) for name in names)
+        apart = root if origin is None else root - origin.vectors
+        pairs = ((COLUMNS, apart), (f"prior {COLUMNS}", root))
+        return estimate + sum(self._control(name, estimate, model, vectors, sample) for name, vectors in pairs)
 
     def _control(
         self, name: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample

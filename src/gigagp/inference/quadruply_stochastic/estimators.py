@@ -22,21 +22,22 @@ Prior = Tensor | Callable[[Tensor, Tensor], Tensor]
 
 
 class Origin(NamedTuple):
-    """Weights whose function is known at the rows: what is sampled is the difference from it.
+    """Vectors of weights whose functions are known at the rows: what is sampled is the difference from them.
 
     Attributes
     ----------
-    features : Tensor of shape (rows, w)
-        The touched functions, at the hyperparameters that the function was computed with.
-    mean : Tensor of shape (w, t)
+    vectors : Tensor of shape (w, q)
         The touched part of the weights.
-    fitted : Tensor of shape (rows, t)
-        The function.
+    fitted : Tensor of shape (rows, q)
+        Their functions.
+    features : Tensor of shape (rows, w) or None
+        The touched basis functions at the hyperparameters that the functions were computed with; None: these are those
+        of now, which no derivative is taken by.
     """
 
-    features: Tensor
-    mean: Tensor
+    vectors: Tensor
     fitted: Tensor
+    features: Tensor | None = None
 
 
 class RowSample(NamedTuple):
@@ -69,6 +70,19 @@ def both_products(features: Tensor, vectors: Tensor, sample: BasisSample) -> tup
     together = torch.cat([sample.left[:, None] * vectors, sample.right[:, None] * vectors], 1)
     found = features @ together.to(features)
     return found[:, : vectors.shape[1]], found[:, vectors.shape[1] :]
+
+
+def apart_products(
+    features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None
+) -> tuple[Tensor, Tensor]:
+    """Return `both_products` less those of an origin: estimates of what the functions of vectors are apart from its."""
+    if origin is None:
+        return both_products(features, vectors, sample)
+    if origin.features is None:
+        return both_products(features, vectors - origin.vectors, sample)
+    first, second = both_products(features, vectors, sample)
+    known = both_products(origin.features, origin.vectors, sample)
+    return first - known[0], second - known[1]
 
 
 def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
@@ -108,16 +122,15 @@ def mean_term(
         False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
         the squares of the targets it makes a product of two independent residuals.
     """
-    first, second = both_products(rows.features, mean, sample)
-    if origin is not None:
-        known = both_products(origin.features, origin.mean, sample)
-        first, second = first - known[0], second - known[1]
+    first, second = apart_products(rows.features, mean, sample, origin)
     linear = 0.5 * (first + second) if symmetric else first
     per_row = (first * second - 2 * rows.targets * linear).sum(1)
     return (rows.weights * per_row).sum() + prior_term(mean, sample, prior).sum()
 
 
-def column_terms(rows: RowSample, columns: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
+def column_terms(
+    rows: RowSample, columns: Tensor, sample: BasisSample, prior: Prior, *, origin: Origin | None = None
+) -> Tensor:
     """Return, for each column c of the root, an estimate of ``c' (Phi' N^-1 Phi + S) c`` (Theorem 2 without logarithm).
 
     Parameters
@@ -127,13 +140,17 @@ def column_terms(rows: RowSample, columns: Tensor, sample: BasisSample, prior: P
         The touched part of k columns of the root C.
     sample : BasisSample
     prior : Tensor or callable
+    origin : Origin or None
+        Columns whose functions are known.
 
     Returns
     -------
     Tensor of shape (k,)
         Weight it with the sample of columns (all ones where every column is there) after ``- 2 log c_rr``.
     """
-    first, second = both_products(rows.features, columns, sample)
+    first, second = apart_products(rows.features, columns, sample, origin)
+    if origin is not None:
+        first, second = origin.fitted + first, origin.fitted + second
     return rows.weights @ (first * second) + prior_term(columns, sample, prior)
 
 

@@ -155,7 +155,7 @@ def best_latent(
 
     def at(alpha: Tensor, curvature: Tensor) -> LatentPoint:
         root, latent, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
-        factor = _bent(K, root)
+        factor = bent_factor(K, root)
         half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
         removed = half.square().sum(0)
         variance = (K.diagonal() - removed).clamp_min(1e-30)
@@ -191,13 +191,18 @@ def _newton(K: Tensor, here: LatentPoint) -> Tensor:
     found = []
     for one in range(here.alpha.shape[1]):
         bend = here.bend[:, one]
-        root, right = bend.sqrt(), bend * latent[:, one] + here.slope[:, one]
-        solved = torch.cholesky_solve((root * (K @ right))[:, None], _bent(K, root))[:, 0]
-        found.append(right - root * solved)
+        right = bend * latent[:, one] + here.slope[:, one]
+        found.append(right - curved_solve(K, bend, (K @ right)[:, None])[:, 0])
     return torch.stack(found, 1)
 
 
-def _bent(K: Tensor, root: Tensor) -> Tensor:
+def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:
+    """Return ``(K + W^-1)^-1 right`` for ``W = diag(curvature)``, which may have zeros; shapes (n, n), (n,), (n, q)."""
+    root = curvature.sqrt()
+    return root[:, None] * torch.cholesky_solve(root[:, None] * right, bent_factor(K, root))
+
+
+def bent_factor(K: Tensor, root: Tensor) -> Tensor:
     """Return the factor of ``I + W^1/2 K W^1/2``, whose eigenvalues are 1 and more."""
     matrix = root[:, None] * K * root
     matrix.diagonal().add_(1.0)

@@ -17,7 +17,7 @@ from gigagp.inference.quadruply_stochastic.anchor import Anchor, is_early, steps
 from gigagp.inference.quadruply_stochastic.bound import (
     divergence,
     expected_log_likelihood,
-    latent_mean,
+    latent_functions,
     latent_spread,
 )
 from gigagp.inference.quadruply_stochastic.controls import Controls
@@ -213,7 +213,7 @@ class QuadruplyStochasticObjective(TableObjective):
         return self.settings.anchor and (self.basis_batch < self.basis.size or self.settings.replacement)
 
     def _new_anchor(self, model: Model) -> Anchor:
-        return Anchor.at(self.basis.with_kernel(model.kernel), self.weights.mean, self.table.X)
+        return Anchor.at(self.basis.with_kernel(model.kernel), self.weights, self.table.X)
 
     def _make_basis(self, model: Model) -> None:
         self._generator = torch.Generator().manual_seed(self._seed)
@@ -236,6 +236,14 @@ class QuadruplyStochasticObjective(TableObjective):
     def arrays(self) -> dict[str, Tensor]:
         """Return the arrays of the weights."""
         return self.weights.arrays()
+
+    def units(self) -> dict[str, float]:
+        """Return the size of the entries of a dense column: all of them together are as long as one weight is wide.
+
+        With steps of another length they would drown in the noise of their steps: 100 columns of 100,000 functions
+        made a fit of keggdirected worse than none did.
+        """
+        return {COLUMNS: self.basis.size**-0.5}
 
     def noise(self, model: Model, rows: Tensor, X: Tensor) -> Tensor:
         """Return the noise variances of rows, differentiable in the model's."""
@@ -271,7 +279,7 @@ class QuadruplyStochasticObjective(TableObjective):
     def residuals(self, rows: Tensor) -> Tensor:
         """Return targets of held rows, less what is known of the fit there."""
         found = self.targets[rows]
-        return found if self.anchor is None else found - self.anchor.fitted[rows]
+        return found if self.anchor is None else found - self.anchor.fitted_mean[rows]
 
     def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
         """Return the bound and its gradient on the next sample."""
@@ -307,16 +315,16 @@ class QuadruplyStochasticObjective(TableObjective):
         features = self.basis.with_kernel(model.kernel).columns(X, sample.index)
         factor = self.n_rows / len(rows)
         at_rows = RowSample(features, targets, self.noise(model, rows, X), factor)
-        origin = None
+        origins: tuple[Origin | None, Origin | None] = None, None
         if self.anchor is not None:
-            origin = self.anchor.origin(model.kernel, rows, X, sample.index, features)
+            origins = self.anchor.origins(model.kernel, rows, X, sample.index, features)
         headed = sample.with_head()
         root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
         learned = touched.get(LOG_PRECISION)
         diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
         if isinstance(self.likelihood, Gaussian):
-            return self._gaussian(model, at_rows, sample, headed, touched, root, diagonal, origin)
-        return self._general(at_rows, sample, headed, touched, root, diagonal, origin)
+            return self._gaussian(model, at_rows, sample, headed, touched, root, diagonal, *origins)
+        return self._general(at_rows, sample, headed, touched, root, diagonal, *origins)
 
     def _prior(self, sample: BasisSample, diagonal: Tensor) -> Prior:
         """Return the prior precision as the estimators want it."""
@@ -333,9 +341,10 @@ class QuadruplyStochasticObjective(TableObjective):
         sample: BasisSample,
         headed: BasisSample,
         touched: dict[str, Tensor],
-        root: Tensor | None,
+        root: Tensor,
         diagonal: Tensor,
         origin: Origin | None,
+        of_columns: Origin | None,
     ) -> Tensor:
         """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2."""
         mean, log_scale = touched[MEAN], touched[LOG_SCALE]
@@ -343,14 +352,14 @@ class QuadruplyStochasticObjective(TableObjective):
             rows = rows._replace(targets=rows.targets - origin.fitted)
         t, k = mean.shape[1], sample.n_head
         of_mean = mean_term(rows, mean, sample, self._prior(sample, diagonal), origin=origin)
-        of_mean = self.controls.mean(of_mean, model, mean, sample, None if origin is None else origin.mean)
-        total = of_mean
+        total = self.controls.mean(of_mean, model, mean, sample, origin)
         if self._learns_diagonal:
             tail = RowSample(rows.features[:, k:], *rows[1:])
             of_root = headed.linear[k:] @ diagonal_terms(tail, log_scale[k:], diagonal[k:])
-            if root is not None:
-                dense = column_terms(rows, root, headed, self._prior(headed, diagonal)).sum()
-                of_root = of_root + self.controls.columns(dense, model, root, headed) - 2 * log_scale[:k].sum()
+            if k:
+                dense = column_terms(rows, root, headed, self._prior(headed, diagonal), origin=of_columns).sum()
+                dense = self.controls.columns(dense, model, root, headed, of_columns)
+                of_root = of_root + dense - 2 * log_scale[:k].sum()
             total = total + t * of_root
         # a dense prior does not change, so its determinant is left out
         determinant = diagonal.log() if self.basis.has_diagonal_prior else None
@@ -362,22 +371,21 @@ class QuadruplyStochasticObjective(TableObjective):
         sample: BasisSample,
         headed: BasisSample,
         touched: dict[str, Tensor],
-        root: Tensor | None,
+        root: Tensor,
         diagonal: Tensor,
         origin: Origin | None,
+        of_columns: Origin | None,
     ) -> Tensor:
         """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
         mean, log_scale = touched[MEAN], touched[LOG_SCALE]
         t, k = mean.shape[1], sample.n_head
-        latent = latent_mean(rows.features, mean, sample)
-        if origin is not None:
-            latent = origin.fitted + (latent - latent_mean(origin.features, origin.mean, sample))
-        spread = latent_spread(rows.features, log_scale, root, headed, self.settings.bound)
+        latent = latent_functions(rows.features, mean, sample, origin)
+        spread = latent_spread(rows.features, log_scale, root, headed, self.settings.bound, of_columns)
         nodes = self.settings.quadrature_nodes
         fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
         weights = headed.linear[k:]
         root_part = (weights * diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
-        if root is not None:
+        if k:
             root_part = root_part + prior_term(root, headed, self._prior(headed, diagonal)).sum()
         log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
         log_precision = (sample.linear * diagonal.log()).sum() if self.basis.has_diagonal_prior else mean.new_zeros(())
@@ -405,8 +413,7 @@ class QuadruplyStochasticObjective(TableObjective):
         weights = self.weights
         assert weights.log_precision is not None
         squares = weights.mean[index].square().mean(1) + weights.diagonal_scales(index).square()
-        if (rows := weights.root_rows(index)) is not None:
-            squares += rows.square().sum(1)
+        squares += weights.root_rows(index).square().sum(1)
         weights.log_precision[index] = -squares.clamp_min(torch.finfo(squares.dtype).tiny).log()
 
     @torch.no_grad()
@@ -482,7 +489,7 @@ class QuadruplyStochasticObjective(TableObjective):
         self._generator.set_state(tensors.pop("generator"))
         self._steps_since = header["steps_since"]
         state = {name.removeprefix("anchor."): tensors[name] for name in tensors if name.startswith("anchor.")}
-        self.anchor = Anchor.from_state(self.basis, state) if state else None
+        self.anchor = Anchor.from_state(self.basis, state, self.table.n_targets) if state else None
         self.controls.restart()
         self.controls.restore(tensors, header)
         self.fitted = model

@@ -183,8 +183,7 @@ class QuadruplyStochasticPosterior(Posterior):
         for rows, index, features in self._blocks(X):
             found[rows] += (features @ self.weights.mean[index]).double()
             variance[rows] += (features.square() @ self.weights.diagonal_scales(index).square()).double()
-            if (root := self.weights.root_rows(index)) is not None:
-                dense[rows] += (features @ root).double()
+            dense[rows] += (features @ self.weights.root_rows(index)).double()
         variance += dense.square().sum(1)
         if self.augment:
             variance += self._augmentation(X)
@@ -213,8 +212,7 @@ class QuadruplyStochasticPosterior(Posterior):
             features = self.basis.columns(X, index).double()
             scaled = features * self.weights.diagonal_scales(index)
             found += scaled @ scaled.T
-            if (root := self.weights.root_rows(index)) is not None:
-                dense += features @ root.double()
+            dense += features @ self.weights.root_rows(index).double()
         found += dense @ dense.T
         if self.augment:
             found.diagonal().add_(self._augmentation(X))
@@ -230,8 +228,7 @@ class QuadruplyStochasticPosterior(Posterior):
         for index in self.weights.blocks(2**16):
             noise = standard_normal(len(index), t * n_samples, generator=generator).to(drawn)
             drawn[index] += self.weights.diagonal_scales(index)[:, None] * noise
-            if (root := self.weights.root_rows(index)) is not None:
-                drawn[index] += root @ shared
+            drawn[index] += self.weights.root_rows(index) @ shared
 
         @torch.no_grad()
         def evaluate(X: Tensor) -> Tensor:
@@ -285,8 +282,7 @@ class QuadruplyStochasticPosterior(Posterior):
                 precision = weights.log_precision[index].double().exp()
             squares = weights.mean[index].double().square().sum(1)
             squares += t * weights.diagonal_scales(index).double().square()
-            if (root_rows := weights.root_rows(index)) is not None:
-                squares += t * root_rows.double().square().sum(1)
+            squares += t * weights.root_rows(index).double().square().sum(1)
             total += float((precision * squares).sum() - t * precision.log().sum())
         return 0.5 * total
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
 from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
-from gigagp.dense import cholesky
-from gigagp.inference.quadruply_stochastic.latent import best_latent
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.subset_posterior import posterior_rows, start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian
 from gigagp.memory import require
 from gigagp.model import Model
 
@@ -29,11 +25,6 @@ if TYPE_CHECKING:
 _START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
 #: Functions that are looked at together where all of them are.
 _WIDTH = 4096
-#: Most rows whose posterior the mean starts from, the most for other than Gaussian likelihoods, which take Newton's
-#: steps, and the most multiplications, ``rows^2 m``.
-_SUBSET_ROWS, _LATENT_ROWS, _SUBSET_WORK = 4096, 2000, 2**41
-#: Square arrays of that size, float64, that are alive at once, and the share of the memory budget that they may take.
-_SUBSET_SQUARES, _SUBSET_SHARE = 6, 8
 #: Copies of the parameters: themselves, two averages of Adam, the best state, the anchor, the sums of the last steps.
 _COPIES = 6
 #: Arrays of the size of a step's features that are alive at once.
@@ -82,7 +73,7 @@ def _plain_basis(
 
 
 def starts_known(settings: QuadruplyStochastic) -> bool:
-    """Whether the weights' mean starts at the posterior of some rows, and not at zero.
+    """Whether mean and dense columns start at the posterior of some rows, and not at zero.
 
     Inducing points start at zero: functions that are nearly dependent have large weights of both signs at a posterior,
     and their prior term has more noise in a sample than ascent from zero has to remove.
@@ -92,9 +83,9 @@ def starts_known(settings: QuadruplyStochastic) -> bool:
 
 @torch.no_grad()
 def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weights:
-    """Return weights with the mean of some rows' posterior, and a diagonal near its optimum (Prop. 1 with a few)."""
+    """Return weights at some rows' posterior, with a diagonal near its optimum (Proposition 1 with a few rows)."""
     basis, table, settings = objective.basis, objective.table, objective.settings
-    m, like = basis.size, table.X
+    m, like, k = basis.size, table.X, settings.n_columns or 0
     generator = torch.Generator().manual_seed(basis.size)
     count = min(_START_ROWS, max(_START_ENTRIES // m, _LEAST_ROWS), table.n_rows)
     rows = sample_indices(table.n_rows, count, generator).to(like.device)
@@ -106,45 +97,11 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
     if settings.learns_precision:
         # the prior variance of the function is then the kernel's own
         prior = torch.full_like(prior, float(gram.sum()) / len(rows) / float(model.kernel.diagonal(X).mean()))
-    weights = Weights(_start_mean(objective, model, prior), (-0.5 * (curvature * gram + prior).log()).to(like))
-    if settings.n_columns:
-        weights.columns = like.new_zeros(m, min(settings.n_columns, m))
+    weights = Weights(like.new_zeros(m, table.n_targets), (-0.5 * (curvature * gram + prior).log()).to(like))
+    if k:
+        weights.columns = like.new_zeros(m, min(k, m))
     if settings.learns_precision:
         weights.log_precision = prior.log().to(like)
+    if starts_known(settings):
+        start_at_posterior(objective, model, prior, posterior_rows(objective), weights)
     return weights
-
-
-def _start_mean(objective: QuadruplyStochasticObjective, model: Model, prior: Tensor) -> Tensor:
-    """Return the weights' posterior mean for random rows: ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``.
-
-    At a small noise the kernel's own matrix in the place of G is not good enough: alpha is large then, and G's
-    difference, one over the root of m, counts. ``prior`` is the diagonal of S.
-    """
-    basis, settings, table = objective.basis, objective.settings, objective.table
-    mean = table.X.new_zeros(basis.size, table.n_targets)
-    gaussian = isinstance(objective.likelihood, Gaussian)
-    most = settings.start_rows
-    if most is None:
-        most = min(_SUBSET_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_SUBSET_WORK // basis.size))
-        most = min(most, math.isqrt(table.budget // (8 * _SUBSET_SQUARES * _SUBSET_SHARE)))
-    count = min(most, table.n_rows) if starts_known(settings) else 0
-    if not count:
-        return mean
-    require(8 * _SUBSET_SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
-    generator = torch.Generator().manual_seed(basis.size)
-    rows = sample_indices(table.n_rows, count, generator).to(mean.device)
-    X = table.X[rows]
-    noise, targets = objective.noise(model, rows, X).double(), objective.targets[rows].double()
-    covariance = torch.zeros(count, count, dtype=torch.float64, device=mean.device)
-    for index in basis.blocks(_WIDTH, mean.device):
-        features = basis.columns(X, index)
-        covariance += (features / prior[index].to(features)) @ features.T
-    if gaussian:
-        covariance.diagonal().add_(noise)
-        alpha = torch.cholesky_solve(targets, cholesky(covariance, "the covariance of the rows of the start"))
-    else:
-        nodes = settings.quadrature_nodes
-        alpha = best_latent(covariance, noise, targets, objective.likelihood, nodes).alpha
-    for index in basis.blocks(_WIDTH, mean.device):
-        mean[index] = basis.columns(X, index).T @ alpha.to(mean) / prior[index, None].to(mean)
-    return mean

@@ -11,8 +11,8 @@ from torch import Tensor
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 
 
-def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tensor | None:
-    """Return the rows of the dense columns of the root that a sample touches, diagonal included; None without any.
+def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tensor:
+    """Return the rows of the dense columns of the root that a sample touches, diagonal included, shape (w, k).
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tens
         k.
     """
     if columns is None or not n_head:
-        return None
+        return log_scale.new_zeros(len(log_scale), 0)
     top = columns[:n_head].tril(-1) + torch.diag(log_scale[:n_head].exp())
     return torch.cat([top, columns[n_head:]])
 
@@ -72,10 +72,10 @@ class Weights:
         """Return the weights that `arrays` described."""
         return cls(arrays[MEAN], arrays[LOG_SCALE], arrays.get(COLUMNS), arrays.get(LOG_PRECISION))
 
-    def root_rows(self, index: Tensor) -> Tensor | None:
-        """Return rows of the dense columns, shape (b, k), diagonal included; None without any."""
+    def root_rows(self, index: Tensor) -> Tensor:
+        """Return rows of the dense columns, shape (b, k), diagonal included."""
         if self.columns is None:
-            return None
+            return self.mean.new_zeros(len(index), 0)
         k = self.n_columns
         below = index[:, None] > torch.arange(k, device=index.device)
         found = self.columns[index] * below
@@ -91,9 +91,7 @@ class Weights:
         """Return all of C, shape (m, m), float64: for small m."""
         index = torch.arange(self.n_basis, device=self.mean.device)
         root = torch.diag(self.diagonal_scales(index)).double()
-        dense = self.root_rows(index)
-        if dense is not None:
-            root[:, : self.n_columns] += dense
+        root[:, : self.n_columns] += self.root_rows(index)
         return root
 
     def blocks(self, width: int) -> Iterator[Tensor]:

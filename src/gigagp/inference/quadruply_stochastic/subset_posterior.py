@@ -1,0 +1,140 @@
+"""The posterior of some rows, where ascent of the weights starts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gigagp.bases import Basis
+from gigagp.dense import cholesky
+from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve
+from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.likelihoods import Gaussian
+from gigagp.memory import require
+from gigagp.model import Model
+
+if TYPE_CHECKING:
+    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
+
+#: Most rows, the most for other than Gaussian likelihoods, which take Newton's steps, and the most multiplications,
+#: ``rows^2 m``.
+_ROWS, _LATENT_ROWS, _WORK = 4096, 2000, 2**41
+#: Square arrays of that size, float64, that are alive at once, and the share of the memory budget that they may take.
+_SQUARES, _SHARE = 6, 8
+#: Functions that are looked at together.
+_WIDTH = 4096
+#: Rows that say how long the dense columns are.
+_LENGTH_ROWS = 1024
+#: What is added to the covariance of the first weights, as a share of their prior's: it is a difference.
+_JITTER = 1e-10
+
+
+def posterior_rows(objective: QuadruplyStochasticObjective) -> int:
+    """Return of how many rows the posterior is: as many as settings, time and memory allow.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If more were asked for than fit.
+    """
+    settings, table, m = objective.settings, objective.table, objective.basis.size
+    most = settings.start_rows
+    if most is None:
+        gaussian = isinstance(objective.likelihood, Gaussian)
+        most = min(_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_WORK // m))
+        most = min(most, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)))
+    count = min(most, table.n_rows)
+    require(8 * _SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
+    return count
+
+
+@torch.no_grad()
+def start_at_posterior(
+    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, count: int, weights: Weights
+) -> None:
+    """Put mean and dense columns where random rows have them, in place.
+
+    The mean is ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``: at a small noise the kernel's own matrix in
+    the place of G is not good enough, since alpha is large then, and G's difference, one over the root of m, counts.
+
+    Parameters
+    ----------
+    objective : QuadruplyStochasticObjective
+    model : Model
+    prior : Tensor of shape (m,)
+        Diagonal of S, float64.
+    count : int
+    weights : Weights
+    """
+    basis, table, likelihood = objective.basis, objective.table, objective.likelihood
+    generator = torch.Generator().manual_seed(basis.size)
+    rows = sample_indices(table.n_rows, count, generator).to(prior.device)
+    X = table.X[rows]
+    noise, targets = objective.noise(model, rows, X).double(), objective.targets[rows].double()
+    gram = torch.zeros(count, count, dtype=torch.float64, device=prior.device)
+    for index in basis.blocks(_WIDTH, prior.device):
+        features = basis.columns(X, index)
+        gram += (features / prior[index].to(features)) @ features.T
+    if isinstance(likelihood, Gaussian):
+        curvature = 1 / noise
+        alpha = curved_solve(gram, curvature, targets)
+    else:
+        best = best_latent(gram, noise, targets, likelihood, objective.settings.quadrature_nodes)
+        alpha, curvature = best.alpha, best.curvature
+    for index in basis.blocks(_WIDTH, prior.device):
+        weights.mean[index] = _back(basis, X, index, prior, alpha)
+    if weights.columns is None:
+        return
+    # for the columns, each of the rows stands for as many as it was drawn from
+    _start_columns(basis, X, gram, curvature * (objective.n_rows / count), prior, weights)
+    if count < table.n_rows:
+        others = sample_indices(table.n_rows, min(_LENGTH_ROWS, table.n_rows), generator).to(prior.device)
+        at_others = 1 / objective.noise(model, others, table.X[others]).double()
+        if not isinstance(likelihood, Gaussian):
+            at_others = curvature.mean().expand(len(others))
+        _adjust_lengths(basis, table.X[others], at_others * (objective.n_rows / len(others)), prior, weights)
+
+
+def _back(basis: Basis, X: Tensor, index: Tensor, prior: Tensor, values: Tensor) -> Tensor:
+    """Return ``S^-1 Phi' values`` at some functions."""
+    return basis.columns(X, index).T @ values.to(X) / prior[index, None].to(X)
+
+
+def _start_columns(basis: Basis, X: Tensor, gram: Tensor, curvature: Tensor, prior: Tensor, weights: Weights) -> None:
+    """Put dense columns where rows with these curvatures have them: the first ones of a factor of Sigma.
+
+    ``Sigma = S^-1 - S^-1 Phi' (G + W^-1)^-1 Phi S^-1``; its first columns, times the inverse of a factor of their first
+    rows, are those of its factor.
+    """
+    assert weights.columns is not None
+    head = torch.arange(weights.n_columns, device=prior.device)
+    scaled = basis.columns(X, head).double() / prior[head]
+    solved = curved_solve(gram, curvature, scaled)
+    of_head = torch.diag((1 + _JITTER) / prior[head]) - scaled.T @ solved
+    factor = cholesky(of_head, "the covariance of the first weights")
+    beta = -torch.linalg.solve_triangular(factor, solved.T, upper=False).T
+    for index in basis.blocks(_WIDTH, prior.device):
+        weights.columns[index] = _back(basis, X, index, prior, beta)
+    weights.columns[head] = factor.tril(-1).to(X)
+    weights.log_scale[head] = factor.diagonal().log().to(X)
+
+
+def _adjust_lengths(basis: Basis, X: Tensor, curvature: Tensor, prior: Tensor, weights: Weights) -> None:
+    """Make dense columns as long as is best, ``c' (Phi' W Phi + S) c = 1``, which rows that they have not seen decide.
+
+    A column that has vanished at the rows of the start is not quite nothing at others. O(rows m k).
+    """
+    functions = X.new_zeros(len(X), weights.n_columns, dtype=torch.float64)
+    squares = functions.new_zeros(weights.n_columns)
+    for index in basis.blocks(_WIDTH, X.device):
+        root = weights.root_rows(index)
+        functions += (basis.columns(X, index) @ root).double()
+        squares += prior[index] @ root.double().square()
+    lengths = (curvature @ functions.square() + squares).sqrt()
+    assert weights.columns is not None
+    weights.columns /= lengths.to(weights.columns)
+    weights.log_scale[: weights.n_columns] -= lengths.log().to(weights.log_scale)
