@@ -72,12 +72,25 @@ class Basis(ABC):
         for first in range(0, self.size, width):
             yield torch.arange(first, min(first + width, self.size), device=device)
 
-    def tiles(self, X: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Iterate over all functions at all rows: indices of some rows, of some functions, and the columns there."""
+    def tiles(self, X: Tensor, functions: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Iterate over functions (None: all) at all rows: indices of rows, of functions, and the columns there."""
         rows = torch.arange(len(X), device=X.device)
-        for index in self.blocks(_TILE_WIDTH, X.device):
+        for index in self._some(functions, _TILE_WIDTH, X.device):
             for some in rows.split(max(1, _TILE_ENTRIES // len(index))):
                 yield some, index, self.columns(X[some], index)
+
+    def prior_tiles(
+        self, device: torch.device | str = "cpu", functions: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Iterate over columns (None: all) of S: indices of some rows, of some columns, and the block there."""
+        for columns in self._some(functions, _TILE_WIDTH, device):
+            for rows in self.blocks(max(1, _TILE_ENTRIES // len(columns)), device):
+                yield rows, columns, self.prior_block(rows, columns)
+
+    def _some(self, functions: Tensor | None, width: int, device: torch.device | str) -> Iterator[Tensor]:
+        if functions is None:
+            return self.blocks(width, device)
+        return (index for index in functions.split(width) if len(index))
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -12,7 +12,7 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic import anchor
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, chevron_of, exact_weights
-from gigagp.inference.quadruply_stochastic.estimators import Origin, RowSample, column_terms, mean_term
+from gigagp.inference.quadruply_stochastic.estimators import Origin, RowSample, column_terms, mean_term, prior_term
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
@@ -59,6 +59,20 @@ def test_the_fit_at_the_anchor_has_no_noise_of_functions(moved):
     expected = torch.cat([torch.zeros(1, dtype=torch.float64), exact]).expand(len(found[True]), 3)
     torch.testing.assert_close(torch.stack(found[True]), expected)
     assert float(torch.stack(found[False]).std(0).min()) > 10
+
+
+def test_the_dense_prior_term_at_the_anchor_is_known():
+    case = small()
+    vectors, S = case.root[:, :2], case.S
+    squares = (vectors * (S @ vectors)).sum(0)
+    found = {True: [], False: []}
+    for sample in pairs(4, 2, False):
+        at = sample.index
+        for known in found:
+            origin = Origin(vectors[at], case.Phi @ vectors, None, (S @ vectors)[at], squares) if known else None
+            found[known].append(prior_term(vectors[at], sample, case.prior(at), origin))
+    torch.testing.assert_close(torch.stack(found[True]), squares.expand(len(found[True]), 2))
+    assert float(torch.stack(found[False]).std(0).min()) > 1
 
 
 @pytest.mark.parametrize("share", [1.0, 1.3])
@@ -229,6 +243,57 @@ def test_dense_columns_of_a_sampled_fit_are_worth_having():
         bests[name] = best.bound
     assert bounds["some"] - bounds["none"] > 0.9 * (bests["some"] - bests["none"]) > 30
     assert bounds["as before"] < bounds["none"] - 30
+
+
+@pytest.mark.parametrize("order", ["given", "information"])
+def test_inducing_points_start_at_the_exact_process_of_some_of_them(order):
+    """With repeated rows among them; the mean of the other points' rows is predicted as the exact process would."""
+    settings = QuadruplyStochastic(
+        n_basis=60, basis="inducing", basis_batch=10, row_batch=20, start_rows=25, order=order, n_columns=2
+    )
+    X = points(60, 2)
+    X = torch.cat([X, X[:20]])
+    Y = draw_targets(kernels.RBF(0.8), X[:60], 0.1)
+    Y = torch.cat([Y, Y[:20]])
+    objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0))
+    objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
+    mean = objective.weights.mean
+    used = mean[:, 0].nonzero()[:, 0]
+    assert len(used) == 25
+    at = objective.basis.columns(X, used)  # covariances with the rows that the start is of
+    match = (at == at.amax(0)).int().argmax(0)
+    assert float(at[match, torch.arange(25)].min()) == pytest.approx(1.3)  # each is a row
+    K = KERNEL.block(X[match], X[match])
+    exact = at @ torch.linalg.solve(K + 0.2 * torch.eye(25, dtype=torch.float64), Y[match])
+    index = torch.arange(60)
+    torch.testing.assert_close(objective.basis.columns(X, index) @ mean, exact, rtol=1e-6, atol=1e-6)
+    assert objective.anchor is not None
+    torch.testing.assert_close(objective.anchor.fitted_mean, exact, rtol=1e-6, atol=1e-6)
+    S = objective.basis.prior_block(index, index)
+    vectors = torch.cat([mean, objective.weights.root()[:, :2]], 1)
+    torch.testing.assert_close(objective.anchor.images, S @ vectors)
+
+
+def test_many_inducing_points_gain_on_their_start():
+    """With steps in units that know how alike they are; 400 steps from zero in plain units end behind the start."""
+    X = points(1500, 2)
+    y, errors = draw_targets(kernels.RBF(0.5), X, 0.1), {}
+    K = kernels.RBF([0.5, 0.5]).bind(2).block(X, X)
+    exact = K @ torch.linalg.solve(K + 0.01 * torch.eye(1500, dtype=torch.float64), y)
+    for name, start, steps in [("start", 100, None), ("end", 100, 400), ("plain", 0, 400)]:
+        settings = QuadruplyStochastic(n_basis=1500, basis="inducing", basis_batch=100, row_batch=100, start_rows=start)
+        objective = settings.objective(TrainingTable(X, y, ZeroMean(), 2**28), generator(0))
+        model = Model(kernels.RBF([0.5, 0.5]).bind(2), ZeroMean(), torch.tensor(0.01, dtype=torch.float64))
+        objective.begin(model)
+        if name == "plain":
+            objective.units = dict
+        if steps is not None:
+            ascent = optimization.SparseAdam(steps=steps, hyper_learning_rate=0.0)
+            ascent.run(objective, model, Trace(History(), NoProgress()), generator(0))
+        Phi = objective.basis.columns(X, torch.arange(1500))
+        errors[name] = float((Phi @ objective.weights.mean - exact).square().mean().sqrt())
+    assert errors["end"] < 0.9 * errors["start"]
+    assert errors["plain"] > errors["start"]
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_support": 20, "linear_control": True}], ids=["plain", "controls"])

@@ -85,6 +85,7 @@ SETTINGS = {
     "controlled chevron": QuadruplyStochastic(n_basis=8, n_columns=3, n_support=4),
     "full": QuadruplyStochastic(n_basis=8, n_columns=8),
     "inducing": QuadruplyStochastic(n_basis=5, basis="inducing"),
+    "inducing, anchored": QuadruplyStochastic(n_basis=5, basis="inducing", basis_batch=2, n_columns=2),
     "inducing chevron": QuadruplyStochastic(n_basis=5, basis="inducing", n_columns=2, n_support=3, prior_control=True),
     "grid": QuadruplyStochastic(n_basis=6, basis="grid"),
     "relevance": RelevanceVectorMachine(n_basis=6, n_columns=2, n_support=2),
@@ -145,6 +146,9 @@ ENUMERATED = {
         n_basis=4, n_columns=2, n_support=3, linear_control=True, order="information"
     ),
     "inducing chevron": QuadruplyStochastic(n_basis=4, basis="inducing", n_columns=1, n_support=2, prior_control=True),
+    "inducing chevron, anchored": QuadruplyStochastic(
+        n_basis=4, basis="inducing", basis_batch=2, n_columns=1, n_support=2, prior_control=True
+    ),
     "relevance": RelevanceVectorMachine(n_basis=4, n_columns=1, n_support=2),
 }
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,23 +45,32 @@ class Anchor:
     fitted : Tensor of shape (n, t + k)
     n_targets : int
         t.
+    images : Tensor of shape (m, t + k) or None
+        Products with the prior precision, where it is dense.
     """
 
     basis: Basis
     vectors: Tensor
     fitted: Tensor
     n_targets: int
+    images: Tensor | None = None
 
     @classmethod
     @torch.no_grad()
     def at(cls, basis: Basis, weights: Weights, X: Tensor) -> Anchor:
-        """Return an anchor at weights: one pass over rows and functions, O(n m (t + k))."""
+        """Return an anchor at weights: a pass over rows and functions, O(n m (t + k)), and over S if it is dense."""
         everything = torch.arange(basis.size, device=X.device)
         vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
+        used = vectors.any(1).nonzero()[:, 0]  # at the start of inducing points, those of some rows alone
         fitted = X.new_zeros(len(X), vectors.shape[1])
-        for rows, index, columns in basis.tiles(X):
+        for rows, index, columns in basis.tiles(X, used):
             fitted[rows] += columns @ vectors[index]
-        return cls(basis, vectors, fitted, weights.mean.shape[1])
+        images = None
+        if not basis.has_diagonal_prior:
+            images = torch.zeros_like(vectors)
+            for rows, index, block in basis.prior_tiles(X.device, used):
+                images[rows] += block.to(X) @ vectors[index]
+        return cls(basis, vectors, fitted, weights.mean.shape[1], images)
 
     @property
     def mean(self) -> Tensor:
@@ -85,14 +95,15 @@ class Anchor:
     def state(self) -> dict[str, Tensor]:
         """Return what `from_state` makes it of again."""
         hyperparameters = {f"kernel.{name}": value for name, value in self.basis.kernel.parameters().items()}
-        return {"vectors": self.vectors, "fitted": self.fitted, **hyperparameters}
+        images = {} if self.images is None else {"images": self.images}
+        return {"vectors": self.vectors, "fitted": self.fitted, **images, **hyperparameters}
 
     @classmethod
     def from_state(cls, basis: Basis, state: dict[str, Tensor], n_targets: int) -> Anchor:
         """Return the anchor that `state` described, on the same basis."""
         values = {name.removeprefix("kernel."): value for name, value in state.items() if name.startswith("kernel.")}
         there = basis.with_kernel(basis.kernel.replace(values))
-        return cls(there, state["vectors"], state["fitted"], n_targets)
+        return cls(there, state["vectors"], state["fitted"], n_targets, state.get("images"))
 
     @torch.no_grad()
     def origins(
@@ -107,22 +118,43 @@ class Anchor:
             own = self.basis.columns(X, index)
         elif features.requires_grad:  # what is known does not move with the hyperparameters
             own = features.detach()
-        vectors, fitted, t = self.vectors[index], self.fitted[rows], self.n_targets
-        return Origin(vectors[:, :t], fitted[:, :t], own), Origin(vectors[:, t:], fitted[:, t:], own)
+        mean, columns = slice(None, self.n_targets), slice(self.n_targets, None)
+        vectors, fitted = self.vectors[index], self.fitted[rows]
+        found = [Origin(vectors[:, part], fitted[:, part], own) for part in (mean, columns)]
+        if self.images is not None:
+            images = self.images[index]
+            found = [
+                one._replace(images=images[:, part], squares=self._squares[part])
+                for one, part in zip(found, (mean, columns), strict=True)
+            ]
+        return found[0], found[1]
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        """The vectors' ``v' S v``, shape (t + k,)."""
+        assert self.images is not None
+        return (self.vectors.double() * self.images.double()).sum(0).to(self.vectors)
 
 
 def steps_between(objective: QuadruplyStochasticObjective) -> int:
-    """Return the steps that take as many features as an anchor: it is moved as often, and costs as much as they do.
+    """Return the steps that take as many entries of Phi and S as an anchor: after so many it is moved.
 
-    So the cost of a step, this share of an anchor included, knows nothing of rows and functions still.
+    So it costs what they do, and the cost of a step, this share included, knows nothing of rows and functions still.
     """
-    touched = min(2 * objective.basis_batch, objective.basis.size)
-    return math.ceil(objective.n_rows * objective.basis.size / (objective.row_batch * touched))
+    m, b = objective.basis.size, objective.basis_batch
+    whole, step = objective.n_rows * m, objective.row_batch * min(2 * b, m)
+    if not objective.basis.has_diagonal_prior:
+        whole, step = whole + m**2, step + b**2
+    return math.ceil(whole / step)
 
 
-def is_early(steps: int) -> bool:
-    """Whether an anchor costs so few steps that a fit starts with one."""
-    return steps <= _EARLY
+def is_early(objective: QuadruplyStochasticObjective) -> bool:
+    """Whether a fit starts with an anchor: it costs few steps.
+
+    With a dense prior precision it is there in any case. Few weights are not zero at that start, so it costs little,
+    and a start that is worth something has large weights, whose prior term a sample knows nothing of.
+    """
+    return not objective.basis.has_diagonal_prior or steps_between(objective) <= _EARLY
 
 
 def _same(one: Kernel, other: Kernel) -> bool:

@@ -99,10 +99,10 @@ class Controls:
         whole = {MEAN: weights.mean, COLUMNS: weights.root_rows(everything)}
         known = {} if anchor is None else {MEAN: anchor.mean, COLUMNS: anchor.columns}
         apart = {name: vectors - known[name] if known else vectors for name, vectors in whole.items()}
-        followed = apart | {f"prior {name}": vectors for name, vectors in whole.items()}
         for name, control in self.quadratic.items():
-            blocks = ((index, followed[name][index]) for index in objective.basis.blocks(_WIDTH, everything.device))
-            control.reset((index, vectors) for index, vectors in blocks if bool(vectors.any()))
+            vectors = apart[name.removeprefix("prior ")]
+            blocks = ((index, vectors[index]) for index in objective.basis.blocks(_WIDTH, everything.device))
+            control.reset((index, block) for index, block in blocks if bool(block.any()))
         if MEAN in self.quadratic and objective.settings.control == "residual":
             self.quadratic[MEAN].offset = objective.residuals(self.rows)
         if COLUMNS in self.quadratic and anchor is not None:
@@ -115,8 +115,8 @@ class Controls:
         """Return the estimate of the mean's term with its control variates added."""
         apart = mean if origin is None else mean - origin.vectors
         total = estimate
-        for name, vectors in ((MEAN, apart), (f"prior {MEAN}", mean)):
-            total = total + self._control(name, estimate, model, vectors, sample)
+        for name in (MEAN, f"prior {MEAN}"):
+            total = total + self._control(name, estimate, model, apart, sample)
         if self.linear is None:
             return total
         # where the noise is learned, the term's own slope moves with it
@@ -132,8 +132,8 @@ class Controls:
     ) -> Tensor:
         """Return the estimate of the dense columns' term with theirs."""
         apart = root if origin is None else root - origin.vectors
-        pairs = ((COLUMNS, apart), (f"prior {COLUMNS}", root))
-        return estimate + sum(self._control(name, estimate, model, vectors, sample) for name, vectors in pairs)
+        names = (COLUMNS, f"prior {COLUMNS}")
+        return estimate + sum(self._control(name, estimate, model, apart, sample) for name in names)
 
     def _control(
         self, name: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample

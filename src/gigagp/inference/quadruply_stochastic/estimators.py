@@ -33,11 +33,17 @@ class Origin(NamedTuple):
     features : Tensor of shape (rows, w) or None
         The touched basis functions at the hyperparameters that the functions were computed with; None: these are those
         of now, which no derivative is taken by.
+    images : Tensor of shape (w, q) or None
+        With a dense prior precision S, the touched part of its product with the vectors.
+    squares : Tensor of shape (q,) or None
+        The vectors' ``v' S v``.
     """
 
     vectors: Tensor
     fitted: Tensor
     features: Tensor | None = None
+    images: Tensor | None = None
+    squares: Tensor | None = None
 
 
 class RowSample(NamedTuple):
@@ -85,15 +91,22 @@ def apart_products(
     return first - known[0], second - known[1]
 
 
-def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior) -> Tensor:
+def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origin | None = None) -> Tensor:
     """Return estimates of ``v' S v`` for every column, shape (columns,).
 
     A diagonal S is a single sum: the mean of both samples serves it (the generic form, with two, has many times its
-    variance).
+    variance). Of a dense one only what is not known of an origin a needs both: ``a'Sa + 2 (v - a)'Sa +
+    (v - a)'S(v - a)``.
     """
     if isinstance(prior, Tensor):
         return (sample.linear * prior) @ vectors.square()
-    return prior(sample.left[:, None] * vectors, sample.right[:, None] * vectors)
+    if origin is None:
+        return prior(sample.left[:, None] * vectors, sample.right[:, None] * vectors)
+    assert origin.images is not None
+    assert origin.squares is not None
+    apart = vectors - origin.vectors
+    known = origin.squares + 2 * (sample.linear[:, None] * origin.images * apart).sum(0)
+    return known + prior(sample.left[:, None] * apart, sample.right[:, None] * apart)
 
 
 def mean_term(
@@ -125,7 +138,7 @@ def mean_term(
     first, second = apart_products(rows.features, mean, sample, origin)
     linear = 0.5 * (first + second) if symmetric else first
     per_row = (first * second - 2 * rows.targets * linear).sum(1)
-    return (rows.weights * per_row).sum() + prior_term(mean, sample, prior).sum()
+    return (rows.weights * per_row).sum() + prior_term(mean, sample, prior, origin).sum()
 
 
 def column_terms(
@@ -151,7 +164,7 @@ def column_terms(
     first, second = apart_products(rows.features, columns, sample, origin)
     if origin is not None:
         first, second = origin.fitted + first, origin.fitted + second
-    return rows.weights @ (first * second) + prior_term(columns, sample, prior)
+    return rows.weights @ (first * second) + prior_term(columns, sample, prior, origin)
 
 
 def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ from gigagp.inference.quadruply_stochastic.start import (
     require_weights,
     start_weights,
     starts_known,
+    unit_of_dependent_weights,
     whole_bytes,
 )
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights, touched_root
@@ -146,7 +147,7 @@ class QuadruplyStochasticObjective(TableObjective):
         learns_precision, gaussian = self.settings.learns_precision, isinstance(self.likelihood, Gaussian)
         ascent = None
         if self.whole is None:
-            rate = SparseAdam.learning_rate if starts_known(self.settings) else _RATE_FROM_ZERO
+            rate = SparseAdam.learning_rate if starts_known(self) else _RATE_FROM_ZERO
             ascent = SparseAdam(rate, hyper_learning_rate=0.0)
         if learns_precision:
             return ascent or LBFGS(5, tolerance=1e-3)
@@ -201,16 +202,21 @@ class QuadruplyStochasticObjective(TableObjective):
         self.basis_batch = min(self.settings.sampled_functions, self.basis.size)
         self.weights = start_weights(self, model)
         self.anchor, self._steps_since = None, 0
-        if self.moves_anchor and is_early(steps_between(self)):
+        if self.moves_anchor and is_early(self):
             self.anchor = self._new_anchor(model)
         self.controls = Controls(self, model, self._generator)
         self.fitted = model
         return model
 
     @property
+    def has_anchors(self) -> bool:
+        """Whether the weights' function is computed at all rows now and then, where functions are sampled."""
+        return self.settings.anchor
+
+    @property
     def moves_anchor(self) -> bool:
-        """Whether the weights' function is computed at all rows now and then: where functions are sampled at all."""
-        return self.settings.anchor and (self.basis_batch < self.basis.size or self.settings.replacement)
+        """Whether it is: whether functions are sampled at all."""
+        return self.has_anchors and (self.basis_batch < self.basis.size or self.settings.replacement)
 
     def _new_anchor(self, model: Model) -> Anchor:
         return Anchor.at(self.basis.with_kernel(model.kernel), self.weights, self.table.X)
@@ -238,12 +244,13 @@ class QuadruplyStochasticObjective(TableObjective):
         return self.weights.arrays()
 
     def units(self) -> dict[str, float]:
-        """Return the size of the entries of a dense column: all of them together are as long as one weight is wide.
+        """Return what a learning rate of one is for the mean and for dense columns, in prior standard deviations.
 
-        With steps of another length they would drown in the noise of their steps: 100 columns of 100,000 functions
-        made a fit of keggdirected worse than none did.
+        The entries of a column are all together as long as one weight is wide; with longer steps they would drown in
+        the noise of these: 100 columns of 100,000 functions made a fit of keggdirected worse than none did.
         """
-        return {COLUMNS: self.basis.size**-0.5}
+        mean = 1.0 if self.basis.has_diagonal_prior else unit_of_dependent_weights(self)
+        return {MEAN: mean, COLUMNS: mean * self.basis.size**-0.5}
 
     def noise(self, model: Model, rows: Tensor, X: Tensor) -> Tensor:
         """Return the noise variances of rows, differentiable in the model's."""
@@ -386,10 +393,10 @@ class QuadruplyStochasticObjective(TableObjective):
         weights = headed.linear[k:]
         root_part = (weights * diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
         if k:
-            root_part = root_part + prior_term(root, headed, self._prior(headed, diagonal)).sum()
+            root_part = root_part + prior_term(root, headed, self._prior(headed, diagonal), of_columns).sum()
         log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
         log_precision = (sample.linear * diagonal.log()).sum() if self.basis.has_diagonal_prior else mean.new_zeros(())
-        mean_part = prior_term(mean, sample, self._prior(sample, diagonal)).sum()
+        mean_part = prior_term(mean, sample, self._prior(sample, diagonal), origin).sum()
         return fit - divergence(mean_part, t * root_part, t * log_determinant, t * log_precision, t * self.basis.size)
 
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:

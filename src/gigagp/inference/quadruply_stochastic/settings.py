@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Where rows and functions are sampled and no numbers are given: all functions, rows of a step, and functions of each
 #: of its two samples.
 _N_BASIS, _ROW_BATCH, _BASIS_BATCH = 20_000, 128, 10_000
+#: Functions of a sample where the prior precision is dense.
+_DENSE_BATCH = 1000
 #: Where all are used at once: fewest and most functions where no number is given (between them, one a row), rows up to
 #: which that is the default, and the most multiplications of a step, ``n m^2 + m^3``: about ten seconds of one core.
 _LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
@@ -68,7 +70,8 @@ class QuadruplyStochastic:
     row_batch : int or None, default None
         Rows of a step; all of a smaller table. None: 128.
     basis_batch : int or None, default None
-        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000. Of
+        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000; 1,000
+        of ``basis="inducing"``, whose step needs a block of the prior precision, ``basis_batch^2`` covariances. Of
         the two batches this one should be the larger: what a sample of the functions leaves out of the fit is one
         error, the same function for all rows of the step, so that more rows do not average it; its variance is the
         squared norm of what is sampled over ``basis_batch``, whatever the number of functions.
@@ -82,7 +85,7 @@ class QuadruplyStochastic:
         Random rows whose posterior the weights' mean starts from, with the features' own covariances: O(rows^2 m) once.
         None: 4,096 (2,000 for other than Gaussian likelihoods), or fewer where that would take more than about a minute
         of one core (1,483 for a million functions) or an eighth of the memory budget; 0: the mean starts at zero, as in
-        the paper and as it does for ``basis="inducing"``.
+        the paper. Dense columns start there too, but those of ``basis="inducing"``, whose rows are some of its points.
     anchor : bool, default True
         Compute the function of the weights at all rows now and then, O(n m), as often as that costs what the steps
         between do; a step then samples only the difference from it. What sampled functions add to the variance, and to
@@ -181,10 +184,17 @@ class QuadruplyStochastic:
         return _N_BASIS if self.n_basis is None else self.n_basis
 
     @property
+    def has_dense_prior(self) -> bool:
+        """Whether the prior precision of the weights is dense: a step needs a block of it for its two samples."""
+        return self.basis == "inducing" and not self.learns_precision
+
+    @property
     def sampled_functions(self) -> int:
         """Functions of each sample of a step."""
         if self.basis_batch is not None:
             return self.basis_batch
+        if self.has_dense_prior:
+            return min(self.n_functions, _DENSE_BATCH)
         # two samples of half of the functions touch three quarters of them, and would leave noise for little
         return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
 

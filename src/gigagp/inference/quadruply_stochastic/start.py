@@ -11,7 +11,7 @@ from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.subset_posterior import posterior_rows, start_at_posterior
+from gigagp.inference.quadruply_stochastic.subset_posterior import start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
 from gigagp.memory import require
@@ -41,6 +41,8 @@ def require_weights(settings: QuadruplyStochastic, table: TrainingTable) -> None
     touched = min(2 * settings.sampled_functions + k, m)
     rows = min(settings.sampled_rows, table.n_rows) + min(settings.n_support, table.n_rows)
     needed = itemsize * (_COPIES * numbers * m + _STEP_COPIES * touched * rows)
+    if settings.has_dense_prior:
+        needed += 8 * _STEP_COPIES * min(settings.sampled_functions, m) ** 2
     remedy = "Use a smaller n_basis, n_columns, basis_batch or row_batch, or raise memory_budget."
     require(needed, table.budget, f"Inference with {m:,} basis functions", remedy)
 
@@ -72,13 +74,31 @@ def _plain_basis(
     return FourierBasis.fitting(kernel, most, int(torch.randint(2**62, (), generator=generator)))
 
 
-def starts_known(settings: QuadruplyStochastic) -> bool:
-    """Whether mean and dense columns start at the posterior of some rows, and not at zero.
+def starts_known(objective: QuadruplyStochasticObjective) -> bool:
+    """Whether weights start at the posterior of some rows, and not at zero.
 
-    Inducing points start at zero: functions that are nearly dependent have large weights of both signs at a posterior,
-    and their prior term has more noise in a sample than ascent from zero has to remove.
+    Inducing points whose prior term is sampled do where an anchor knows the term: functions that are nearly dependent
+    have large weights of both signs at a posterior, and a sample of them would say nothing of it.
     """
-    return settings.start_rows != 0 and (settings.basis != "inducing" or settings.learns_precision)
+    settings = objective.settings
+    known = objective.has_anchors or settings.sampled_functions >= settings.n_functions
+    return settings.start_rows != 0 and (not settings.has_dense_prior or known)
+
+
+@torch.no_grad()
+def unit_of_dependent_weights(objective: QuadruplyStochasticObjective) -> float:
+    """Return the size of independent weights whose function has the prior variance, in conditional prior deviations.
+
+    With a diagonal prior that is 1. Inducing points that lie close have functions that are nearly the same, and weights
+    of the size that ``1 / S_ii`` suggests move it by many standard deviations.
+    """
+    basis, table = objective.basis, objective.table
+    X = table.X[sample_indices(table.n_rows, min(_START_ROWS, table.n_rows), torch.Generator().manual_seed(basis.size))]
+    squares = sum(
+        float((basis.columns(X, index).double().square() / basis.prior_diagonal(index)).sum())
+        for index in basis.blocks(_WIDTH, X.device)
+    )
+    return (float(basis.kernel.diagonal(X).double().sum()) / squares) ** 0.5
 
 
 @torch.no_grad()
@@ -102,6 +122,6 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
         weights.columns = like.new_zeros(m, min(k, m))
     if settings.learns_precision:
         weights.log_precision = prior.log().to(like)
-    if starts_known(settings):
-        start_at_posterior(objective, model, prior, posterior_rows(objective), weights)
+    if starts_known(objective):
+        start_at_posterior(objective, model, prior, torch.Generator().manual_seed(m), weights)
     return weights

@@ -109,7 +109,7 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         return self.n_rows * self.table.n_targets
 
     @property
-    def moves_anchor(self) -> bool:
+    def has_anchors(self) -> bool:
         """Rows that are not held have no place for what is known there."""
         return False
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis
+from gigagp.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
@@ -33,33 +33,11 @@ _LENGTH_ROWS = 1024
 _JITTER = 1e-10
 
 
-def posterior_rows(objective: QuadruplyStochasticObjective) -> int:
-    """Return of how many rows the posterior is: as many as settings, time and memory allow.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If more were asked for than fit.
-    """
-    settings, table, m = objective.settings, objective.table, objective.basis.size
-    most = settings.start_rows
-    if most is None:
-        gaussian = isinstance(objective.likelihood, Gaussian)
-        most = min(_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_WORK // m))
-        most = min(most, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)))
-    count = min(most, table.n_rows)
-    require(8 * _SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
-    return count
-
-
 @torch.no_grad()
 def start_at_posterior(
-    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, count: int, weights: Weights
+    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
 ) -> None:
     """Put mean and dense columns where random rows have them, in place.
-
-    The mean is ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``: at a small noise the kernel's own matrix in
-    the place of G is not good enough, since alpha is large then, and G's difference, one over the root of m, counts.
 
     Parameters
     ----------
@@ -67,24 +45,98 @@ def start_at_posterior(
     model : Model
     prior : Tensor of shape (m,)
         Diagonal of S, float64.
-    count : int
+    generator : torch.Generator
+        Draws the rows.
     weights : Weights
+
+    Raises
+    ------
+    MemoryBudgetError
+        If more rows were asked for than fit.
     """
-    basis, table, likelihood = objective.basis, objective.table, objective.likelihood
-    generator = torch.Generator().manual_seed(basis.size)
+    if objective.basis.has_diagonal_prior:
+        _start_functions(objective, model, prior, generator, weights)
+    else:
+        _start_points(objective, model, generator, weights)
+
+
+def _count(objective: QuadruplyStochasticObjective, work: int) -> int:
+    """Return of how many rows the posterior is: as many as settings, memory and ``work`` (``rows^2 work``) allow."""
+    settings, table = objective.settings, objective.table
+    most = settings.start_rows
+    if most is None:
+        gaussian = isinstance(objective.likelihood, Gaussian)
+        most = min(_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_WORK // work))
+        most = min(most, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)))
+    count = min(most, table.n_rows)
+    require(8 * _SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
+    return count
+
+
+def _dual(objective: QuadruplyStochasticObjective, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Return alpha, (rows, t), and curvatures, (rows,), of f: its mean ``G alpha``, covariance ``(G^-1 + W)^-1``."""
+    X, targets = objective.table.X[rows], objective.targets[rows].double()
+    noise = objective.noise(model, rows, X).double()
+    if isinstance(objective.likelihood, Gaussian):
+        return curved_solve(gram, 1 / noise, targets), 1 / noise
+    best = best_latent(gram, noise, targets, objective.likelihood, objective.settings.quadrature_nodes)
+    return best.alpha, best.curvature
+
+
+# Inducing points -----------------------------------------------------------------------------------------------------
+
+
+def _start_points(
+    objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator, weights: Weights
+) -> None:
+    """Put the mean where some of the points have it, as rows: their weights are alpha, the others have none.
+
+    Dense columns stay: theirs would need the inverse of all of S.
+    """
+    basis = objective.basis
+    count = min(_count(objective, 1), basis.size)
+    some = sample_indices(basis.size, count, generator).to(weights.mean.device)
+    rows = _rows_at(objective.table.X, _points(basis, some))
+    alpha, _ = _dual(objective, model, rows, basis.prior_block(some, some))
+    weights.mean[some] = alpha.to(weights.mean)
+
+
+def _points(basis: Basis, index: Tensor) -> Tensor:
+    if isinstance(basis, ReorderedBasis):
+        return _points(basis.basis, basis.original(index))
+    assert isinstance(basis, InducingBasis)
+    return basis.points[index]
+
+
+def _rows_at(X: Tensor, points: Tensor) -> Tensor:
+    """Return the first row at each of some points that are rows."""
+    n = len(X)
+    distinct, place = torch.unique(torch.cat([X, points]), dim=0, return_inverse=True)
+    first = place.new_full((len(distinct),), n)
+    first = first.scatter_reduce(0, place[:n], torch.arange(n, device=X.device), "amin")
+    return first[place[n:]]
+
+
+# Functions with independent weights ----------------------------------------------------------------------------------
+
+
+def _start_functions(
+    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
+) -> None:
+    """Put the mean at ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``, and dense columns likewise.
+
+    At a small noise the kernel's own matrix in the place of G is not good enough: alpha is large then, and G's
+    difference, one over the root of m, counts.
+    """
+    basis, table = objective.basis, objective.table
+    count = _count(objective, basis.size)
     rows = sample_indices(table.n_rows, count, generator).to(prior.device)
     X = table.X[rows]
-    noise, targets = objective.noise(model, rows, X).double(), objective.targets[rows].double()
     gram = torch.zeros(count, count, dtype=torch.float64, device=prior.device)
     for index in basis.blocks(_WIDTH, prior.device):
         features = basis.columns(X, index)
         gram += (features / prior[index].to(features)) @ features.T
-    if isinstance(likelihood, Gaussian):
-        curvature = 1 / noise
-        alpha = curved_solve(gram, curvature, targets)
-    else:
-        best = best_latent(gram, noise, targets, likelihood, objective.settings.quadrature_nodes)
-        alpha, curvature = best.alpha, best.curvature
+    alpha, curvature = _dual(objective, model, rows, gram)
     for index in basis.blocks(_WIDTH, prior.device):
         weights.mean[index] = _back(basis, X, index, prior, alpha)
     if weights.columns is None:
@@ -93,9 +145,9 @@ def start_at_posterior(
     _start_columns(basis, X, gram, curvature * (objective.n_rows / count), prior, weights)
     if count < table.n_rows:
         others = sample_indices(table.n_rows, min(_LENGTH_ROWS, table.n_rows), generator).to(prior.device)
-        at_others = 1 / objective.noise(model, others, table.X[others]).double()
-        if not isinstance(likelihood, Gaussian):
-            at_others = curvature.mean().expand(len(others))
+        at_others = curvature.mean().expand(len(others))
+        if isinstance(objective.likelihood, Gaussian):
+            at_others = 1 / objective.noise(model, others, table.X[others]).double()
         _adjust_lengths(basis, table.X[others], at_others * (objective.n_rows / len(others)), prior, weights)
 
 
