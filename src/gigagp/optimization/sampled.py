@@ -36,8 +36,11 @@ class SampledEvaluation:
 class SampledObjective(Objective, Protocol):
     """What sparse ascent asks for beside `gigagp.optimization.Objective`."""
 
-    def begin(self, model: Model) -> Model:
-        """Make the parameter arrays at their start; return the model in which only what can be learned is left free."""
+    def begin(self, model: Model, *, moves_hyperparameters: bool) -> Model:
+        """Make the parameter arrays at their start; return the model in which only what can be learned is left free.
+
+        ``moves_hyperparameters`` says whether their gradient will be asked for.
+        """
         ...
 
     def learned_names(self, model: Model) -> tuple[str, ...]:

@@ -258,7 +258,7 @@ class _Run:
 
     def __init__(self, settings: SparseAscent, objective: SampledObjective, model: Model, trace: Trace) -> None:
         self.settings, self.objective, self.trace = settings, objective, trace
-        self.model = objective.begin(model)
+        self.model = objective.begin(model, moves_hyperparameters=settings.hyper_learning_rate > 0)
         names = objective.learned_names(self.model) if settings.hyper_learning_rate > 0 else ()
         # what is not learned here stays as the start has it
         self.space = ParameterSpace(self.model, "log")

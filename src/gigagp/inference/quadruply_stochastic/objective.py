@@ -33,6 +33,7 @@ from gigagp.inference.quadruply_stochastic.estimators import (
 )
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic.start import (
@@ -43,6 +44,7 @@ from gigagp.inference.quadruply_stochastic.start import (
     unit_of_dependent_weights,
     whole_bytes,
 )
+from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.inference.quadruply_stochastic.whole import WholeTable
 from gigagp.inference.table import TrainingTable
@@ -115,6 +117,9 @@ class QuadruplyStochasticObjective(TableObjective):
             self.targets = table.Y
         #: model that the weights were learned at
         self.fitted: Model | None = None
+        #: rows that the weights start from, and what they leave of the latent function's spread if that is in the bound
+        self._subset: Subset | None = None
+        self._spread: RowsCovariance | None = None
         #: weights whose function is known at the rows, and the steps since they were
         self.anchor: Anchor | None = None
         self._steps_since = 0
@@ -195,12 +200,15 @@ class QuadruplyStochasticObjective(TableObjective):
 
     # A fit ----------------------------------------------------------------------------------------------------------
 
-    def begin(self, model: Model) -> Model:
+    def begin(self, model: Model, *, moves_hyperparameters: bool = True) -> Model:
         """Make basis, weights and control variates at their start."""
         self.whole = None  # an optimizer of samples was asked for
         self._make_basis(model)
         self.basis_batch = min(self.settings.sampled_functions, self.basis.size)
-        self.weights = start_weights(self, model)
+        self.weights, self._subset = start_weights(self, model)
+        self._spread = None
+        if not (moves_hyperparameters or isinstance(self.likelihood, Gaussian)):
+            self._spread = self._covariance_at(model)
         self.anchor, self._steps_since = None, 0
         if self.moves_anchor and is_early(self):
             self.anchor = self._new_anchor(model)
@@ -299,6 +307,7 @@ class QuadruplyStochasticObjective(TableObjective):
         self.fitted = model
         self.controls.forget()
         fixed = {LOG_PRECISION} | (set() if self._learns_diagonal else {LOG_SCALE})
+        assert self._spread is None or not hyperparameters
         moving = {name: value for name, value in self.arrays().items() if name not in fixed}
         touched = {name: value[sample.index] for name, value in self.arrays().items()}
         leaves = {name: touched[name].requires_grad_() for name in moving}
@@ -314,6 +323,8 @@ class QuadruplyStochasticObjective(TableObjective):
 
     @property
     def _learns_diagonal(self) -> bool:
+        if self._spread is not None:
+            return False
         return self.settings.diagonal == "learned" or self.weights.n_columns > 0
 
     def _bound(self, model: Model, rows: Tensor, sample: BasisSample, touched: dict[str, Tensor]) -> Tensor:
@@ -331,6 +342,8 @@ class QuadruplyStochasticObjective(TableObjective):
         diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
         if isinstance(self.likelihood, Gaussian):
             return self._gaussian(model, at_rows, sample, headed, touched, root, diagonal, *origins)
+        if self._spread is not None:
+            return self._of_mean(at_rows, X, sample, touched[MEAN], diagonal, origins[0], self._spread)
         return self._general(at_rows, sample, headed, touched, root, diagonal, *origins)
 
     def _prior(self, sample: BasisSample, diagonal: Tensor) -> Prior:
@@ -399,6 +412,24 @@ class QuadruplyStochasticObjective(TableObjective):
         mean_part = prior_term(mean, sample, self._prior(sample, diagonal), origin).sum()
         return fit - divergence(mean_part, t * root_part, t * log_determinant, t * log_precision, t * self.basis.size)
 
+    def _of_mean(
+        self,
+        rows: RowSample,
+        X: Tensor,
+        sample: BasisSample,
+        mean: Tensor,
+        diagonal: Tensor,
+        origin: Origin | None,
+        known: RowsCovariance,
+    ) -> Tensor:
+        """Return the estimate for a likelihood that is not Gaussian where the covariance is that of rows."""
+        latent = latent_functions(rows.features, mean, sample, origin)
+        spread = known.variance(X).sqrt().to(X)
+        nodes = self.settings.quadrature_nodes
+        fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+        of_mean = prior_term(mean, sample, self._prior(sample, diagonal), origin).sum()
+        return fit - 0.5 * of_mean - mean.shape[1] * known.divergence
+
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
         """Keep the running vectors of the control variates in step, and learned precisions at their optimum."""
         self.controls.moved(evaluation.index, changes)
@@ -453,6 +484,23 @@ class QuadruplyStochasticObjective(TableObjective):
         if self.weights.log_precision is not None:
             return self.weights.log_precision[index].double().exp()
         return self.basis.prior_diagonal(index)
+
+    def covariance_of_rows(self, model: Model) -> RowsCovariance | None:
+        """Return the covariance that the rows of the start leave; None where the weights have one.
+
+        The mean of a Gaussian likelihood does not depend on the covariance, so it can have that of any hyperparameters.
+        With the others it has to be the one that the mean was learned with.
+        """
+        return self._covariance_at(model) if isinstance(self.likelihood, Gaussian) else self._spread
+
+    def _covariance_at(self, model: Model) -> RowsCovariance | None:
+        if self._subset is None or self.settings.learns_covariance:
+            return None
+        rows, curvature = self._subset
+        X = self.table.X[rows]
+        if isinstance(self.likelihood, Gaussian):
+            curvature = 1 / self.noise(model, rows, X).detach().double()
+        return RowsCovariance(model.kernel, X, curvature)
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,14 @@ from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.memory import require
 from gigagp.model import Model
+from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
 #: Rows of the final estimate of the bound; the basis is summed over without sampling.
 _BOUND_ROWS = 256
+#: Random features of samples of the prior.
+_PRIOR_FEATURES = 4000
 #: Functions up to which a dense prior's determinant is computed.
 _DENSE_PRIOR = 4000
 
@@ -57,6 +61,8 @@ class QuadruplyStochasticPosterior(Posterior):
         Whether the variance is augmented (Proposition 4).
     threshold : float or None
         Precision above which a function is left out; None: all count.
+    covariance_of : RowsCovariance or None
+        Where the covariance comes from; None: from the weights.
     variance_removed : dict of str to float
         What each control variate removed.
     """
@@ -76,12 +82,13 @@ class QuadruplyStochasticPosterior(Posterior):
         budget: int,
         augment: bool = False,
         threshold: float | None = None,
+        covariance_of: RowsCovariance | None = None,
         variance_removed: dict[str, float] | None = None,
     ) -> None:
         self.model, self.basis, self.weights, self.likelihood = model, basis, weights, likelihood
         self.coefficients = coefficients.to(X)
         self.X, self._n_rows, self.budget = X, n_rows, budget
-        self.augment, self.threshold = augment, threshold
+        self.augment, self.threshold, self.covariance_of = augment, threshold, covariance_of
         #: share of the variance of each estimate that its control variate removed at the end of the fit
         self.variance_removed = variance_removed or {}
         #: whether the weights were learned from samples
@@ -104,6 +111,7 @@ class QuadruplyStochasticPosterior(Posterior):
             budget=table.budget,
             augment=settings.augment,
             threshold=getattr(settings, "threshold", None),
+            covariance_of=objective.covariance_of_rows(model),
             variance_removed=objective.controls.variance_removed(),
         )
         posterior.table = table
@@ -147,7 +155,8 @@ class QuadruplyStochasticPosterior(Posterior):
     def solver_name(self) -> str:
         """Return the solver that ran."""
         way = "sparse stochastic ascent" if self.from_samples else "all rows and functions at once"
-        return f"{way}, {self.n_basis:,} {self.basis.kind} functions"
+        known = "" if self.covariance_of is None else f"; covariance of {len(self.covariance_of.X):,} rows"
+        return f"{way}, {self.n_basis:,} {self.basis.kind} functions{known}"
 
     def engine_name(self) -> str:
         """Return what computes the features, where, in which precision."""
@@ -176,7 +185,9 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @torch.no_grad()
     def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method: the variance is a sum of squares."""
+        """Return mean and variance, whatever the method: the variance has one form for each source of it."""
+        if self.covariance_of is not None:
+            return self.mean(X), self.covariance_of.variance(X).to(X)
         found = X.new_zeros(X.shape[0], self.n_targets, dtype=torch.float64)
         variance = X.new_zeros(X.shape[0], dtype=torch.float64)
         dense = X.new_zeros(X.shape[0], self.weights.n_columns, dtype=torch.float64)
@@ -206,6 +217,8 @@ class QuadruplyStochasticPosterior(Posterior):
         """Return the full covariance; an augmented variance is only on its diagonal."""
         n, k = X.shape[0], self.weights.n_columns
         require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
+        if self.covariance_of is not None:
+            return self.covariance_of.covariance(X).to(X)
         found = X.new_zeros(n, n, dtype=torch.float64)
         dense = X.new_zeros(n, k, dtype=torch.float64)
         for index in self._kept().split(max(1, _CPU_ENTRIES // max(n, 1))):
@@ -219,10 +232,15 @@ class QuadruplyStochasticPosterior(Posterior):
         return found.to(X)
 
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples of the weights as functions (m numbers each)."""
+        """Return samples of the weights as functions (m numbers each).
+
+        Where rows have the covariance these are samples of the prior with what the rows take away (Matheron's rule).
+        """
         m, t, k = self.n_basis, self.n_targets, self.weights.n_columns
         size = self.weights.mean.element_size()
         require(2 * size * m * t * n_samples, self.budget, f"{n_samples} samples of {m:,} weights", "Ask for fewer.")
+        if self.covariance_of is not None:
+            return self._sample_at_rows(self.covariance_of, n_samples, generator)
         shared = standard_normal(k, t * n_samples, generator=generator).to(self.weights.mean)
         drawn = self.weights.mean.repeat_interleave(n_samples, 1)
         for index in self.weights.blocks(2**16):
@@ -236,6 +254,21 @@ class QuadruplyStochasticPosterior(Posterior):
             for rows, index, features in self._blocks(X):
                 found[rows] += (features @ drawn[index]).double()
             return self.trend(X)[:, :, None] + found.to(X).reshape(X.shape[0], t, n_samples)
+
+        return evaluate
+
+    def _sample_at_rows(self, known: RowsCovariance, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        t, kernel, budget = self.n_targets, self.model.kernel, self.budget
+        prior = PriorSamples.new(kernel, known.X.shape[1], t * n_samples, _PRIOR_FEATURES, generator)
+        noise = standard_normal(len(known.X), t * n_samples, generator=generator).to(known.X)
+        update = known.update(
+            prior.evaluate(kernel, known.X, budget) + noise / known.curvature.sqrt().to(noise)[:, None]
+        )
+
+        @torch.no_grad()
+        def evaluate(X: Tensor) -> Tensor:
+            deviations = prior.evaluate(kernel, X, budget) - known.taken(X, update).to(X)
+            return self.mean(X)[:, :, None] + deviations.reshape(X.shape[0], t, n_samples)
 
         return evaluate
 
@@ -266,6 +299,9 @@ class QuadruplyStochasticPosterior(Posterior):
     def _divergence(self) -> float | None:
         """Return the divergence of the weights from their prior; None where the prior's determinant is out of reach."""
         weights, t, m = self.weights, self.n_targets, self.n_basis
+        if self.covariance_of is not None:
+            of_mean = self._mean_square()
+            return None if of_mean is None else 0.5 * of_mean + t * self.covariance_of.divergence
         log_scales = t * 2 * float(weights.log_scale.double().sum())
         if not self.basis.has_diagonal_prior:
             if m > _DENSE_PRIOR:
@@ -285,6 +321,19 @@ class QuadruplyStochasticPosterior(Posterior):
             squares += t * weights.root_rows(index).double().square().sum(1)
             total += float((precision * squares).sum() - t * precision.log().sum())
         return 0.5 * total
+
+    def _mean_square(self) -> float | None:
+        """Return the prior's square of the mean, all targets; None where a dense prior is out of reach."""
+        mean = self.weights.mean
+        if self.basis.has_diagonal_prior:
+            return sum(
+                float((self.basis.prior_diagonal(index) @ mean[index].double().square()).sum())
+                for index in self.basis.blocks(2**16, mean.device)
+            )
+        if self.n_basis > _DENSE_PRIOR:
+            return None
+        index = torch.arange(self.n_basis, device=mean.device)
+        return float((mean.double() * (self.basis.prior_block(index, index) @ mean.double())).sum())
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave.
@@ -310,6 +359,8 @@ class QuadruplyStochasticPosterior(Posterior):
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
         tensors |= {"coefficients": self.coefficients, "X": self.X}
+        if self.covariance_of is not None:
+            tensors |= {f"rows.{name}": value for name, value in self.covariance_of.state().items()}
         header = {
             "basis": {"kind": self.basis.kind, **basis},
             "likelihood": self.likelihood.name,
@@ -331,6 +382,7 @@ class QuadruplyStochasticPosterior(Posterior):
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
+        rows = part("rows.")
         posterior = cls(
             model,
             _basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
@@ -342,6 +394,7 @@ class QuadruplyStochasticPosterior(Posterior):
             budget=budget,
             augment=header["augment"],
             threshold=header["threshold"],
+            covariance_of=RowsCovariance.from_state(model.kernel, rows) if rows else None,
             variance_removed=header["variance_removed"],
         )
         posterior.from_samples = header.get("from_samples", True)

@@ -76,8 +76,11 @@ class QuadruplyStochastic:
         error, the same function for all rows of the step, so that more rows do not average it; its variance is the
         squared norm of what is sampled over ``basis_batch``, whatever the number of functions.
     n_columns : int or None, default None
-        Dense columns of C, the first ones (a chevron); 0 is mean-field, n_basis a full factor (m^2 numbers). None: 0
-        where functions are sampled, all where they are not.
+        Dense columns of C, a factor of the weights' covariance, the first ones (a chevron); 0 is mean-field, n_basis a
+        full factor (m^2 numbers). None: all where all rows and functions are used at once. From samples no factor is
+        learned: the covariance is that of the exact process once the ``start_rows`` rows are known, which is no smaller
+        than with all rows, wherever; mean-field where ``start_rows``, ``diagonal``, ``augment`` or ``bound`` ask for
+        it, or where the hyperparameters of labels or counts are learned along.
     diagonal : {"learned", "closed_form"}, default "learned"
         The diagonal columns of C: by ascent, or the optimum in closed form from one pass over the rows when the rest is
         done: O(n m) once. The closed form is for a Gaussian likelihood.
@@ -182,6 +185,12 @@ class QuadruplyStochastic:
     def n_functions(self) -> int:
         """Functions at most, where they are sampled."""
         return _N_BASIS if self.n_basis is None else self.n_basis
+
+    @property
+    def learns_covariance(self) -> bool:
+        """Whether a sampled fit learns a covariance of the weights, and is not content with that of some rows."""
+        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment
+        return asked or self.bound != "sqrt" or self.learns_precision
 
     @property
     def has_dense_prior(self) -> bool:

@@ -11,7 +11,7 @@ from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.subset_posterior import start_at_posterior
+from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
 from gigagp.memory import require
@@ -102,8 +102,8 @@ def unit_of_dependent_weights(objective: QuadruplyStochasticObjective) -> float:
 
 
 @torch.no_grad()
-def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weights:
-    """Return weights at some rows' posterior, with a diagonal near its optimum (Proposition 1 with a few rows)."""
+def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> tuple[Weights, Subset | None]:
+    """Return weights at some rows' posterior, a diagonal near its optimum (Prop. 1 with a few rows), and the rows."""
     basis, table, settings = objective.basis, objective.table, objective.settings
     m, like, k = basis.size, table.X, settings.n_columns or 0
     generator = torch.Generator().manual_seed(basis.size)
@@ -122,6 +122,5 @@ def start_weights(objective: QuadruplyStochasticObjective, model: Model) -> Weig
         weights.columns = like.new_zeros(m, min(k, m))
     if settings.learns_precision:
         weights.log_precision = prior.log().to(like)
-    if starts_known(objective):
-        start_at_posterior(objective, model, prior, torch.Generator().manual_seed(m), weights)
-    return weights
+    known = starts_known(objective)
+    return weights, start_at_posterior(objective, model, prior, generator, weights) if known else None

@@ -117,10 +117,10 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         """Return the indices of random rows of the sample, sorted."""
         return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
-    def begin(self, model: Model) -> Model:
+    def begin(self, model: Model, *, moves_hyperparameters: bool = True) -> Model:
         """Make basis, weights and control variates at their start."""
         self._position = 0
-        return super().begin(model)
+        return super().begin(model, moves_hyperparameters=moves_hyperparameters)
 
     def draw_batch(self) -> Tensor:
         """Take the next rows of the stream; return their places among them."""

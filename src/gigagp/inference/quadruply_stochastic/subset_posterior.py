@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,11 +33,25 @@ _LENGTH_ROWS = 1024
 _JITTER = 1e-10
 
 
+class Subset(NamedTuple):
+    """Rows whose posterior is known.
+
+    Attributes
+    ----------
+    rows : Tensor of shape (r,), int64
+    curvature : Tensor of shape (r,)
+        Of their log-likelihood, float64: the covariance of f there is ``(G^-1 + W)^-1``.
+    """
+
+    rows: Tensor
+    curvature: Tensor
+
+
 @torch.no_grad()
 def start_at_posterior(
     objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
-) -> None:
-    """Put mean and dense columns where random rows have them, in place.
+) -> Subset:
+    """Put mean and dense columns where random rows have them, in place, and return the rows.
 
     Parameters
     ----------
@@ -55,9 +69,8 @@ def start_at_posterior(
         If more rows were asked for than fit.
     """
     if objective.basis.has_diagonal_prior:
-        _start_functions(objective, model, prior, generator, weights)
-    else:
-        _start_points(objective, model, generator, weights)
+        return _start_functions(objective, model, prior, generator, weights)
+    return _start_points(objective, model, generator, weights)
 
 
 def _count(objective: QuadruplyStochasticObjective, work: int) -> int:
@@ -88,7 +101,7 @@ def _dual(objective: QuadruplyStochasticObjective, model: Model, rows: Tensor, g
 
 def _start_points(
     objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator, weights: Weights
-) -> None:
+) -> Subset:
     """Put the mean where some of the points have it, as rows: their weights are alpha, the others have none.
 
     Dense columns stay: theirs would need the inverse of all of S.
@@ -97,8 +110,9 @@ def _start_points(
     count = min(_count(objective, 1), basis.size)
     some = sample_indices(basis.size, count, generator).to(weights.mean.device)
     rows = _rows_at(objective.table.X, _points(basis, some))
-    alpha, _ = _dual(objective, model, rows, basis.prior_block(some, some))
+    alpha, curvature = _dual(objective, model, rows, basis.prior_block(some, some))
     weights.mean[some] = alpha.to(weights.mean)
+    return Subset(rows, curvature)
 
 
 def _points(basis: Basis, index: Tensor) -> Tensor:
@@ -122,7 +136,7 @@ def _rows_at(X: Tensor, points: Tensor) -> Tensor:
 
 def _start_functions(
     objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
-) -> None:
+) -> Subset:
     """Put the mean at ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``, and dense columns likewise.
 
     At a small noise the kernel's own matrix in the place of G is not good enough: alpha is large then, and G's
@@ -140,7 +154,7 @@ def _start_functions(
     for index in basis.blocks(_WIDTH, prior.device):
         weights.mean[index] = _back(basis, X, index, prior, alpha)
     if weights.columns is None:
-        return
+        return Subset(rows, curvature)
     # for the columns, each of the rows stands for as many as it was drawn from
     _start_columns(basis, X, gram, curvature * (objective.n_rows / count), prior, weights)
     if count < table.n_rows:
@@ -149,6 +163,7 @@ def _start_functions(
         if isinstance(objective.likelihood, Gaussian):
             at_others = 1 / objective.noise(model, others, table.X[others]).double()
         _adjust_lengths(basis, table.X[others], at_others * (objective.n_rows / len(others)), prior, weights)
+    return Subset(rows, curvature)
 
 
 def _back(basis: Basis, X: Tensor, index: Tensor, prior: Tensor, values: Tensor) -> Tensor:

@@ -1,0 +1,100 @@
+"""The covariance that some rows leave: of the exact process, whatever the mean has learned from all the others."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.quadruply_stochastic.latent import bent_factor
+from gigagp.kernels import Kernel
+
+#: Entries of a block of covariances.
+_ENTRIES = 2**22
+
+
+class RowsCovariance:
+    """``k(x, z) - k(x, X) (K + W^-1)^-1 k(X, z)``: what is left of the prior covariance once some rows are known.
+
+    More rows never raise it, so that it is no smaller than the exact process', wherever: the rows that are left out
+    become uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
+    functions the variance is the same everywhere, between the rows and far from all of them.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound.
+    X : Tensor of shape (r, d)
+    curvature : Tensor of shape (r,)
+        Diagonal of W: one over the noise variances, or the curvatures of a log-likelihood.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, curvature: Tensor) -> None:
+        self.kernel, self.X, self.curvature = kernel, X, curvature
+
+    @cached_property
+    def _root(self) -> Tensor:
+        return self.curvature.double().sqrt()
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        """Of ``I + W^1/2 K W^1/2``; made when it is first needed."""
+        X = self.X.double()
+        return bent_factor(self.kernel.block(X, X), self._root)
+
+    def _whitened(self, X: Tensor) -> Tensor:
+        """Return a matrix whose inner products are what the rows take away, shape (r, n)."""
+        return torch.linalg.solve_triangular(
+            self._factor, self._root[:, None] * self.kernel.block(self.X.double(), X.double()), upper=False
+        )
+
+    @torch.no_grad()
+    def variance(self, X: Tensor) -> Tensor:
+        """Return the variances at points, shape (n,), float64."""
+        found = self.kernel.diagonal(X.double()).clone()
+        for rows in torch.arange(len(X), device=X.device).split(max(1, _ENTRIES // len(self.X))):
+            found[rows] -= self._whitened(X[rows]).square().sum(0)
+        return found.clamp_min(0.0)
+
+    @torch.no_grad()
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the covariance of points, shape (n, n), float64."""
+        taken = self._whitened(X)
+        return self.kernel.block(X.double(), X.double()) - taken.T @ taken
+
+    @cached_property
+    @torch.no_grad()
+    def divergence(self) -> float:
+        """The divergence from the prior of a process with this covariance and the prior's mean."""
+        inverse = torch.linalg.solve_triangular(
+            self._factor, torch.eye(len(self.X), dtype=torch.float64, device=self.X.device), upper=False
+        )
+        determinant = 2 * float(self._factor.diagonal().log().sum())
+        return 0.5 * (determinant - len(self.X) + float(inverse.square().sum()))
+
+    @torch.no_grad()
+    def taken(self, X: Tensor, update: Tensor) -> Tensor:
+        """Return ``k(x, X) v`` at points for an `update` v, shape (n, q), float64."""
+        parts = X.split(max(1, _ENTRIES // len(self.X)))
+        return torch.cat([self.kernel.block(part.double(), self.X.double()) @ update for part in parts])
+
+    @torch.no_grad()
+    def update(self, values: Tensor) -> Tensor:
+        """Return v with which ``f(x) - k(x, X) v`` has this covariance, shape (r, q).
+
+        ``values`` are those of samples f of the prior at the rows, plus noise of variance ``W^-1`` (Matheron's rule;
+        Wilson et al. 2020, https://arxiv.org/abs/2002.09309).
+        """
+        root = self._root[:, None]
+        return root * torch.cholesky_solve(root * values.double(), self._factor)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return rows and curvatures."""
+        return {"X": self.X, "curvature": self.curvature}
+
+    @classmethod
+    def from_state(cls, kernel: Kernel, state: dict[str, Any]) -> RowsCovariance:
+        """Return the covariance that `state` described."""
+        return cls(kernel, state["X"], state["curvature"])
