@@ -220,7 +220,7 @@ def test_the_rows_are_never_held(monkeypatch):
     options = {
         **OPTIONS,
         "kernel": kernels.RBF(0.5),
-        "inference": inference.QuadruplyStochastic(40, row_batch=20, start_rows=100),
+        "inference": inference.QuadruplyStochastic(40, row_batch=20, start_rows=60),
     }
 
     def chunks():
