@@ -89,7 +89,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     gp = GPClassifier(
         kernels.from_dict(json.loads(options.kernel)),
         settings,
-        optimization.SparseAdam(steps=options.steps),
+        optimization.SparseAdam(steps=options.steps, hyper_learning_rate=options.hyper_rate),
         standardize=False,
         dtype="float32",
         memory_budget=options.budget,
@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("--basis-batch", type=int, default=2000)
     parser.add_argument("--row-batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--hyper-rate", type=float, default=0.0, help="learning rate of the hyperparameters")
     parser.add_argument("--turns", type=int, default=0, help="turns of 50 steps, in place of fits")
     parser.add_argument("--budget", default="128MiB")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -215,6 +216,7 @@ def main() -> None:
             arguments = [sys.executable, __file__, "--child", str(Path(scratch) / "table"), "--budget", options.budget]
             arguments += ["--m", str(options.m), "--basis-batch", str(options.basis_batch)]
             arguments += ["--row-batch", str(options.row_batch), "--steps", str(options.steps)]
+            arguments += ["--hyper-rate", str(options.hyper_rate)]
             arguments += ["--kernel", json.dumps(begin["kernel"])]
             done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=dict(os.environ))
             if done.returncode:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +17,7 @@ from gigagp import kernels
 from gigagp.kernels import Kernel
 from gigagp.model import Model
 from gigagp.optimization import Evaluation, History
+from gigagp.optimization.sparse import _Run
 from gigagp.optimization.trace import Trace
 from gigagp.progress import NoProgress
 from gigagp.solvers import Solution
@@ -272,3 +274,24 @@ class FunctionObjective:
 def new_trace() -> Trace:
     """Return what an optimizer reports to, silent."""
     return Trace(History(), NoProgress())
+
+
+@contextmanager
+def killed_before(step: int) -> Iterator[None]:
+    """Kill a sparse ascent that is begun inside of this before one of its steps, once its state is kept."""
+    original = _Run._take_step
+
+    class Killed(BaseException):
+        pass
+
+    def take_step(self):
+        if self.step == step:
+            self.step -= 1  # it has not been taken
+            self._save()
+            raise Killed
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "_take_step", take_step)
+        with pytest.raises(Killed):
+            yield

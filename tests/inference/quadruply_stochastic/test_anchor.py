@@ -18,11 +18,8 @@ from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization.history import History
 from gigagp.optimization.sparse import _Run
-from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
-from helpers import draw_targets, generator, points, within_standard_errors
+from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, small
 
 KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)
@@ -235,7 +232,7 @@ def test_dense_columns_of_a_sampled_fit_are_worth_having():
         units = {name: unit * size for name, size in objective.units().items()}
         objective.units = lambda units=units: units
         ascent = optimization.SparseAdam(steps=1000, hyper_learning_rate=0.0)
-        ascent.run(objective, model, Trace(History(), NoProgress()), generator(0))
+        ascent.run(objective, model, new_trace(), generator(0))
         Phi = objective.basis.columns(objective.table.X, torch.arange(300))
         S, y, weights = torch.eye(300, dtype=torch.float64), objective.targets[:, 0], objective.weights
         bounds[name] = bound_terms(Phi, S, y, 0.2, weights.mean[:, 0], weights.root()).bound
@@ -289,7 +286,7 @@ def test_many_inducing_points_gain_on_their_start():
             objective.units = dict
         if steps is not None:
             ascent = optimization.SparseAdam(steps=steps, hyper_learning_rate=0.0)
-            ascent.run(objective, model, Trace(History(), NoProgress()), generator(0))
+            ascent.run(objective, model, new_trace(), generator(0))
         Phi = objective.basis.columns(X, torch.arange(1500))
         errors[name] = float((Phi @ objective.weights.mean - exact).square().mean().sqrt())
     assert errors["end"] < 0.9 * errors["start"]
@@ -307,21 +304,8 @@ def test_a_killed_fit_goes_on_with_its_anchor(tmp_path, monkeypatch, changes):
         return GPRegressor(kernels.RBF(1.0), settings, ascent, noise_variance=0.1).fit(X.numpy(), y, **call)
 
     whole, original = fit(), _Run._take_step
-
-    class Killed(BaseException):
-        pass
-
-    def take_step(self):
-        if self.step == 80:
-            self.step -= 1  # it has not been taken
-            self._save()
-            raise Killed
-        return original(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_take_step", take_step)
-        with pytest.raises(Killed):
-            fit(checkpoint=tmp_path / "fit.state")
+    with killed_before(80):
+        fit(checkpoint=tmp_path / "fit.state")
     steps = []
     monkeypatch.setattr(_Run, "_take_step", lambda self: steps.append(self.step) or original(self))
     resumed = fit(checkpoint=tmp_path / "fit.state")

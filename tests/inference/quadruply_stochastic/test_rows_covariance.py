@@ -16,11 +16,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization.history import History
-from gigagp.optimization.sparse import _Run
-from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
-from helpers import draw_targets, generator, points, within_standard_errors
+from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 
 KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)
 X, NEW = points(60, 2), torch.cat([points(30, 2, seed=1), 40 + points(5, 2, seed=2)])
@@ -32,7 +28,7 @@ KEPT = optimization.SparseAdam(steps=100, hyper_learning_rate=0.0)
 def fitted(settings, likelihood=None, Y=Y, ascent=KEPT):
     """An objective after a short ascent, and its posterior."""
     objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0), likelihood or Gaussian())
-    model = ascent.run(objective, MODEL, Trace(History(), NoProgress()), generator(0))
+    model = ascent.run(objective, MODEL, new_trace(), generator(0))
     return objective, objective.posterior(model, generator(0))
 
 
@@ -196,28 +192,15 @@ def test_the_estimators_have_it_and_files_too(tmp_path):
     assert abs(away - 0.5) < abs(other - 0.5)
 
 
-def test_a_killed_classifier_goes_on_with_the_spread_of_its_rows(tmp_path, monkeypatch):
+def test_a_killed_classifier_goes_on_with_the_spread_of_its_rows(tmp_path):
     labels = (3 * X[:, 0]).sin().numpy() > 0
     settings = QuadruplyStochastic(n_basis=80, basis_batch=20, row_batch=20, start_rows=30)
 
     def fit(**call):
         return GPClassifier(kernels.RBF(1.0), settings, KEPT).fit(X.numpy(), labels, **call)
 
-    whole, original = fit(), _Run._take_step
-
-    class Killed(BaseException):
-        pass
-
-    def take_step(self):
-        if self.step == 60:
-            self.step -= 1  # it has not been taken
-            self._save()
-            raise Killed
-        return original(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_take_step", take_step)
-        with pytest.raises(Killed):
-            fit(checkpoint=tmp_path / "fit.state")
+    whole = fit()
+    with killed_before(60):
+        fit(checkpoint=tmp_path / "fit.state")
     resumed = fit(checkpoint=tmp_path / "fit.state")
     assert np.array_equal(resumed.predict_proba(NEW.numpy()), whole.predict_proba(NEW.numpy()))
