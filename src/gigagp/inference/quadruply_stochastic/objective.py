@@ -14,26 +14,12 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.quadruply_stochastic.anchor import Anchor, is_early, steps_between
-from gigagp.inference.quadruply_stochastic.bound import (
-    divergence,
-    expected_log_likelihood,
-    latent_functions,
-    latent_spread,
-)
 from gigagp.inference.quadruply_stochastic.controls import Controls
-from gigagp.inference.quadruply_stochastic.estimators import (
-    Origin,
-    Prior,
-    RowSample,
-    column_terms,
-    constant_term,
-    diagonal_terms,
-    mean_term,
-    prior_term,
-)
+from gigagp.inference.quadruply_stochastic.estimators import RowSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.sampled_bound import Drawn, bound_of_mean, gaussian_bound, latent_bound
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic.start import (
@@ -45,7 +31,7 @@ from gigagp.inference.quadruply_stochastic.start import (
     whole_bytes,
 )
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
-from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights, touched_root
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
 from gigagp.inference.quadruply_stochastic.whole import WholeTable
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import trend_from_products
@@ -331,104 +317,20 @@ class QuadruplyStochasticObjective(TableObjective):
         """Return the estimate of the bound, differentiable in the touched numbers and the hyperparameters."""
         X, targets = self.values_at(rows)
         features = self.basis.with_kernel(model.kernel).columns(X, sample.index)
-        factor = self.n_rows / len(rows)
-        at_rows = RowSample(features, targets, self.noise(model, rows, X), factor)
-        origins: tuple[Origin | None, Origin | None] = None, None
+        at_rows = RowSample(features, targets, self.noise(model, rows, X), self.n_rows / len(rows))
+        of_mean, of_columns = None, None
         if self.anchor is not None:
-            origins = self.anchor.origins(model.kernel, rows, X, sample.index, features)
-        headed = sample.with_head()
-        root = touched_root(touched[LOG_SCALE], touched.get(COLUMNS), sample.n_head)
+            of_mean, of_columns = self.anchor.origins(model.kernel, rows, X, sample.index, features)
         learned = touched.get(LOG_PRECISION)
         diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
+        drawn = Drawn(at_rows, sample, self.basis, diagonal, touched[MEAN], touched[LOG_SCALE], touched.get(COLUMNS))
+        drawn = drawn._replace(of_mean=of_mean, of_columns=of_columns)
         if isinstance(self.likelihood, Gaussian):
-            return self._gaussian(model, at_rows, sample, headed, touched, root, diagonal, *origins)
-        if self._spread is not None:
-            return self._of_mean(at_rows, X, sample, touched[MEAN], diagonal, origins[0], self._spread)
-        return self._general(at_rows, sample, headed, touched, root, diagonal, *origins)
-
-    def _prior(self, sample: BasisSample, diagonal: Tensor) -> Prior:
-        """Return the prior precision as the estimators want it."""
-        if self.basis.has_diagonal_prior:
-            return diagonal
-        left, right = (weights.nonzero()[:, 0] for weights in (sample.left, sample.right))
-        block = self.basis.prior_block(sample.index[left], sample.index[right]).to(diagonal)
-        return lambda a, b: (a[left] * (block @ b[right])).sum(0)
-
-    def _gaussian(
-        self,
-        model: Model,
-        rows: RowSample,
-        sample: BasisSample,
-        headed: BasisSample,
-        touched: dict[str, Tensor],
-        root: Tensor,
-        diagonal: Tensor,
-        origin: Origin | None,
-        of_columns: Origin | None,
-    ) -> Tensor:
-        """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2."""
-        mean, log_scale = touched[MEAN], touched[LOG_SCALE]
-        if origin is not None:
-            rows = rows._replace(targets=rows.targets - origin.fitted)
-        t, k = mean.shape[1], sample.n_head
-        of_mean = mean_term(rows, mean, sample, self._prior(sample, diagonal), origin=origin)
-        total = self.controls.mean(of_mean, model, mean, sample, origin)
-        if self._learns_diagonal:
-            tail = RowSample(rows.features[:, k:], *rows[1:])
-            of_root = headed.linear[k:] @ diagonal_terms(tail, log_scale[k:], diagonal[k:])
-            if k:
-                dense = column_terms(rows, root, headed, self._prior(headed, diagonal), origin=of_columns).sum()
-                dense = self.controls.columns(dense, model, root, headed, of_columns)
-                of_root = of_root + dense - 2 * log_scale[:k].sum()
-            total = total + t * of_root
-        # a dense prior does not change, so its determinant is left out
-        determinant = diagonal.log() if self.basis.has_diagonal_prior else None
-        return -0.5 * (total + constant_term(rows, determinant, sample, self.basis.size))
-
-    def _general(
-        self,
-        rows: RowSample,
-        sample: BasisSample,
-        headed: BasisSample,
-        touched: dict[str, Tensor],
-        root: Tensor,
-        diagonal: Tensor,
-        origin: Origin | None,
-        of_columns: Origin | None,
-    ) -> Tensor:
-        """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
-        mean, log_scale = touched[MEAN], touched[LOG_SCALE]
-        t, k = mean.shape[1], sample.n_head
-        latent = latent_functions(rows.features, mean, sample, origin)
-        spread = latent_spread(rows.features, log_scale, root, headed, self.settings.bound, of_columns)
-        nodes = self.settings.quadrature_nodes
-        fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
-        weights = headed.linear[k:]
-        root_part = (weights * diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
-        if k:
-            root_part = root_part + prior_term(root, headed, self._prior(headed, diagonal), of_columns).sum()
-        log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
-        log_precision = (sample.linear * diagonal.log()).sum() if self.basis.has_diagonal_prior else mean.new_zeros(())
-        mean_part = prior_term(mean, sample, self._prior(sample, diagonal), origin).sum()
-        return fit - divergence(mean_part, t * root_part, t * log_determinant, t * log_precision, t * self.basis.size)
-
-    def _of_mean(
-        self,
-        rows: RowSample,
-        X: Tensor,
-        sample: BasisSample,
-        mean: Tensor,
-        diagonal: Tensor,
-        origin: Origin | None,
-        known: RowsCovariance,
-    ) -> Tensor:
-        """Return the estimate for a likelihood that is not Gaussian where the covariance is that of rows."""
-        latent = latent_functions(rows.features, mean, sample, origin)
-        spread = known.variance(X).sqrt().to(X)
-        nodes = self.settings.quadrature_nodes
-        fit = expected_log_likelihood(self.likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
-        of_mean = prior_term(mean, sample, self._prior(sample, diagonal), origin).sum()
-        return fit - 0.5 * of_mean - mean.shape[1] * known.divergence
+            return gaussian_bound(drawn, self.controls, model, of_root=self._learns_diagonal)
+        if self._spread is None:
+            return latent_bound(drawn, self.likelihood, self.settings.bound, self.settings.quadrature_nodes)
+        spread = self._spread.variance(X).sqrt().to(X)
+        return bound_of_mean(drawn, self.likelihood, spread, self._spread.divergence, self.settings.quadrature_nodes)
 
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
         """Keep the running vectors of the control variates in step, and learned precisions at their optimum."""

@@ -1,0 +1,140 @@
+"""The evidence lower bound on one sample of rows and functions: what a step of ascent climbs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gigagp.bases import Basis
+from gigagp.inference.quadruply_stochastic.bound import (
+    BoundForm,
+    divergence,
+    expected_log_likelihood,
+    latent_functions,
+    latent_spread,
+)
+from gigagp.inference.quadruply_stochastic.controls import Controls
+from gigagp.inference.quadruply_stochastic.estimators import (
+    Origin,
+    Prior,
+    RowSample,
+    column_terms,
+    constant_term,
+    diagonal_terms,
+    mean_term,
+    prior_term,
+)
+from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.weights import touched_root
+from gigagp.likelihoods import Likelihood
+from gigagp.model import Model
+
+
+class Drawn(NamedTuple):
+    """What one sample sees.
+
+    Attributes
+    ----------
+    rows : RowSample
+    sample : BasisSample
+        Of w functions, k of which are those of dense columns.
+    basis : Basis
+    diagonal : Tensor of shape (w,)
+        Of the prior precision.
+    mean : Tensor of shape (w, t)
+        The touched numbers of the weights.
+    log_scale : Tensor of shape (w,)
+    columns : Tensor of shape (w, k) or None
+    of_mean, of_columns : Origin or None
+        What is known of both.
+    """
+
+    rows: RowSample
+    sample: BasisSample
+    basis: Basis
+    diagonal: Tensor
+    mean: Tensor
+    log_scale: Tensor
+    columns: Tensor | None
+    of_mean: Origin | None = None
+    of_columns: Origin | None = None
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets, t."""
+        return self.mean.shape[1]
+
+    @property
+    def root(self) -> Tensor:
+        """The touched rows of the dense columns, shape (w, k), diagonal included."""
+        return touched_root(self.log_scale, self.columns, self.sample.n_head)
+
+    def prior(self, sample: BasisSample) -> Prior:
+        """Return the prior precision as the estimators want it."""
+        if self.basis.has_diagonal_prior:
+            return self.diagonal
+        left, right = (weights.nonzero()[:, 0] for weights in (sample.left, sample.right))
+        block = self.basis.prior_block(sample.index[left], sample.index[right]).to(self.diagonal)
+        return lambda a, b: (a[left] * (block @ b[right])).sum(0)
+
+    def prior_of_mean(self) -> Tensor:
+        """Return the estimate of the mean's prior term, all targets."""
+        return prior_term(self.mean, self.sample, self.prior(self.sample), self.of_mean).sum()
+
+
+def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: bool) -> Tensor:
+    """Return the estimate of eq. 2: Theorems 1 and 2 with control variates, and Proposition 2.
+
+    Parameters
+    ----------
+    drawn : Drawn
+    controls : Controls
+    model : Model
+    of_root : bool
+        Whether the covariance of the weights is part of it.
+    """
+    rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
+    if drawn.of_mean is not None:
+        rows = rows._replace(targets=rows.targets - drawn.of_mean.fitted)
+    of_mean = mean_term(rows, drawn.mean, sample, drawn.prior(sample), origin=drawn.of_mean)
+    total = controls.mean(of_mean, model, drawn.mean, sample, drawn.of_mean)
+    if of_root:
+        headed, tail = sample.with_head(), RowSample(rows.features[:, k:], *rows[1:])
+        spread = headed.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
+        if k:
+            root = drawn.root
+            dense = column_terms(rows, root, headed, drawn.prior(headed), origin=drawn.of_columns).sum()
+            dense = controls.columns(dense, model, root, headed, drawn.of_columns)
+            spread = spread + dense - 2 * drawn.log_scale[:k].sum()
+        total = total + t * spread
+    # a dense prior does not change, so its determinant is left out
+    determinant = drawn.diagonal.log() if drawn.basis.has_diagonal_prior else None
+    return -0.5 * (total + constant_term(rows, determinant, sample, drawn.basis.size))
+
+
+def latent_bound(drawn: Drawn, likelihood: Likelihood, form: BoundForm, nodes: int) -> Tensor:
+    """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
+    rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
+    headed, root, log_scale = sample.with_head(), drawn.root, drawn.log_scale
+    latent = latent_functions(rows.features, drawn.mean, sample, drawn.of_mean)
+    spread = latent_spread(rows.features, log_scale, root, headed, form, drawn.of_columns)
+    fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+    weights = headed.linear[k:]
+    of_root = (weights * drawn.diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
+    if k:
+        of_root = of_root + prior_term(root, headed, drawn.prior(headed), drawn.of_columns).sum()
+    log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
+    log_precision = drawn.mean.new_zeros(())
+    if drawn.basis.has_diagonal_prior:
+        log_precision = (sample.linear * drawn.diagonal.log()).sum()
+    of_mean, m = drawn.prior_of_mean(), drawn.basis.size
+    return fit - divergence(of_mean, t * of_root, t * log_determinant, t * log_precision, t * m)
+
+
+def bound_of_mean(drawn: Drawn, likelihood: Likelihood, spread: Tensor, of_covariance: float, nodes: int) -> Tensor:
+    """Return the estimate where the covariance is known: the spread at the rows, and its divergence from the prior."""
+    rows = drawn.rows
+    latent = latent_functions(rows.features, drawn.mean, drawn.sample, drawn.of_mean)
+    fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
+    return fit - 0.5 * drawn.prior_of_mean() - drawn.n_targets * of_covariance
