@@ -52,9 +52,10 @@ class QuadruplyStochastic:
 
     When to use: classes, counts and heavy tails at any number of rows; and many rows of a function that needs many
     basis functions, where solves with all rows are too slow or too large. From samples the mean starts at the posterior
-    of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is that of
-    independent weights unless ``n_columns`` is raised: too large where many functions together are known well. For a
-    Gaussian likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the exact process.
+    of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is what
+    these rows alone leave of the exact process', so never below that with all rows; ``n_columns`` asks for a covariance
+    of the weights instead. For a Gaussian likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the
+    exact process.
 
     Parameters
     ----------
