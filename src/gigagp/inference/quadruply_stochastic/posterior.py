@@ -40,7 +40,7 @@ _BASES: dict[str, Any] = {one.kind: one for one in (FourierBasis, GridEigenfunct
 
 
 class QuadruplyStochasticPosterior(Posterior):
-    """The posterior that a Gaussian distribution of the weights of a basis gives, or its mean and the rows of its start.
+    """The posterior of a Gaussian distribution of the weights of a basis, or of its mean and the rows of its start.
 
     Parameters
     ----------
