@@ -354,7 +354,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again: nothing of the rows, but for an augmented variance."""
+        """Return what a file needs to predict again: of the rows only those that have the covariance, or augment it."""
         tensors, basis = self.basis.state()
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
