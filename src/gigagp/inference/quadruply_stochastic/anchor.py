@@ -118,16 +118,14 @@ class Anchor:
             own = self.basis.columns(X, index)
         elif features.requires_grad:  # what is known does not move with the hyperparameters
             own = features.detach()
-        mean, columns = slice(None, self.n_targets), slice(self.n_targets, None)
         vectors, fitted = self.vectors[index], self.fitted[rows]
-        found = [Origin(vectors[:, part], fitted[:, part], own) for part in (mean, columns)]
-        if self.images is not None:
-            images = self.images[index]
-            found = [
-                one._replace(images=images[:, part], squares=self._squares[part])
-                for one, part in zip(found, (mean, columns), strict=True)
-            ]
-        return found[0], found[1]
+        images = None if self.images is None else self.images[index]
+
+        def origin(part: slice) -> Origin:
+            found = Origin(vectors[:, part], fitted[:, part], own)
+            return found if images is None else found._replace(images=images[:, part], squares=self._squares[part])
+
+        return origin(slice(None, self.n_targets)), origin(slice(self.n_targets, None))
 
     @cached_property
     def _squares(self) -> Tensor:

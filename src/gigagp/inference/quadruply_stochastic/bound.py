@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.estimators import Origin
+from gigagp.inference.quadruply_stochastic.estimators import Origin, apart_products
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.likelihoods import NODES, Likelihood
 
@@ -33,13 +33,8 @@ BoundForm = Literal["sqrt", "linear", "as_printed"]
 
 def latent_functions(features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None = None) -> Tensor:
     """Return unbiased estimates of ``phi v`` for vectors of weights, shape (rows, q): of the mean, or of columns."""
-    linear = sample.linear[:, None]
-    if origin is None:
-        return features @ (linear * vectors).to(features)
-    if origin.features is None:
-        return origin.fitted + features @ (linear * (vectors - origin.vectors)).to(features)
-    known = origin.features @ (linear * origin.vectors).to(features)
-    return origin.fitted + (features @ (linear * vectors).to(features) - known)
+    apart = apart_products(features, vectors, origin, sample.linear)
+    return apart if origin is None else origin.fitted + apart
 
 
 def latent_spread(

@@ -94,6 +94,8 @@ class Controls:
 
         O(n m) with a control of the targets, otherwise O(support m) where there is something to follow.
         """
+        if not self.coefficients:
+            return
         objective, weights, anchor = self._objective, self._objective.weights, self._objective.anchor
         everything = torch.arange(len(weights.mean), device=weights.mean.device)
         whole = {MEAN: weights.mean, COLUMNS: weights.root_rows(everything)}

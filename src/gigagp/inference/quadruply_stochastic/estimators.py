@@ -71,24 +71,27 @@ class RowSample(NamedTuple):
         return self.factor / self.noise
 
 
-def both_products(features: Tensor, vectors: Tensor, sample: BasisSample) -> tuple[Tensor, Tensor]:
-    """Return ``features @ (left * vectors)`` and the same with right, from one matrix product."""
-    together = torch.cat([sample.left[:, None] * vectors, sample.right[:, None] * vectors], 1)
-    found = features @ together.to(features)
-    return found[:, : vectors.shape[1]], found[:, vectors.shape[1] :]
+def weighted_products(features: Tensor, vectors: Tensor, *weights: Tensor) -> Tensor:
+    """Return ``features @ (w * vectors)`` for some weights w of functions side by side, from one matrix product."""
+    return features @ torch.cat([one[:, None] * vectors for one in weights], 1).to(features)
 
 
-def apart_products(
-    features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None
-) -> tuple[Tensor, Tensor]:
-    """Return `both_products` less those of an origin: estimates of what the functions of vectors are apart from its."""
+def apart_products(features: Tensor, vectors: Tensor, origin: Origin | None, *weights: Tensor) -> Tensor:
+    """Return `weighted_products` less those of an origin: what the functions of vectors are apart from its."""
     if origin is None:
-        return both_products(features, vectors, sample)
+        return weighted_products(features, vectors, *weights)
     if origin.features is None:
-        return both_products(features, vectors - origin.vectors, sample)
-    first, second = both_products(features, vectors, sample)
-    known = both_products(origin.features, origin.vectors, sample)
-    return first - known[0], second - known[1]
+        return weighted_products(features, vectors - origin.vectors, *weights)
+    known = weighted_products(origin.features, origin.vectors, *weights)
+    return weighted_products(features, vectors, *weights) - known
+
+
+def both_products(
+    features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return ``features @ (left * vectors)`` and the same with right, less those of an origin."""
+    found = apart_products(features, vectors, origin, sample.left, sample.right)
+    return found[:, : vectors.shape[1]], found[:, vectors.shape[1] :]
 
 
 def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origin | None = None) -> Tensor:
@@ -135,7 +138,7 @@ def mean_term(
         False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
         the squares of the targets it makes a product of two independent residuals.
     """
-    first, second = apart_products(rows.features, mean, sample, origin)
+    first, second = both_products(rows.features, mean, sample, origin)
     linear = 0.5 * (first + second) if symmetric else first
     per_row = (first * second - 2 * rows.targets * linear).sum(1)
     return (rows.weights * per_row).sum() + prior_term(mean, sample, prior, origin).sum()
@@ -161,7 +164,7 @@ def column_terms(
     Tensor of shape (k,)
         Weight it with the sample of columns (all ones where every column is there) after ``- 2 log c_rr``.
     """
-    first, second = apart_products(rows.features, columns, sample, origin)
+    first, second = both_products(rows.features, columns, sample, origin)
     if origin is not None:
         first, second = origin.fitted + first, origin.fitted + second
     return rows.weights @ (first * second) + prior_term(columns, sample, prior, origin)

@@ -199,7 +199,12 @@ def _newton(K: Tensor, here: LatentPoint) -> Tensor:
 def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:
     """Return ``(K + W^-1)^-1 right`` for ``W = diag(curvature)``, which may have zeros; shapes (n, n), (n,), (n, q)."""
     root = curvature.sqrt()
-    return root[:, None] * torch.cholesky_solve(root[:, None] * right, bent_factor(K, root))
+    return bent_solve(bent_factor(K, root), root, right)
+
+
+def bent_solve(factor: Tensor, root: Tensor, right: Tensor) -> Tensor:
+    """Return the same with the factor of `bent_factor`."""
+    return root[:, None] * torch.cholesky_solve(root[:, None] * right, factor)
 
 
 def bent_factor(K: Tensor, root: Tensor) -> Tensor:

@@ -323,8 +323,8 @@ class QuadruplyStochasticObjective(TableObjective):
             of_mean, of_columns = self.anchor.origins(model.kernel, rows, X, sample.index, features)
         learned = touched.get(LOG_PRECISION)
         diagonal = self.basis.prior_diagonal(sample.index).to(X) if learned is None else learned.exp()
-        drawn = Drawn(at_rows, sample, self.basis, diagonal, touched[MEAN], touched[LOG_SCALE], touched.get(COLUMNS))
-        drawn = drawn._replace(of_mean=of_mean, of_columns=of_columns)
+        numbers = touched[MEAN], touched[LOG_SCALE], touched.get(COLUMNS)
+        drawn = Drawn(at_rows, sample, self.basis, diagonal, *numbers, of_mean, of_columns)
         if isinstance(self.likelihood, Gaussian):
             return gaussian_bound(drawn, self.controls, model, of_root=self._learns_diagonal)
         if self._spread is None:

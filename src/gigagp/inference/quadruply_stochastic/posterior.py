@@ -297,43 +297,40 @@ class QuadruplyStochasticPosterior(Posterior):
         self.bound = Estimate(float(fit.mean()) * self.n_rows - divergence, error)
 
     def _divergence(self) -> float | None:
-        """Return the divergence of the weights from their prior; None where the prior's determinant is out of reach."""
-        weights, t, m = self.weights, self.n_targets, self.n_basis
-        if self.covariance_of is not None:
-            of_mean = self._mean_square()
-            return None if of_mean is None else 0.5 * of_mean + t * self.covariance_of.divergence
-        log_scales = t * 2 * float(weights.log_scale.double().sum())
-        if not self.basis.has_diagonal_prior:
-            if m > _DENSE_PRIOR:
-                return None
-            index = torch.arange(m, device=weights.mean.device)
-            S, root, mean = self.basis.prior_block(index, index), weights.root(), weights.mean.double()
-            total = float((mean * (S @ mean)).sum() + t * (root * (S @ root)).sum())
-            determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
-            return 0.5 * (total - log_scales - t * (determinant + m))
-        total = -log_scales - t * m
-        for index in weights.blocks(2**16):
-            precision = self.basis.prior_diagonal(index)
-            if weights.log_precision is not None:
-                precision = weights.log_precision[index].double().exp()
-            squares = weights.mean[index].double().square().sum(1)
-            squares += t * weights.diagonal_scales(index).double().square()
-            squares += t * weights.root_rows(index).double().square().sum(1)
-            total += float((precision * squares).sum() - t * precision.log().sum())
-        return 0.5 * total
-
-    def _mean_square(self) -> float | None:
-        """Return the prior's square of the mean, all targets; None where a dense prior is out of reach."""
-        mean = self.weights.mean
-        if self.basis.has_diagonal_prior:
-            return sum(
-                float((self.basis.prior_diagonal(index) @ mean[index].double().square()).sum())
-                for index in self.basis.blocks(2**16, mean.device)
-            )
-        if self.n_basis > _DENSE_PRIOR:
+        """Return the divergence from the prior, all targets; None where a dense prior is out of reach."""
+        if not self.basis.has_diagonal_prior and self.n_basis > _DENSE_PRIOR:
             return None
-        index = torch.arange(self.n_basis, device=mean.device)
-        return float((mean.double() * (self.basis.prior_block(index, index) @ mean.double())).sum())
+        of_covariance = self._weights_divergence() if self.covariance_of is None else self.covariance_of.divergence
+        return 0.5 * self._mean_square() + self.n_targets * of_covariance
+
+    def _precision(self, index: Tensor) -> Tensor:
+        """Return the diagonal of the prior precision, learned or the basis', float64."""
+        learned = self.weights.log_precision
+        return self.basis.prior_diagonal(index) if learned is None else learned[index].double().exp()
+
+    def _mean_square(self) -> float:
+        """Return the prior's square of the mean, all targets."""
+        mean = self.weights.mean.double()
+        if not self.basis.has_diagonal_prior:
+            index = torch.arange(self.n_basis, device=mean.device)
+            return float((mean * (self.basis.prior_block(index, index) @ mean)).sum())
+        return sum(float((self._precision(index) @ mean[index].square()).sum()) for index in self.weights.blocks(2**16))
+
+    def _weights_divergence(self) -> float:
+        """Return the part of the weights' covariance in the divergence, one target."""
+        weights = self.weights
+        total = -2 * float(weights.log_scale.double().sum()) - self.n_basis
+        if not self.basis.has_diagonal_prior:
+            index = torch.arange(self.n_basis, device=weights.mean.device)
+            S, root = self.basis.prior_block(index, index), weights.root()
+            determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
+            return 0.5 * (total + float((root * (S @ root)).sum()) - determinant)
+        for index in weights.blocks(2**16):
+            precision = self._precision(index)
+            squares = weights.diagonal_scales(index).double().square()
+            squares += weights.root_rows(index).double().square().sum(1)
+            total += float((precision * squares).sum() - precision.log().sum())
+        return 0.5 * total
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.latent import bent_factor
+from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
 
 #: Entries of a block of covariances.
@@ -50,13 +50,14 @@ class RowsCovariance:
             self._factor, self._root[:, None] * self.kernel.block(self.X.double(), X.double()), upper=False
         )
 
+    def _parts(self, X: Tensor) -> tuple[Tensor, ...]:
+        return X.split(max(1, _ENTRIES // len(self.X)))
+
     @torch.no_grad()
     def variance(self, X: Tensor) -> Tensor:
         """Return the variances at points, shape (n,), float64."""
-        found = self.kernel.diagonal(X.double()).clone()
-        for rows in torch.arange(len(X), device=X.device).split(max(1, _ENTRIES // len(self.X))):
-            found[rows] -= self._whitened(X[rows]).square().sum(0)
-        return found.clamp_min(0.0)
+        taken = torch.cat([self._whitened(part).square().sum(0) for part in self._parts(X)])
+        return (self.kernel.diagonal(X.double()) - taken).clamp_min(0.0)
 
     @torch.no_grad()
     def covariance(self, X: Tensor) -> Tensor:
@@ -77,8 +78,7 @@ class RowsCovariance:
     @torch.no_grad()
     def taken(self, X: Tensor, update: Tensor) -> Tensor:
         """Return ``k(x, X) v`` at points for an `update` v, shape (n, q), float64."""
-        parts = X.split(max(1, _ENTRIES // len(self.X)))
-        return torch.cat([self.kernel.block(part.double(), self.X.double()) @ update for part in parts])
+        return torch.cat([self.kernel.block(part.double(), self.X.double()) @ update for part in self._parts(X)])
 
     @torch.no_grad()
     def update(self, values: Tensor) -> Tensor:
@@ -87,8 +87,7 @@ class RowsCovariance:
         ``values`` are those of samples f of the prior at the rows, plus noise of variance ``W^-1`` (Matheron's rule;
         Wilson et al. 2020, https://arxiv.org/abs/2002.09309).
         """
-        root = self._root[:, None]
-        return root * torch.cholesky_solve(root * values.double(), self._factor)
+        return bent_solve(self._factor, self._root, values.double())
 
     def state(self) -> dict[str, Tensor]:
         """Return rows and curvatures."""
