@@ -264,6 +264,48 @@ def test_float32_near_points_far_from_the_origin(engine, name):
         assert relative_error(found[key], value) < 1e-5, key
 
 
+@pytest.mark.parametrize("far", [1e4, 1e7, 1e20, 1e300])
+@pytest.mark.parametrize("name", STATIONARY)
+def test_far_points_take_no_digits_from_the_others(engine, name, far):
+    """On either side; to the last bits where the path of computation is the same."""
+    kernel, near = ALL[name], points(30, 4)
+    X = torch.cat([near, torch.full((1, 4), far, dtype=torch.float64)])
+    V = points(31, 2, seed=2)
+    V[30] = 0.0  # a rational quadratic is not zero at this distance
+    expected = reference_block(kernel, near, near)
+    assert relative_error(engine.product(kernel, near, X, V), expected @ V[:30]) < 1e-10
+    assert relative_error(engine.product(kernel, X, near, V[:30])[:30], expected @ V[:30]) < 1e-10
+    assert relative_error(engine.dense(kernel, X)[:30, :30], expected) < 1e-10
+    assert relative_error(kernel.block(X, X)[:30, :30], expected) < 1e-10
+    centred = X - X.mean(0)  # the control: what the mean of the rows would leave
+    assert far < 1e10 or relative_error(reference_block(kernel, centred[:30], centred[:30]), expected) > 1e-10
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e6])
+@pytest.mark.parametrize("name", STATIONARY)
+def test_gradients_of_two_groups_far_apart(engine, name, far):
+    """A difference of sums of squared norms would have no digit left at a million lengthscales."""
+    kernel, X = ALL[name], points(40, 4)
+    X[20:] += far
+    L, R = points(40, 3, seed=1), points(40, 3, seed=2)
+    expected = autograd_gradient(kernel, lambda k: (reference_block(k, X, X) * (L @ R.T)).sum())
+    found = engine.gradient(kernel, X, X, LowRankWeights(L, R), symmetric=False)
+    for key, value in expected.items():
+        assert relative_error(found[key], value) < 1e-7, key
+
+
+@pytest.mark.parametrize("apart", [1e-3, 1e-7, 1e-12])
+def test_near_points_are_not_taken_for_the_same(engine, apart):
+    """Matern-1/2 falls by the distance itself, however small that is."""
+    kernel, X = Matern(nu=0.5, lengthscale=1.0).bind(4), points(30, 4)
+    X[1] = X[0]
+    X[1, 0] += apart
+    t = float((X[1, 0] - X[0, 0]).abs())
+    expected = 1 - math.exp(-t) if t > 1e-8 else t
+    for block in (engine.dense(kernel, X), kernel.block(X, X)):
+        assert float(1 - block[0, 1]) == pytest.approx(expected, rel=1e-6, abs=3e-16)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lengthscale", [1e-14, 1e14])
 @pytest.mark.parametrize("name", STATIONARY)

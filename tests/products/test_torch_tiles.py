@@ -25,7 +25,7 @@ def test_select_takes_it_where_no_other_engine_runs(monkeypatch):
 
 def test_float32_distances_alone_would_not_do(monkeypatch):
     """The control of `test_float32_near_points_far_from_the_origin` in test_engines.py."""
-    monkeypatch.setattr(tiles, "DISTANCE_ERROR", float("inf"))
+    monkeypatch.setitem(tiles.ROUNDING_ERROR, torch.float32, float("inf"))
     X = points(40, 4)
     X = torch.cat([X, X + 1e-3 * points(40, 4, seed=1)]).float()
     kernel = RBF(1e-3).bind(4)

@@ -71,7 +71,7 @@ class StationaryKernel(Leaf):
         # float64 up to the distances: differences of nearly equal numbers are taken there
         left = kernel.scale(X.to(torch.float64))
         right = left if Z is X else kernel.scale(Z.to(torch.float64))
-        q = squared_distances(left, right).to(X.dtype)
+        q = squared_distances(left, right, kink=kernel.kink).to(X.dtype)
         return kernel.profile(q) * kernel.value("variance", X)
 
     def diagonal(self, X: Tensor) -> Tensor:

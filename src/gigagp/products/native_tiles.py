@@ -16,6 +16,7 @@ from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Profile, Program, TermSums, compile_kernel, supports
+from gigagp.products.torch_tiles import FALLBACK_BYTES, TorchTiles
 
 try:
     _native: Any = import_module("gigagp.products._native")
@@ -151,6 +152,9 @@ class NativeTiles:
         symmetric: bool = False,
     ) -> dict[str, Tensor]:
         program = compile_kernel(kernel, X, X if symmetric else Z, derivatives=True)
+        if any(term.is_apart for term in program.terms):
+            weights = left if right is None else LowRankWeights(left, right)
+            return TorchTiles().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=FALLBACK_BYTES)
         dtype = X.dtype
         if any(term.is_wide(dtype) for term in program.terms):
             dtype = torch.float64  # sums of squared differences cancel as much as distances do
@@ -181,7 +185,7 @@ def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[An
         left = term.left.to(dtype).contiguous()
         right = left if term.right is term.left else term.right.to(dtype).contiguous()
         direct = term.profile != Profile.DOT and (term.inputs <= FEW_INPUTS or term.is_wide(dtype))
-        terms.append((int(term.profile), term.inputs, direct, term.alpha, term.floor, left.numpy(), right.numpy()))
+        terms.append((int(term.profile), term.inputs, direct, term.alpha, 0.0, left.numpy(), right.numpy()))
     return terms, [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps]
 
 

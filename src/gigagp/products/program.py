@@ -29,10 +29,11 @@ from gigagp.kernels import (
     Sum,
     White,
 )
-from gigagp.kernels.distances import COINCIDENT
+from gigagp.kernels.distances import ROUNDING_ERROR, common_offset
 from gigagp.kernels.leaf import Leaf
-from gigagp.products.tiles import DISTANCE_ERROR
 
+#: Bound on the relative rounding error of a gradient.
+GRADIENT_ERROR = 1e-9
 #: Rows that are summed in one go: few enough that torch uses one thread for a column.
 _SUMMED_ROWS = 4096
 
@@ -66,7 +67,7 @@ class Term:
     ----------
     profile : Profile
     left : Tensor of shape (n, c)
-        Float64, centred (but for inner products).
+        Float64, without their common offset (but for inner products).
     right : Tensor of shape (m, c)
         The same object as ``left`` where left and right points and their coordinates are the same.
     inputs : int
@@ -88,18 +89,18 @@ class Term:
             return 0.0
         return float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
 
-    @property
-    def floor(self) -> float:
-        """Squared distance that rounding cannot tell from zero."""
-        return COINCIDENT * torch.finfo(torch.float64).eps * self.largest
-
     def is_wide(self, dtype: torch.dtype) -> bool:
         """Whether distances as differences of norms would show rounding: points far apart, or a profile with a kink."""
-        return self.profile == Profile.MATERN_12 or self.largest * torch.finfo(dtype).eps > DISTANCE_ERROR
+        return self.profile == Profile.MATERN_12 or self.largest * torch.finfo(dtype).eps > ROUNDING_ERROR[dtype]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether float64 sums of squared norms would lose a gradient: it is a difference of such sums."""
+        return self.largest * torch.finfo(torch.float64).eps > GRADIENT_ERROR
 
     def is_far(self, dtype: torch.dtype) -> bool:
         """Whether even the differences of coordinates would: those of near points carry the rounding of the points."""
-        return 2 * self.largest**0.5 * torch.finfo(dtype).eps > DISTANCE_ERROR
+        return 2 * self.largest**0.5 * torch.finfo(dtype).eps > ROUNDING_ERROR[torch.float32]
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,8 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     assert isinstance(kernel, StationaryKernel)
     root = kernel.distance_factor**0.5
     left, right = kernel.scale(left) * root, kernel.scale(right) * root
-    if len(right):
-        centre = right.mean(0)  # rounding errors of distances grow with the norms
-        left, right = left - centre, right - centre
+    centre = common_offset(right)  # rounding errors of distances grow with the norms
+    left, right = left - centre, right - centre
     if isinstance(kernel, Matern):
         profile = {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[kernel.nu]
     else:
@@ -270,7 +270,7 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
     A derivative in a period needs sums of ``(a - b) sin(a - b)``, which is a sum of four products of a function of a
     with a function of b.
     """
-    centre = right.mean(0) if len(right) else 0.0  # fewer turns, smaller rounding errors
+    centre = common_offset(right)  # fewer turns, smaller rounding errors
     e, f = (kernel.embed(points - centre) * 0.5**0.5 for points in (left, right))
     inputs = e.shape[1]
     if derivatives:

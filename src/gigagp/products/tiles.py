@@ -13,11 +13,7 @@ from torch import Tensor
 
 from gigagp.kernels import Constant, Kernel, Product, StationaryKernel, Sum, White
 from gigagp.kernels.composite import Composite
-from gigagp.kernels.distances import COINCIDENT, FARTHEST
-
-#: Bound on the rounding error of squared distances (in the units of a profile) that float32 products may leave. It
-#: holds for the two points farthest out; a typical pair is ten times better.
-DISTANCE_ERROR = 1e-5
+from gigagp.kernels.distances import FARTHEST, ROUNDING_ERROR, common_offset, squared_differences
 
 
 class Buffer:
@@ -85,9 +81,10 @@ def tiles_of(kernel: Kernel, X: Tensor, Z: Tensor) -> Tiles:
 class StationaryTiles(Tiles):
     """Closed forms for ``variance * g(p)``, ``p = |e - f|^2`` with points e, f in scaled coordinates.
 
-    Distances of a tile are one matrix product: ``[-2 e, |e|^2, 1] [f, 1, |f|^2]'``, on centred points. Its rounding
-    error grows with the squared norms; where float32 would leave more than `DISTANCE_ERROR` (lengthscales far below
-    the range of the inputs), or the profile has a kink, the distances of a float32 tile are computed in float64.
+    Distances of a tile are one matrix product: ``[-2 e, |e|^2, 1] [f, 1, |f|^2]'``, on points without their common
+    offset. Its rounding error grows with the squared norms. Where that would exceed `ROUNDING_ERROR` (lengthscales far
+    below the range of the inputs), or the profile has a kink, a float32 tile is computed in float64, and a float64 tile
+    input by input.
     """
 
     def __init__(self, kernel: StationaryKernel, X: Tensor, Z: Tensor) -> None:
@@ -97,12 +94,11 @@ class StationaryTiles(Tiles):
         left, right = self._points()
         squares = left.square().sum(1), right.square().sum(1)
         largest = float(squares[0].amax() + squares[1].amax()) if len(left) and len(right) else 0.0
-        exact = kernel.kink or largest * torch.finfo(X.dtype).eps > DISTANCE_ERROR
+        exact = kernel.kink or largest * torch.finfo(X.dtype).eps > ROUNDING_ERROR[X.dtype]
         #: dtype of distances and of the sums that differences of squares cancel in
         self.working = torch.float64 if exact else X.dtype
-        # float64 can afford to call zero what rounding cannot tell from zero; float32 would notice
-        self.floor = COINCIDENT * torch.finfo(torch.float64).eps * largest if self.working == torch.float64 else 0.0
-        self.far = largest > FARTHEST
+        #: whether distances are sums of squared differences
+        self.direct = kernel.kink or largest * torch.finfo(self.working).eps > ROUNDING_ERROR[self.working]
         ones = torch.ones_like
         self.left = torch.cat([-2 * left, squares[0][:, None], ones(left[:, :1])], dim=1).to(self.working)
         self.right = torch.cat([right, ones(right[:, :1]), squares[1][:, None]], dim=1).to(self.working)
@@ -114,19 +110,20 @@ class StationaryTiles(Tiles):
         self.by_point: Tensor | None = None
 
     def _points(self) -> tuple[Tensor, Tensor]:
-        """Return both point sets, scaled and centred, in float64."""
+        """Return both point sets, scaled and without their common offset, in float64."""
         root = self.stationary.distance_factor**0.5
         left = self.stationary.scale(self.X.to(torch.float64)) * root
         right = left if self.Z is self.X else self.stationary.scale(self.Z.to(torch.float64)) * root
-        centre = right.mean(0)
+        centre = common_offset(right)
         return left - centre, right - centre
 
     def _distances(self, rows: slice, columns: slice) -> Tensor:
         left, right = self.left[rows], self.right[columns]
-        p = torch.mm(left, right.T, out=self.tile.view(left.shape[0], right.shape[0]))
-        torch.nn.functional.threshold(p, self.floor, 0.0, inplace=True)
-        if self.far:
-            p.clamp_max_(FARTHEST)
+        p = self.tile.view(left.shape[0], right.shape[0])
+        if self.direct:  # left is -2 e
+            p.copy_(squared_differences(-0.5 * left[:, :-2], right[:, :-2]))
+        else:
+            torch.mm(left, right.T, out=p).clamp_(0.0, FARTHEST)
         return p if p.dtype == self.X.dtype else self.converted.view(*p.shape).copy_(p)
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
@@ -139,6 +136,9 @@ class StationaryTiles(Tiles):
         self.by_variance += multiple * float(g.mul_(weights).sum())
         if by_alpha is not None:
             self.by_alpha += multiple * float(by_alpha.mul_(weights).sum())
+        if self.direct:
+            self._accumulate_differences(rows, columns, slope.mul_(weights).to(self.working), multiple)
+            return
         # With S = A dg/dp: sum_ij S_ij (e_i - f_j)^2 = rowsums' e^2 + colsums' f^2 - 2 sum_i e_i (S f)_i, which is one
         # matrix product for all lengthscales together; the column of ones in it gives the row sums.
         weighted = slope.mul_(weights).to(self.working)
@@ -152,6 +152,16 @@ class StationaryTiles(Tiles):
             back = weighted.T @ self.left[rows]  # [-2 S'e, ., colsums]
             moved = torch.addcmul(back[:, :-2], right[:, :-2], back[:, -1:], value=2)
             self.by_point[columns] += multiple * moved.to(self.by_point)
+
+    def _accumulate_differences(self, rows: slice, columns: slice, weighted: Tensor, multiple: float) -> None:
+        """Add the same input by input: squared norms of points far apart would leave only their rounding errors."""
+        left, right = -0.5 * self.left[rows, :-2], self.right[columns, :-2]
+        for k in range(left.shape[1]):
+            apart = left[:, None, k] - right[None, :, k]
+            moved = weighted * apart
+            self.by_square[k] += multiple * float((moved * apart).sum())
+            if self.by_point is not None:
+                self.by_point[columns, k] -= 2 * multiple * moved.sum(0).to(self.by_point)
 
     def follow_points(self) -> None:
         """Begin at zero."""

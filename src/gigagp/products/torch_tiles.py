@@ -20,6 +20,8 @@ from gigagp.products.tiles import tiles_of
 CPU_TILE_BYTES = 2**20
 #: No CPU tile is larger.
 CPU_TILE_LIMIT = 8 * 2**20
+#: Budget where other engines hand over a gradient, because points are too far apart for theirs (`Term.is_apart`).
+FALLBACK_BYTES = 2**28
 #: On a GPU a tile has to fill the device.
 GPU_TILE_BYTES = 256 * 2**20
 #: Tiles that may be alive at a time for every elementary kernel (autograd needs that many), and besides.

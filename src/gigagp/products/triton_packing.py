@@ -149,7 +149,7 @@ def _constants(program: Program, step: Step) -> tuple[float, float]:
     """Return alpha and floor of a step's term."""
     if step.operation != Operation.TERM:
         return 0.0, 0.0
-    return program.terms[step.a].alpha, program.terms[step.a].floor
+    return program.terms[step.a].alpha, 0.0
 
 
 def padded(count: int) -> int:

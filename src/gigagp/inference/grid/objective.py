@@ -93,8 +93,10 @@ class GridObjective(TableObjective):
                 bounds = choice.lower.tolist(), choice.upper.tolist()
                 choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
-            most = max(self.settings.n_probes, self.settings.n_samples)
-            statistics = GridStatistics.from_rows(choice.grid, X, Y, most, self.settings.seed, self.table.budget)
+            settings = self.settings
+            statistics = GridStatistics.from_rows(
+                choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget
+            )
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
 

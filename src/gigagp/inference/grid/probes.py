@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from gigagp.grids import GridStatistics, StencilGram
 from gigagp.random import standard_normal
@@ -13,6 +14,11 @@ from gigagp.random import standard_normal
 #: Degree of the polynomial for draws that the pass over the rows did not make. The error of a draw's standard deviation
 #: at a node is below a percent of that of the busiest node near.
 _DEGREE = 60
+#: Roundings of the busiest diagonal entry near, below which a row of ``W'W`` is not told from zero. Entries are sums of
+#: terms that cancel, so a node that rows hardly reach has entries, and negative diagonals, of the size of the rounding
+#: errors near. Scaled to unit size they would be eigenvalues as low as -1, where the polynomial is 1e45. With this
+#: floor they stay above -1e-4, where it is below 2 (up to four inputs, whose rows of ``W'W`` have 2,401 entries).
+_ROUNDINGS = 5e7
 
 
 def noise_probes(statistics: GridStatistics, n_columns: int, generator: torch.Generator) -> Tensor:
@@ -33,7 +39,8 @@ def draw_from_gram(gram: StencilGram, n_columns: int, generator: torch.Generator
     """
     # rows of |W'W| bound its eigenvalues by Gershgorin's theorem
     sizes = StencilGram(gram.grid, gram.values.abs()).row_sums()
-    scale = sizes.clamp_min(0).sqrt()
+    rounding = _ROUNDINGS * torch.finfo(torch.float64).eps * _busiest_near(gram)
+    scale = (sizes + rounding).sqrt()
     inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)[:, None]
     # on [0, 1], in terms of 2 A - 1: sqrt((1 + cos(angle)) / 2) = cos(angle / 2) for the angle in [0, pi]
     coefficients = [4 / math.pi * (-1) ** (k + 1) / (4 * k * k - 1) for k in range(_DEGREE + 1)]
@@ -49,3 +56,14 @@ def draw_from_gram(gram: StencilGram, n_columns: int, generator: torch.Generator
         previous, current = current, 2 * shifted(current) - previous
         total.add_(current, alpha=coefficient)
     return total * scale[:, None]
+
+
+def _busiest_near(gram: StencilGram) -> Tensor:
+    """Return the largest diagonal entry among the nodes that share rows with each node, shape (m,)."""
+    reach = gram.grid.scheme.reach
+    largest = gram.diagonal().abs().reshape(gram.grid.shape)
+    for axis in range(largest.ndim):
+        lines = largest.movedim(axis, -1)
+        pooled = max_pool1d(lines.reshape(-1, 1, lines.shape[-1]), 2 * reach + 1, stride=1, padding=reach)
+        largest = pooled.reshape(lines.shape).movedim(-1, axis)
+    return largest.reshape(-1)

@@ -128,6 +128,14 @@ class Grid:
             msg = f'size of Grid must be "auto", or nodes an input, each at least 6; got {size!r}.'
             raise InvalidInputError(msg)
 
+    @property
+    def n_collected(self) -> int:
+        """Noise probes that a pass over the rows collects: as many as any solve of the fit needs.
+
+        What is not collected has to be drawn from ``W'W``, which is slower and less exact.
+        """
+        return max(self.n_probes, self.n_samples)
+
     def check_model(self, model: Model) -> None:
         """Refuse what a grid cannot do, before any work.
 

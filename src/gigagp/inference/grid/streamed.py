@@ -169,7 +169,7 @@ def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[
         collector = GridCollector(
             grid,
             source.n_targets,
-            settings.n_probes,
+            settings.n_collected,
             settings.seed,
             neighbourhoods=Neighbourhoods(preview.sample.X[:N_BLOCKS], units, _NEAR, source.n_targets),
             memory_budget=job.budget,
