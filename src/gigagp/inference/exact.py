@@ -14,7 +14,7 @@ from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import estimate_trend
+from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -52,7 +52,8 @@ class _Factorised:
     matrix: KernelMatrix
     factor: torch.Tensor
     solutions: torch.Tensor
-    coefficients: torch.Tensor
+    basis_solutions: torch.Tensor
+    trend: Trend
     value: float
 
 
@@ -89,14 +90,14 @@ class ExactObjective(TableObjective):
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
         solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
-        coefficients = estimate_trend(basis, table.Y, solved_basis, solved_targets)
-        residuals = table.Y - basis @ coefficients
-        solved = solved_targets - solved_basis @ coefficients
+        trend = estimate_trend(basis, table.Y, solved_basis)
+        residuals = table.Y - basis @ trend.coefficients
+        solved = solved_targets - solved_basis @ trend.coefficients
         # Rasmussen and Williams 2006, eq. 2.30, summed over targets
         fit = float((residuals * solved).double().sum())
         log_determinant = 2 * float(factor.diagonal().double().log().sum())
         value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
-        self._last = _Factorised(model, matrix, factor, solved, coefficients, value)
+        self._last = _Factorised(model, matrix, factor, solved, solved_basis, trend, value)
         return self._last
 
     def evaluate(self, model: Model) -> Evaluation:
@@ -127,7 +128,9 @@ class ExactObjective(TableObjective):
         state = self._last
         if state is None:
             return None
-        return ExactPosterior(state.model, self.table, state.factor, state.solutions, state.coefficients, state.value)
+        return ExactPosterior(
+            state.model, self.table, state.factor, state.solutions, state.basis_solutions, state.trend, state.value
+        )
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
         """Return the posterior at a model."""
@@ -147,7 +150,8 @@ class ExactPosterior(Posterior):
     table : TrainingTable
     factor : Tensor of shape (n, n)
     target_solutions : Tensor of shape (n, t)
-    coefficients : Tensor of shape (p, t)
+    basis_solutions : Tensor of shape (n, p)
+    trend : Trend
     value : float
         Log marginal likelihood.
     """
@@ -161,12 +165,14 @@ class ExactPosterior(Posterior):
         table: TrainingTable,
         factor: torch.Tensor,
         target_solutions: torch.Tensor,
-        coefficients: torch.Tensor,
+        basis_solutions: torch.Tensor,
+        trend: Trend,
         value: float,
     ) -> None:
         self.model, self.table, self.factor = model, table, factor
         self.X, self.budget = table.X, table.budget
-        self.target_solutions, self.coefficients = target_solutions, coefficients
+        self.target_solutions, self.basis_solutions = target_solutions, basis_solutions
+        self.coefficients, self.coefficient_root = trend
         self._value = value
 
     def _whitened(self, X: torch.Tensor) -> torch.Tensor:
@@ -180,7 +186,9 @@ class ExactPosterior(Posterior):
         """Return the solver that ran."""
         return "cholesky"
 
-    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance, whatever the method; the variance is right to rounding, 1e-12 of the prior's."""
         variances = []
         for block in self._blocks(X):
@@ -189,14 +197,14 @@ class ExactPosterior(Posterior):
             variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
         return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
 
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance."""
         m = X.shape[0]
         require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         whitened = self._whitened(X)
         return self.model.kernel.block(X, X) - whitened.T @ whitened
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return pathwise samples: random features for the prior, the factor for the update.
 
         For samples without the features' error at a few thousand points use `sample_at`.

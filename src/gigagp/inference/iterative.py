@@ -17,7 +17,7 @@ from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import estimate_trend, trend_from_products
+from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -131,21 +131,23 @@ class _Solved(NamedTuple):
     targets : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``.
     probes : Tensor of shape (n, s)
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
+    trend : Trend
     record : SolveRecord
     second : _Pair or None
         Targets and probes of an independent truncation.
     nearest : _Pair
         Targets and probes that are nearest to the solutions: for predictions.
+    nearest_basis : Tensor of shape (n, p)
+        Likewise of the mean's basis.
     """
 
     targets: torch.Tensor
     probes: torch.Tensor
-    coefficients: torch.Tensor
+    trend: Trend
     record: SolveRecord
     second: _Pair | None
     nearest: _Pair
+    nearest_basis: torch.Tensor
 
 
 class IterativeObjective(TableObjective):
@@ -208,22 +210,22 @@ class IterativeObjective(TableObjective):
         truncated = solution.truncated
         nearest = solution.value if truncated is None else truncated.plain.value
         self._warm.remember(nearest)
-        coefficients = self._coefficients(solution)
+        trend = self._trend(solution)
 
         def split(solved: torch.Tensor) -> _Pair:
             targets, of_basis, probes = solved.split([table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1)
-            return targets - of_basis @ coefficients, probes
+            return targets - of_basis @ trend.coefficients, probes
 
         second = None if truncated is None else split(truncated.second)
-        return _Solved(*split(solution.value), coefficients, record, second, split(nearest))
+        nearest_basis = nearest[:, table.n_targets : n_fixed]
+        return _Solved(*split(solution.value), trend, record, second, split(nearest), nearest_basis)
 
-    def _coefficients(self, solution: Solution) -> torch.Tensor:
-        """Return the mean's coefficients at their best."""
+    def _trend(self, solution: Solution) -> Trend:
+        """Return the mean's coefficients at their best, and their root."""
         basis, Y = self.table.basis, self.table.Y
         sizes = [Y.shape[1], basis.shape[1]]
         if solution.truncated is None:
-            targets, of_basis = solution.value[:, : sum(sizes)].split(sizes, 1)
-            return estimate_trend(basis, Y, of_basis, targets)
+            return estimate_trend(basis, Y, solution.value[:, sizes[0] : sum(sizes)])
         # A ratio of unbiased estimates is biased. From the unweighted iterates x with residuals r instead, in products
         # a'x_b + r_b'x_a whose error is the square of theirs: less than what conjugate gradients leave anywhere else.
         plain = solution.truncated.plain
@@ -231,7 +233,8 @@ class IterativeObjective(TableObjective):
         targets, of_basis = plain.value[:, : sum(sizes)].double().split(sizes, 1)
         residual = plain.residual[:, sizes[0] : sum(sizes)].double()
         gram = basis.double().T @ of_basis + residual.T @ of_basis
-        return trend_from_products(gram, basis.double().T @ targets + residual.T @ targets).to(Y)
+        found = Trend.from_products(gram, basis.double().T @ targets + residual.T @ targets)
+        return Trend(found.coefficients.to(Y), found.root.to(Y))
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the estimated gradient; there is no value."""
@@ -253,7 +256,8 @@ class IterativeObjective(TableObjective):
                 model,
                 self.table,
                 *solved.nearest,
-                solved.coefficients,
+                solved.nearest_basis,
+                solved.trend,
                 self._probes.prior,
                 _for_predictions(self.settings.solver),
                 final_solve=solved.record,
@@ -273,7 +277,7 @@ class IterativeObjective(TableObjective):
         assert isinstance(solver, Solver)
         stacked = torch.cat([table.Y, table.basis], 1)
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
-        coefficients = self._coefficients(solution)
+        coefficients = self._trend(solution).coefficients
         n_probes = getattr(self.settings.gradient, "n_probes", _AUTO_PROBES)
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
@@ -342,7 +346,14 @@ class IterativeObjective(TableObjective):
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
             return matrix.posterior(note, solved.record)
         return PathwisePosterior(
-            model, table, *solved.nearest, solved.coefficients, probes.prior, solver, final_solve=solved.record
+            model,
+            table,
+            *solved.nearest,
+            solved.nearest_basis,
+            solved.trend,
+            probes.prior,
+            solver,
+            final_solve=solved.record,
         )
 
     def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:

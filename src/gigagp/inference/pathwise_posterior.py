@@ -12,6 +12,7 @@ from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
 from gigagp.kernels.features import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
@@ -36,7 +37,8 @@ class PathwisePosterior(Posterior):
     table : TrainingTable
     target_solutions : Tensor of shape (n, t)
     probe_solutions : Tensor of shape (n, s)
-    coefficients : Tensor of shape (p, t)
+    basis_solutions : Tensor of shape (n, p)
+    trend : Trend
     prior : PriorSamples
         The prior functions behind the probes.
     solver : Solver
@@ -53,14 +55,16 @@ class PathwisePosterior(Posterior):
         table: TrainingTable,
         target_solutions: torch.Tensor,
         probe_solutions: torch.Tensor,
-        coefficients: torch.Tensor,
+        basis_solutions: torch.Tensor,
+        trend: Trend,
         prior: PriorSamples,
         solver: Solver,
         final_solve: SolveRecord | None = None,
     ) -> None:
         self.model, self.table = model, table
         self.X, self.budget = table.X, table.budget
-        self.target_solutions, self.coefficients = target_solutions, coefficients
+        self.target_solutions, self.basis_solutions = target_solutions, basis_solutions
+        self.coefficients, self.coefficient_root = trend
         self.update = PathwiseUpdate(self, prior, probe_solutions)
         self.solver, self.final_solve = solver, final_solve
 
@@ -91,16 +95,19 @@ class PathwisePosterior(Posterior):
             mixed=self.table.mixed,
         )
 
-    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance.
 
         From the samples the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2`` (relative standard error
-        ``sqrt(2 / s)``, 18 % of the variance for 64 samples); from solves it is the upper bound of `covariance`.
+        ``sqrt(2 / s)``, 18 % of the variance for 64 samples), or the prior's where that is less; from solves it is the
+        upper bound of `covariance`.
         """
         if method == "solve":
             return self.mean(X), self._solved_variance(X)
         deviations, mean = self.update.deviations_and_mean(X)
-        return mean, deviations.square().mean(1)
+        return mean, torch.minimum(deviations.square().mean(1), self.prior_variance(X))
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
         """Return the solver with its preconditioner built, for more than one solve with the same matrix."""
@@ -120,7 +127,7 @@ class PathwisePosterior(Posterior):
             variances.append((self.model.kernel.diagonal(block) - reduction).clamp_min(0))
         return torch.cat(variances) if variances else X.new_zeros(0)
 
-    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance from one solve for each point.
 
         With approximate solutions ``S`` of ``H S = K(X, X*)`` it is ``K** - K*X S - S' KX* + S' H S``: the covariance
@@ -136,7 +143,7 @@ class PathwisePosterior(Posterior):
         covariance = self.model.kernel.block(X, X) - mixed - mixed.T + solved.T @ (matrix @ solved)
         return 0.5 * (covariance + covariance.T)
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return stored samples, chosen by the generator; a fresh solve where more are asked than stored.
 
         Targets are independent given the hyperparameters, so each takes samples of its own.
@@ -182,7 +189,9 @@ class PathwisePosterior(Posterior):
             "Y": self.table.Y,
             "target_solutions": self.target_solutions,
             "probe_solutions": self.update.probe_solutions,
+            "basis_solutions": self.basis_solutions,
             "coefficients": self.coefficients,
+            "coefficient_root": self.coefficient_root,
             "prior.weights": self.update.prior.weights,
         }
         draw_tensors, draw_header = self.update.prior.draw.state()
@@ -208,7 +217,8 @@ class PathwisePosterior(Posterior):
             table,
             tensors["target_solutions"],
             tensors["probe_solutions"],
-            tensors["coefficients"],
+            tensors.get("basis_solutions", torch.zeros_like(table.basis)),
+            Trend.from_state(tensors),
             PriorSamples(draw, tensors["prior.weights"]),
             solver,
             None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),

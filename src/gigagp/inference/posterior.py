@@ -53,10 +53,21 @@ class Posterior(ABC):
         Training inputs, or what stands for them (inducing points), in the dtype and on the device of the answers.
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
+    coefficient_root : Tensor of shape (p, p)
+        Root of the coefficients' covariance (`gigagp.inference.trend`).
     target_solutions : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``.
+    basis_solutions : Tensor of shape (n, p)
+        ``H^-1`` times the mean's basis at the rows.
     budget : int
         Bytes.
+
+    Notes
+    -----
+    The coefficients of the mean are not known exactly, and their uncertainty is in every variance, covariance and
+    sample, whatever inferred them (universal kriging: a flat prior of the coefficients). A subclass answers for the
+    function at given coefficients, in the methods with ``given_trend`` in their names; what the coefficients add is
+    independent of that, and is added here.
     """
 
     #: name of the class in model files
@@ -65,7 +76,9 @@ class Posterior(ABC):
     table: TrainingTable
     X: torch.Tensor
     coefficients: torch.Tensor
+    coefficient_root: torch.Tensor
     target_solutions: torch.Tensor
+    basis_solutions: torch.Tensor
     budget: int
     #: whether joint samples at a few points are best drawn from the full covariance
     covariance_is_cheap: bool = False
@@ -121,17 +134,65 @@ class Posterior(ABC):
         """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self.cross_product(X, self.target_solutions)
 
-    @abstractmethod
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (m, p)."""
+        return self.cross_product(X, self.basis_solutions)
+
+    def trend_root(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the root, shape (m, p), of what the uncertainty of the mean's coefficients adds to the covariance.
+
+        ``phi(x) - Phi' H^-1 k_x`` times the root of the coefficients' covariance (Rasmussen and Williams 2006, eq.
+        2.42). It grows with the distance from the rows as the basis functions do.
+        """
+        if not self.coefficient_root.shape[0]:
+            return X.new_zeros(X.shape[0], 0)
+        basis = self.model.mean.basis(X).to(self.coefficient_root)
+        return (basis - self.explained_basis(X).to(basis)) @ self.coefficient_root
+
+    def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the variance before any row is known, at given coefficients of the mean, shape (m,).
+
+        Rows never add to it.
+        """
+        return self.model.kernel.diagonal(X)
+
     def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function, never negative."""
+        mean, variance = self.mean_and_variance_given_trend(X, method)
+        return mean, variance + self.trend_root(X).square().sum(1).to(variance)
 
     @abstractmethod
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean and the variance at given coefficients of the mean."""
+
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
         """Return the covariance of the latent function at all pairs of points, shape (m, m)."""
+        covariance, root = self.covariance_given_trend(X), self.trend_root(X)
+        return covariance + (root @ root.T).to(covariance)
 
     @abstractmethod
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance at given coefficients of the mean."""
+
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return posterior samples that can be evaluated anywhere, again and again."""
+        functions = self.sample_functions_given_trend(n_samples, generator)
+        p, t = self.coefficient_root.shape[0], self.n_targets
+        if not p:
+            return functions
+        draws = standard_normal(p, t * n_samples, generator=generator).to(self.coefficient_root)
+
+        def evaluate(X: torch.Tensor) -> torch.Tensor:
+            values = functions(X)
+            return values + (self.trend_root(X) @ draws).reshape(X.shape[0], t, n_samples).to(values)
+
+        return evaluate
+
+    @abstractmethod
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return posterior samples at given coefficients of the mean."""
 
     def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
         """Return joint samples at given points from the full covariance, shape (m, t, s)."""

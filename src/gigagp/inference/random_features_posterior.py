@@ -12,6 +12,7 @@ from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.random_features_sums import row_blocks
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
 from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import FeatureDraw
 from gigagp.memory import require
@@ -41,7 +42,7 @@ class FeaturePosterior(Posterior):
         self.model, self.table = model, table
         self.X, self.budget = table.X, table.budget
         self.draw, self.space = draw, space
-        self.coefficients = space.coefficients.to(table.X)
+        self.coefficients, self.coefficient_root = space.trend.coefficients.to(table.X), space.trend.root
 
     @property
     def n_targets(self) -> int:
@@ -73,7 +74,16 @@ class FeaturePosterior(Posterior):
         """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + _stacked([block @ self.space.weights for block in self._features(X)], X, self.n_targets)
 
-    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return what the weights would predict if the mean's basis functions were targets, shape (m, p)."""
+        weights = self.space.basis_weights
+        return _stacked([block @ weights for block in self._features(X)], X, weights.shape[1])
+
+    def prior_variance(self, X: Tensor) -> Tensor:
+        """Return the variance of the features themselves, shape (m,)."""
+        return _stacked([block.square().sum(1)[:, None] for block in self._features(X)], X, 1)[:, 0]
+
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method: the variance is a sum of squares, exact for these features."""
         means, variances = [], []
         for block in self._features(X):
@@ -84,14 +94,14 @@ class FeaturePosterior(Posterior):
     def _whitened(self, features: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.space.factor, features.T, upper=False)
 
-    def covariance(self, X: Tensor) -> Tensor:
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
         m, columns = X.shape[0], len(self.space.weights)
         require(8 * m * (2 * m + 3 * columns), self.budget, f"The covariance of {m:,} points", "")
         whitened = self._whitened(self.model.kernel.features(X, self.draw).double())
         return (whitened.T @ whitened).to(X)
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples of the weights as functions: exact for these features, as many as are asked for."""
         draws = standard_normal(len(self.space.weights), self.n_targets * n_samples, generator=generator)
         # A^-1 = L^-T L^-1: solving with the transposed factor gives draws with that covariance.
@@ -121,7 +131,9 @@ class FeaturePosterior(Posterior):
             "Y": self.table.Y,
             "factor": space.factor,
             "weights": space.weights,
-            "coefficients": space.coefficients,
+            "basis_weights": space.basis_weights,
+            "coefficients": space.trend.coefficients,
+            "coefficient_root": space.trend.root,
         }
         drawn, header = self.draw.state()
         tensors.update({f"draw.{name}": value for name, value in drawn.items()})
@@ -137,7 +149,8 @@ class FeaturePosterior(Posterior):
         space = WeightSpace(
             tensors["factor"],
             tensors["weights"],
-            tensors["coefficients"],
+            Trend.from_state(tensors),
+            tensors.get("basis_weights", tensors["weights"].new_zeros(len(tensors["weights"]), len(tensors["coefficients"]))),
             header["data_fit"],
             header["log_determinant"],
             header["value"],

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gigagp.dense import cholesky, lower_inverse
-from gigagp.inference.trend import trend_from_products
+from gigagp.inference.trend import Trend
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,10 @@ class WeightSpace:
         Lower Cholesky factor of ``A = I + F' N^-1 F``.
     weights : Tensor of shape (m, t)
         Posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``.
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis, by generalised least squares.
+    trend : Trend
+        By generalised least squares.
+    basis_weights : Tensor of shape (m, p)
+        What ``weights`` would be if the mean's basis functions were targets.
     data_fit : float
         ``r' H^-1 r`` summed over targets.
     log_determinant : float
@@ -81,7 +83,8 @@ class WeightSpace:
 
     factor: Tensor
     weights: Tensor
-    coefficients: Tensor
+    trend: Trend
+    basis_weights: Tensor
     data_fit: float
     log_determinant: float
     value: float
@@ -96,13 +99,14 @@ class WeightSpace:
         del matrix
         whitened = torch.linalg.solve_triangular(factor, sums.cross, upper=False)
         products = sums.products - whitened.T @ whitened  # [Y, basis]' H^-1 [Y, basis], by Woodbury
-        coefficients = trend_from_products(products[t:, t:], products[t:, :t])
-        residual = _residual(coefficients)
-        weights = torch.cholesky_solve(sums.cross @ residual, factor)
+        trend = Trend.from_products(products[t:, t:], products[t:, :t])
+        residual = _residual(trend.coefficients)
+        solved = torch.cholesky_solve(torch.cat([sums.cross @ residual, sums.cross[:, t:]], 1), factor)
+        weights, basis_weights = solved[:, :t].contiguous(), solved[:, t:].contiguous()
         data_fit = float(((products @ residual) * residual).sum())
         log_determinant = 2 * float(factor.diagonal().log().sum()) + float(sums.log_noise)
         value = -0.5 * (data_fit + t * (log_determinant + n_rows * math.log(2 * math.pi)))
-        return cls(factor, weights, coefficients, data_fit, log_determinant, value)
+        return cls(factor, weights, trend, basis_weights, data_fit, log_determinant, value)
 
     def slope(self) -> RowSums:
         """Return the derivative of the log marginal likelihood by each sum over rows.
@@ -113,7 +117,7 @@ class WeightSpace:
         # LAPACK refuses a matrix without rows, which a kernel of white noise has
         inverse = lower_inverse(self.factor).tril_() if len(self.factor) else self.factor.clone()
         inverse += inverse.tril(-1).T
-        residual = _residual(self.coefficients)
+        residual = _residual(self.trend.coefficients)
         gram = torch.addmm(inverse, self.weights, self.weights.T, beta=-0.5 * t, alpha=-0.5)
         return RowSums(gram, self.weights @ residual.T, -0.5 * residual @ residual.T, gram.new_tensor(-0.5 * t))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from gigagp.actions.base import row_blocks
 from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import trend_from_products
+from gigagp.inference.trend import Trend
 from gigagp.model import NOISE, Model
 from gigagp.operators import KernelMatrix
 
@@ -87,6 +87,30 @@ class Terms:
         return self.elbo if loss == "elbo" else self.projected_log_likelihood
 
 
+class _Known(NamedTuple):
+    """``(S'HS)^-1 S' [Y, Phi]``, shape (i, t + p), and ``[Y, Phi]' C [Y, Phi]``."""
+
+    solved: Tensor
+    normal: Tensor
+
+
+class Conditioned(NamedTuple):
+    """What actions say about the function and the mean.
+
+    Attributes
+    ----------
+    weights : Tensor of shape (i, t)
+        ``(S'HS)^-1 S' (Y - mean)``.
+    basis_weights : Tensor of shape (i, p)
+        Likewise of the mean's basis.
+    trend : Trend
+    """
+
+    weights: Tensor
+    basis_weights: Tensor
+    trend: Trend
+
+
 class Evidence:
     """Everything that follows from one set of actions at one model.
 
@@ -152,15 +176,31 @@ class Evidence:
         projected = actions.project(known)
         solved = torch.cholesky_solve(projected, self.factor)
         normal = projected.T @ solved
+        self._known = _Known(solved, normal)
         if self.loss == "elbo":
             # The ELBO's quadratic form in r is C + Q'N^-1 Q with Q = I - HC: what was seen, and the rest as noise.
             left = known - self._times_product(solved) - self.noise[:, None] * actions.combine(solved)
             normal = normal + left.T @ (left / self.noise[:, None])
-        self.coefficients = trend_from_products(normal[t:, t:], normal[t:, :t])
+        self.coefficients = Trend.from_products(normal[t:, t:], normal[t:, :t]).coefficients
+        self._normal = normal
         mix = torch.cat([torch.eye(t, dtype=torch.float64, device=known.device), -self.coefficients])
         self.residual, self._projected, self.weights = known @ mix, projected @ mix, solved @ mix
         #: ``r - H S v``, what the actions have not seen; empty where the loss has no use for it
         self.unseen = left @ mix if self.loss == "elbo" else self.residual[:0]
+
+    def conditioned(self) -> Conditioned:
+        """Return what predictions are made of: everything is conditioned on ``S' y`` alone, the trend as well.
+
+        With a flat prior of its coefficients they are those of generalised least squares on ``S' y``, whatever the
+        loss, so that more actions never raise a variance and no number of them brings it below the exact one. Where
+        the actions do not determine all coefficients, those of the loss are used, which has seen all rows.
+        """
+        t, (solved, normal) = self.table.n_targets, self._known
+        trend = Trend.from_products(normal[t:, t:], normal[t:, :t])
+        if not bool((trend.root.abs().sum(0) > 0).all()):
+            trend = Trend.from_products(self._normal[t:, t:], self._normal[t:, :t])
+        of_basis = solved[:, t:]
+        return Conditioned(solved[:, :t] - of_basis @ trend.coefficients, of_basis, trend)
 
     def _times_product(self, coefficients: Tensor) -> Tensor:
         """Return ``K S @ coefficients`` in float64, block by block."""

@@ -100,7 +100,7 @@ class ComputationAwareObjective(TableObjective):
         """Ask the policy; it sees targets less their least-squares trend, and every time the same random numbers."""
         table = self._ordered
         basis, Y = table.basis, table.Y
-        residuals = (Y - basis @ estimate_trend(basis, Y, basis, Y)).double()
+        residuals = (Y - basis @ estimate_trend(basis, Y, basis).coefficients).double()
         return self.policy.choose(matrix, residuals, self.count, self._own_generator())
 
     def start(self, model: Model) -> Model:
@@ -156,8 +156,7 @@ class ComputationAwareObjective(TableObjective):
             self._ordered,
             found.actions,
             found.factor,
-            found.weights,
-            found.coefficients,
+            found.conditioned(),
             self._noise(found.model),
             self._bound,
             self._note,

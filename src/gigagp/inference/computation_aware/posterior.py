@@ -12,8 +12,10 @@ from gigagp.actions import Actions, BlockActions, DenseActions, RowActions
 from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.inference.computation_aware.evidence import Conditioned
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -36,9 +38,8 @@ class ComputationAwarePosterior(Posterior):
     actions : Actions
     factor : Tensor of shape (i, i)
         Lower Cholesky factor of ``S'HS``.
-    weights : Tensor of shape (i, t)
-        ``v = (S'HS)^-1 S' (Y - mean)``.
-    coefficients : Tensor of shape (p, t)
+    conditioned : Conditioned
+        ``v = (S'HS)^-1 S' (Y - mean)``, the same of the mean's basis, and the mean's coefficients.
     noise : Tensor of shape (n,)
         Noise variance of each row, without the kernel's white part.
     bound : float or None
@@ -58,8 +59,7 @@ class ComputationAwarePosterior(Posterior):
         table: TrainingTable,
         actions: Actions,
         factor: Tensor,
-        weights: Tensor,
-        coefficients: Tensor,
+        conditioned: Conditioned,
         noise: Tensor,
         bound: float | None = None,
         note: str = "",
@@ -67,9 +67,10 @@ class ComputationAwarePosterior(Posterior):
     ) -> None:
         self.model, self.table, self.actions = model, table, actions
         self.X, self.budget = table.X, table.budget
-        self.factor, self.weights, self.noise = factor, weights, noise
-        self.coefficients = coefficients.to(self.X)
-        self.target_solutions = actions.combine(weights).to(self.X)
+        self.factor, self.noise = factor, noise
+        self.weights, self.basis_weights, trend = conditioned
+        self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
+        self.target_solutions = actions.combine(self.weights).to(self.X)
         self.bound, self.note, self.final_solve = bound, note, final_solve
 
     @property
@@ -89,7 +90,13 @@ class ComputationAwarePosterior(Posterior):
         """Return ``K(X, training inputs) @ S`` in float64, shape (m, i)."""
         return self.actions.cross_product(self.model.kernel, X, self.X, self.budget).double()
 
-    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return what the actions would predict if the mean's basis functions were targets, shape (m, p)."""
+        return torch.cat([X.new_zeros(0, self.basis_weights.shape[1], dtype=torch.float64)] + [
+            self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)
+        ])
+
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method."""
         means, variances = [self.trend(X[:0])], [X.new_zeros(0)]
         for block in self._blocks(X):
@@ -100,7 +107,7 @@ class ComputationAwarePosterior(Posterior):
             variances.append((self.model.kernel.diagonal(block) - explained.to(X)).clamp_min(0))
         return torch.cat(means), torch.cat(variances)
 
-    def covariance(self, X: Tensor) -> Tensor:
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
         m = X.shape[0]
         require(8 * m * (3 * m + 2 * self.n_actions), self.budget, f"The covariance of {m:,} points", "")
@@ -126,6 +133,9 @@ class ComputationAwarePosterior(Posterior):
         matrix = KernelMatrix(self.model.kernel, self.X.double(), self.noise, storage="tiles")
         root = cholesky(matrix.to_dense())
         seen = torch.linalg.qr(root.T @ self.actions.dense()).Q
+        basis = self.table.basis.double()
+        whitened_basis = torch.linalg.solve_triangular(root, basis, upper=False)
+        trend = estimate_trend(whitened_basis, whitened_basis[:, :0], whitened_basis)
         parts = []
         for block in self._blocks(X):
             cross = self.model.kernel.block(self.X.double(), block.double())
@@ -133,11 +143,14 @@ class ComputationAwarePosterior(Posterior):
             unseen = whitened - seen @ (seen.T @ whitened)
             prior = self.model.kernel.diagonal(block.double())
             exact = (prior - whitened.square().sum(0)).clamp_min(0)
-            parts.append(torch.stack([exact, unseen.square().sum(0)]))
+            by_trend = ((self.model.mean.basis(block.double()) - whitened.T @ whitened_basis) @ trend.root).square().sum(1)
+            # the exact trend is the better known one, but its part alone can be the larger: both parts count together
+            more = unseen.square().sum(0) + self.trend_root(block).square().sum(1) - by_trend
+            parts.append(torch.stack([exact + by_trend, more.clamp_min(0)]))
         both = torch.cat(parts, 1).to(X) if parts else X.new_zeros(2, 0)
         return VarianceParts(both[0], both[1])
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return pathwise samples: prior functions, corrected by what the actions say about them.
 
         ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``: Matheron's rule for the observations ``S' y``.
@@ -174,7 +187,8 @@ class ComputationAwarePosterior(Posterior):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a file needs to predict again without a product with the kernel matrix."""
         tensors = {"X": self.X, "Y": self.table.Y, "factor": self.factor, "weights": self.weights}
-        tensors |= {"coefficients": self.coefficients, "noise": self.noise}
+        tensors |= {"coefficients": self.coefficients, "coefficient_root": self.coefficient_root}
+        tensors |= {"basis_weights": self.basis_weights, "noise": self.noise}
         tensors |= {f"actions.{name}": value for name, value in self.actions.state().items()}
         form = next(name for name, item in _ACTIONS.items() if type(self.actions) is item)
         solve = None if self.final_solve is None else asdict(self.final_solve)
@@ -193,13 +207,14 @@ class ComputationAwarePosterior(Posterior):
             actions = DenseActions.trusted(tensors["actions.matrix"])
         else:
             actions = RowActions(tensors["actions.rows"], table.n_rows)
+        trend, weights = Trend.from_state(tensors), tensors["weights"]
+        basis_weights = tensors.get("basis_weights", weights.new_zeros(len(weights), len(trend.root)))
         return cls(
             model,
             table,
             actions,
             tensors["factor"],
-            tensors["weights"],
-            tensors["coefficients"],
+            Conditioned(tensors["weights"], basis_weights, trend),
             tensors["noise"],
             header["bound"],
             header["note"],

@@ -13,10 +13,10 @@ from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.grids.gram import half_offsets
 from gigagp.inference.grid.iterative import ROOT_ERROR, has_root, iterative_system
-from gigagp.inference.grid.probes import noise_probes
+from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import Grid
 from gigagp.inference.grid.system import DenseGridSystem, GridSolution, GridSystem, SolveSettings
-from gigagp.inference.trend import coefficient_root, trend_from_products
+from gigagp.inference.trend import Trend
 from gigagp.kernels import Kernel
 from gigagp.means import Mean
 from gigagp.model import NOISE, Model
@@ -176,7 +176,7 @@ class GridLikelihood:
         products[t:, :t], products[:t, t:], products[t:, t:] = basis_targets, basis_targets.T, self.basis_products
         fixed = solved.columns(slice(t + p))
         forms = system.quadratic(stacked[:, : t + p], products, fixed)
-        coefficients, root = trend_from_products(forms[t:, t:], forms[t:, :t]), coefficient_root(forms[t:, t:])
+        coefficients, root = Trend.from_products(forms[t:, t:], forms[t:, :t])
         contrast = torch.cat([torch.eye(t, dtype=torch.float64), -coefficients])
         fits = (contrast * (forms @ contrast)).sum(0)
         residual = fixed.combine(contrast)
@@ -204,7 +204,8 @@ class GridLikelihood:
             noise = self._frozen_noise(n_samples)
         else:
             generator = fresh
-            noise = noise_probes(self.statistics, n_samples, fresh)
+            information = system.kernel.variance / system.noise
+            noise = fresh_noise(self.statistics, n_samples, fresh, information=information, dense=self.is_exact)
         draws = self.prior_draws(system, n_samples, generator)
         return draws, self.statistics.gram @ draws + system.noise**0.5 * noise
 

@@ -79,7 +79,7 @@ class GridPosterior(Posterior):
         self.statistics, self.settings = likelihood.statistics, likelihood.settings
         self.grid = self.statistics.grid
         self.values, self.target_solutions, self.coefficients = values, adjoint, coefficients
-        self._basis_values, self._coefficient_root = basis_values, coefficient_root
+        self._basis_values, self.coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
         self.X = self.grid.nodes()
 
@@ -166,14 +166,11 @@ class GridPosterior(Posterior):
     def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
-    def _trend_root(self, X: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-        """Return the root, shape (n, p), of what the uncertainty of the trend's coefficients adds to the covariance.
-
-        ``phi(x) - Phi' K~^-1 k_x`` times the root of the coefficients' covariance (universal kriging; Rasmussen and
-        Williams 2006, eq. 2.42). It is independent of the deviations at given coefficients.
-        """
+    def trend_root(self, X: Tensor) -> Tensor:
+        """Return the root of what the uncertainty of the mean's coefficients adds to the covariance, shape (n, p)."""
+        inside, outside = self._place(X)
         basis = self.model.mean.basis(inside if self.settings.outside == "clamp" else X.double())
-        return (basis - self._interpolate(inside, outside, self._basis_values)) @ self._coefficient_root
+        return (basis - self._interpolate(inside, outside, self._basis_values)) @ self.coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
         """Return values on the grid at points; beyond it zero, where that is the policy."""
@@ -189,19 +186,23 @@ class GridPosterior(Posterior):
         inside, outside = self._place(X)
         return self._trend_at(X.double(), inside) + self._interpolate(inside, outside, self.values)
 
-    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, the latter as `Grid.variance` says or by the method."""
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, the latter as `Grid.variance` says or by the method.
+
+        From samples it is never more than the prior's: rows add none.
+        """
         chosen = self._own_method if method == "auto" else method
         inside, outside = self._place(X)
         if chosen == "samples":
-            variance = self._interpolate(inside, outside, self.deviations).square().mean(1)
+            estimate = self._interpolate(inside, outside, self.deviations).square().mean(1)
+            variance = torch.minimum(estimate, self._prior_at(inside))
         elif chosen == "low_rank":
             variance = self._low_rank_variance(inside)
         else:
             variance = self._solved_variance(inside)
         if self.settings.outside == "prior":
             variance[outside] = self.kernel.variance
-        return self.mean(X), variance + self._trend_root(X, inside, outside).square().sum(1)
+        return self.mean(X), variance
 
     @property
     def _own_method(self) -> str:
@@ -209,6 +210,14 @@ class GridPosterior(Posterior):
         return "low_rank" if self.likelihood.is_exact else self.settings.variance
 
     def prior_variance(self, X: Tensor) -> Tensor:
+        """Return the variance before any row is known, at given coefficients of the mean, shape (n,)."""
+        inside, outside = self._place(X)
+        variance = self._prior_at(inside)
+        if self.settings.outside == "prior":
+            variance[outside] = self.kernel.variance
+        return variance
+
+    def _prior_at(self, X: Tensor) -> Tensor:
         """Return ``w'K_G w`` at points that the grid accepts, shape (n,): a little below the kernel's variance."""
         if not len(X):
             return X.new_zeros(0)
@@ -238,13 +247,13 @@ class GridPosterior(Posterior):
     def _low_rank_variance(self, inside: Tensor) -> Tensor:
         explained = [self.grid.interpolate(block, self.low_rank.root).square().sum(1) for block in inside.split(4096)]
         # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
-        return (self.prior_variance(inside) - _joined(explained, inside)).clamp_min(0)
+        return (self._prior_at(inside) - _joined(explained, inside)).clamp_min(0)
 
     def _solved_variance(self, inside: Tensor) -> Tensor:
         system, variances = self._system(), []
         for block in inside.split(_SOLVE_COLUMNS):
             smooth = self._smooth(block)
-            left = self.prior_variance(block) - system.explained(smooth).diagonal()
+            left = self._prior_at(block) - system.explained(smooth).diagonal()
             variances.append(left.clamp_min(0))  # never below exact, but for rounding
         return _joined(variances, inside)
 
@@ -269,10 +278,10 @@ class GridPosterior(Posterior):
             mathematical[outside] = whole[outside] = self.kernel.variance
         # the solves' bound can exceed the low-rank one by what they left unsolved
         computational = (whole - mathematical).clamp_min(0)
-        trend = self._trend_root(X, inside, outside).square().sum(1)
+        trend = self.trend_root(X).square().sum(1)
         return VarianceParts(whole - computational + trend, computational)
 
-    def covariance(self, X: Tensor) -> Tensor:
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance: a solve for each point, never below the exact one.
 
         With ``Grid(variance="low_rank")`` that of the low rank, without a solve.
@@ -295,19 +304,18 @@ class GridPosterior(Posterior):
             places = outside.nonzero()[:, 0]
             with torch.no_grad():
                 found[places[:, None], places] = self.model.kernel.block(beyond, beyond)
-        trend = self._trend_root(X, inside, outside)
-        return found + trend @ trend.T
+        return found
 
     # Samples ----------------------------------------------------------------------------------------------------------
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return posterior samples as functions: values on the grid, interpolated.
 
-        The stored ones where they are enough, else new ones (a solve each).
+        Stored ones, chosen by the generator, where they are enough, else new ones (a solve each).
         """
         needed = n_samples * self.n_targets
         if needed <= self.deviations.shape[1]:
-            deviations = self.deviations[:, :needed]
+            deviations = self.deviations[:, torch.randperm(self.deviations.shape[1], generator=generator)[:needed]]
         else:
             system = self._system()
             draws, cross = self.likelihood.noisy_prior(system, needed, generator)
@@ -315,7 +323,6 @@ class GridPosterior(Posterior):
         beyond: list[PriorSamples] = []
         if self.settings.outside == "prior" and self.model.kernel.has_features():
             beyond.append(PriorSamples.new(self.model.kernel, self.grid.n_inputs, needed, _PRIOR_FEATURES, generator))
-        coefficients = standard_normal(self._coefficient_root.shape[1], needed, generator=generator)
 
         def evaluate(X: Tensor) -> Tensor:
             inside, outside = self._place(X)
@@ -325,7 +332,6 @@ class GridPosterior(Posterior):
                     msg = f"samples beyond the grid need a kernel with random features; got {self.model.kernel!r}."
                     raise InvalidInputError(msg)
                 spread[outside] = beyond[0].evaluate(self.model.kernel, X.double()[outside], self.budget)
-            spread = spread + self._trend_root(X, inside, outside) @ coefficients
             return self.mean(X)[:, :, None] + spread.reshape(len(X), self.n_targets, n_samples)
 
         return evaluate
@@ -345,7 +351,7 @@ class GridPosterior(Posterior):
             "adjoint": self.target_solutions,
             "coefficients": self.coefficients,
             "basis_values": self._basis_values,
-            "coefficient_root": self._coefficient_root,
+            "coefficient_root": self.coefficient_root,
             "deviations": self.deviations,
         }
         torus = self.likelihood.torus

@@ -31,10 +31,11 @@ from gigagp.inference.quadruply_stochastic.start import (
     whole_bytes,
 )
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
+from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
 from gigagp.inference.quadruply_stochastic.whole import WholeTable
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import trend_from_products
+from gigagp.inference.trend import Trend
 from gigagp.likelihoods import Gaussian, Likelihood, check_log_concave
 from gigagp.model import NOISE, Model
 from gigagp.optimization.history import History
@@ -50,6 +51,8 @@ from gigagp.progress import NoProgress
 _RATE_FROM_ZERO = 0.05
 #: Rows whose exact likelihood decides the hyperparameters of a sampled fit, and square arrays alive at once there.
 _LIKELIHOOD_ROWS, _LIKELIHOOD_SQUARES = 4000, 8
+#: Rows that say what is left open about the mean's coefficients, where weights start at zero.
+_TREND_ROWS = 1000
 
 
 class QuadruplyStochasticObjective(TableObjective):
@@ -93,14 +96,11 @@ class QuadruplyStochasticObjective(TableObjective):
             require_weights(settings, table)
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self.row_batch = min(self.settings.sampled_rows, table.n_rows)
-        # The trend is the plain least-squares one; what a better one would add is a smooth function, which the basis
-        # has.
+        # The trend of a sampled fit is the plain least-squares one; what a better one would add is a smooth function,
+        # which the basis has.
         products = table.basis.double().T
         measured = table.Y.double() if likelihood.has_noise else torch.zeros_like(table.Y, dtype=torch.float64)
-        self.trend = trend_from_products(products @ products.T, products @ measured)
-        self.targets = (table.Y.double() - table.basis.double() @ self.trend).to(table.Y)
-        if not likelihood.has_noise:
-            self.targets = table.Y
+        self.set_trend(Trend.from_products(products @ products.T, products @ measured).coefficients)
         #: model that the weights were learned at
         self.fitted: Model | None = None
         #: rows that the weights start from, and what they leave of the latent function's spread if that is in the bound
@@ -109,6 +109,31 @@ class QuadruplyStochasticObjective(TableObjective):
         #: weights whose function is known at the rows, and the steps since they were
         self.anchor: Anchor | None = None
         self._steps_since = 0
+
+    def set_trend(self, coefficients: Tensor) -> None:
+        """Take coefficients of the mean's basis, shape (p, t), off the targets; labels and counts stay what they are."""
+        self.trend, table = coefficients, self.table
+        self.targets = table.Y
+        if self.likelihood.has_noise:
+            self.targets = (table.Y.double() - table.basis.double() @ coefficients).to(table.Y)
+
+    def open_trend(self, model: Model) -> OpenTrend:
+        """Return what is left open about the mean's coefficients; those of labels and counts are held at zero."""
+        p = self.table.basis.shape[1]
+        if self.whole is not None and self.whole.open_trend is not None:
+            return self.whole.open_trend
+        if not self.likelihood.has_noise or not p:
+            return OpenTrend.known(p)
+        known = self.covariance_of_rows(model)
+        if self._subset is not None:
+            rows = self._subset.rows
+        else:
+            generator = torch.Generator().manual_seed(self._seed)
+            rows = sample_indices(self.table.n_rows, min(_TREND_ROWS, self.table.n_rows), generator)
+        X = self.table.X[rows]
+        if known is None:
+            known = RowsCovariance(model.kernel, X, 1 / self.noise(model, rows, X).detach().double())
+        return OpenTrend.at_rows(known, self.table.mean.basis(X.double()))
 
     # What optimizers ask ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood, resolve_likelihood
@@ -50,6 +51,8 @@ class QuadruplyStochasticPosterior(Posterior):
     weights : Weights
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
+    open_trend : OpenTrend
+        What is left open about them.
     likelihood : Likelihood
     X : Tensor of shape (n, d)
         Training rows where the variance is augmented, and otherwise none of them: (0, d).
@@ -75,6 +78,7 @@ class QuadruplyStochasticPosterior(Posterior):
         basis: Basis,
         weights: Weights,
         coefficients: Tensor,
+        open_trend: OpenTrend,
         likelihood: Likelihood,
         X: Tensor,
         *,
@@ -86,7 +90,8 @@ class QuadruplyStochasticPosterior(Posterior):
         variance_removed: dict[str, float] | None = None,
     ) -> None:
         self.model, self.basis, self.weights, self.likelihood = model, basis, weights, likelihood
-        self.coefficients = coefficients.to(X)
+        self.coefficients, self.coefficient_root = coefficients.to(X), open_trend.root
+        self.open_trend = open_trend
         self.X, self._n_rows, self.budget = X, n_rows, budget
         self.augment, self.threshold, self.covariance_of = augment, threshold, covariance_of
         #: share of the variance of each estimate that its control variate removed at the end of the fit
@@ -105,6 +110,7 @@ class QuadruplyStochasticPosterior(Posterior):
             objective.basis.with_kernel(model.kernel),
             objective.weights,
             objective.trend,
+            objective.open_trend(model),
             objective.likelihood,
             table.X if settings.augment else table.X[:0],
             n_rows=objective.n_rows,
@@ -184,7 +190,19 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.trend(X) + found.to(X)
 
     @torch.no_grad()
-    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return what would be predicted if the mean's basis functions were targets, shape (m, p), float64."""
+        known = self.open_trend
+        if known.rows is not None:
+            return known.rows.taken(X, known.solutions)
+        found = X.new_zeros(X.shape[0], known.root.shape[0], dtype=torch.float64)
+        if len(known.solutions):
+            for rows, index, features in self._blocks(X):
+                found[rows] += features.double() @ known.solutions[index]
+        return found
+
+    @torch.no_grad()
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method: the variance has one form for each source of it."""
         if self.covariance_of is not None:
             return self.mean(X), self.covariance_of.variance(X).to(X)
@@ -213,7 +231,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return own.square() / (squares + own)
 
     @torch.no_grad()
-    def covariance(self, X: Tensor) -> Tensor:
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance; an augmented variance is only on its diagonal."""
         n, k = X.shape[0], self.weights.n_columns
         require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
@@ -231,7 +249,7 @@ class QuadruplyStochasticPosterior(Posterior):
             found.diagonal().add_(self._augmentation(X))
         return found.to(X)
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples of the weights as functions (m numbers each).
 
         Where rows have the covariance these are samples of the prior with what the rows take away (Matheron's rule).
@@ -284,7 +302,7 @@ class QuadruplyStochasticPosterior(Posterior):
         rows = sample_indices(n, min(_BOUND_ROWS, n), generator).to(self.table.X.device)
         X, y = self.table.X[rows], targets[rows]
         augment, self.augment = self.augment, False
-        mean, variance = self.mean_and_variance(X)
+        mean, variance = self.mean_and_variance_given_trend(X)
         self.augment = augment
         noise = self.model.noise_variance.to(X)
         noise = (noise[rows] if self.model.noise_is_known else noise.expand(len(rows))) + self.model.kernel.white(X)
@@ -356,6 +374,7 @@ class QuadruplyStochasticPosterior(Posterior):
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
         tensors |= {"coefficients": self.coefficients, "X": self.X}
+        tensors |= {f"trend.{name}": value for name, value in self.open_trend.state().items()}
         if self.covariance_of is not None:
             tensors |= {f"rows.{name}": value for name, value in self.covariance_of.state().items()}
         header = {
@@ -379,12 +398,14 @@ class QuadruplyStochasticPosterior(Posterior):
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-        rows = part("rows.")
+        rows, trend = part("rows."), part("trend.")
+        p = len(tensors["coefficients"])
         posterior = cls(
             model,
             _basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
             Weights.from_arrays(part("weights.")),
             tensors["coefficients"],
+            OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(p),
             resolve_likelihood(header["likelihood"]),
             tensors["X"],
             n_rows=header["n_rows"],

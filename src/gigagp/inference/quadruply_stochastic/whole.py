@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
 from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
+from gigagp.inference.quadruply_stochastic.trend import OpenTrend, trend_of_weights
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.likelihoods import Gaussian
 from gigagp.model import Model
@@ -69,6 +71,8 @@ class WholeTable:
         #: where the next search starts: shapes (m, t) and (n,)
         self.mean: Tensor | None = None
         self.curvature: Tensor | None = None
+        #: what is left open about the mean's coefficients
+        self.open_trend: OpenTrend | None = None
 
     # The weights ----------------------------------------------------------------------------------------------------
 
@@ -85,7 +89,15 @@ class WholeTable:
         S = basis.prior_diagonal(index) if basis.has_diagonal_prior else basis.prior_block(index, index)
         found = self._maximise(Phi, S, noise, self._start(Phi, noise))
         self.mean, self.curvature = found.mean, found.curvature
+        self._settle_trend(Phi, found)
         return self._weights(found), found.value
+
+    def _settle_trend(self, Phi: Tensor, found: _Point) -> None:
+        """Keep what is left open about the mean's coefficients; those of labels and counts are held at zero."""
+        objective = self.objective
+        if objective.likelihood.has_noise:
+            basis, targets = objective.table.basis.double(), objective.table.Y.double()
+            self.open_trend = trend_of_weights(Phi, found.curvature, found.factor, basis, targets)[1]
 
     def _weights(self, found: _Point) -> Weights:
         like, k = self.objective.table.X, self._n_columns(len(found.mean))
@@ -112,6 +124,11 @@ class WholeTable:
 
     def _maximise(self, Phi: Tensor, S: Tensor, noise: Tensor, start: tuple[Tensor, Tensor]) -> _Point:
         here = self._at(Phi, S, noise, *start)
+        if isinstance(self.objective.likelihood, Gaussian) and self.objective.table.basis.shape[1]:
+            # The coefficients are at their best for these hyperparameters, and the curvature stays what it is.
+            basis, targets = self.objective.table.basis.double(), self.objective.table.Y.double()
+            self.objective.set_trend(trend_of_weights(Phi, here.curvature, here.factor, basis, targets)[0].coefficients)
+            here = self._at(Phi, S, noise, here.mean, here.curvature, here)
         for _ in range(_STEPS):
             step, bend = self._newton(Phi, S, here), here.bend.mean(1)
             share, there = 1.0, here
@@ -265,6 +282,11 @@ class WholeTable:
                 break
         # at the end the precisions are exactly those that the bound wants for these weights
         found = self._maximise(Phi[:, kept], precision[kept], noise, start)
+        self._settle_trend(Phi[:, kept], found)
+        if self.open_trend is not None:  # functions that were left out have no weight
+            solutions = Phi.new_zeros(m, self.open_trend.solutions.shape[1])
+            solutions[kept] = self.open_trend.solutions
+            self.open_trend = replace(self.open_trend, solutions=solutions)
         like = objective.table.X
         mean, log_scale = like.new_zeros(m, found.mean.shape[1]), (-0.5 * precision.log()).to(like)
         root = like.new_zeros(m, m)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
-from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
 from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
@@ -75,7 +75,7 @@ class CollapsedObjective(SparseObjective):
         # The covariance of the whitened inducing values is A^-1 = (L_A^-T) (L_A^-T)' (Titsias 2009, eq. 10).
         identity = torch.eye(points.count, dtype=torch.float64, device=space.factor.device)
         root = torch.linalg.solve_triangular(space.factor.T, identity, upper=True)
-        return self._posterior(model, points, space.weights, root, space.coefficients, value)
+        return self._posterior(model, points, space.weights, root, SparseTrend.of(space), value)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
         """Return the posterior at a model."""

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
-from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
 from gigagp.inference.sparse_variational.settings import SparseVariational
 from gigagp.inference.sparse_variational.start import choose_points
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import trend_from_products
+from gigagp.inference.trend import Trend
 from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 
@@ -44,7 +44,7 @@ class SparseObjective(TableObjective):
         # Targets less a plain least-squares trend: a large mean would cancel digits in sums of squares. What the
         # better trend adds to it is found with the rest.
         basis = table.basis.double()
-        self._trend = trend_from_products(basis.T @ basis, basis.T @ table.Y.double())
+        self._trend = Trend.from_products(basis.T @ basis, basis.T @ table.Y.double()).coefficients
         self._targets = table.Y.double() - basis @ self._trend
 
     @property
@@ -114,7 +114,7 @@ class SparseObjective(TableObjective):
     # Posteriors -----------------------------------------------------------------------------------------------------
 
     def _posterior(
-        self, model: Model, points: InducingPoints, mean: Tensor, root: Tensor, coefficients: Tensor, value: float
+        self, model: Model, points: InducingPoints, mean: Tensor, root: Tensor, trend: SparseTrend, value: float
     ) -> SparsePosterior:
         """Return the posterior for whitened inducing values ``N(mean, root root')``."""
         return SparsePosterior(
@@ -122,7 +122,7 @@ class SparseObjective(TableObjective):
             points,
             mean,
             root,
-            self._trend + coefficients,
+            trend._replace(coefficients=self._trend + trend.coefficients),
             value,
             method=self.settings.method,
             n_rows=self.table.n_rows,

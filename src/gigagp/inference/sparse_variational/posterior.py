@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
+from gigagp.inference.weight_space import WeightSpace
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
@@ -19,6 +20,34 @@ from gigagp.random import standard_normal
 
 #: Sine and cosine columns of the prior functions behind samples.
 _SAMPLE_FEATURES = 4000
+
+
+class SparseTrend(NamedTuple):
+    """The learned part of the mean beside inducing values.
+
+    Attributes
+    ----------
+    coefficients : Tensor of shape (p, t)
+    root : Tensor of shape (p, p)
+        Of their covariance.
+    whitened : Tensor of shape (m, p)
+        What the mean of the whitened inducing values would be if the mean's basis functions were targets.
+    """
+
+    coefficients: Tensor
+    root: Tensor
+    whitened: Tensor
+
+    @classmethod
+    def of(cls, space: WeightSpace) -> SparseTrend:
+        """Return that of the best distribution of the inducing values."""
+        return cls(*space.trend, space.basis_weights)
+
+    @classmethod
+    def known(cls, coefficients: Tensor, count: int) -> SparseTrend:
+        """Return coefficients without uncertainty, beside ``count`` inducing values."""
+        p = len(coefficients)
+        return cls(coefficients, coefficients.new_zeros(p, p), coefficients.new_zeros(count, p))
 
 
 class SparsePosterior(Posterior):
@@ -32,8 +61,7 @@ class SparsePosterior(Posterior):
         Of the whitened inducing values ``v = L^-1 u``.
     root : Tensor of shape (m, m)
         Their covariance is ``root root'``, the same for all targets.
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
+    trend : SparseTrend
     value : float
         The lower bound of the log marginal likelihood.
     method : {"SGPR", "SVGP"}
@@ -55,7 +83,7 @@ class SparsePosterior(Posterior):
         points: InducingPoints,
         mean: Tensor,
         root: Tensor,
-        coefficients: Tensor,
+        trend: SparseTrend,
         value: float,
         *,
         method: str,
@@ -66,11 +94,11 @@ class SparsePosterior(Posterior):
         self.model, self.points, self.budget = model, points, budget
         self.X = points.points.to(dtype)
         self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a file gives them back
-        self.coefficients = coefficients.to(dtype)
-        self._wide_coefficients = coefficients
+        self.coefficients, self.coefficient_root = trend.coefficients.to(dtype), trend.root
+        self._trend = trend
         self._value, self.method, self._n_rows = value, method, n_rows
-        #: what multiplies ``K(x, Z)`` in the mean
-        self.weights = points.unwhiten(mean)
+        #: what multiplies ``K(x, Z)`` in the mean, and would if the mean's basis functions were targets
+        self.weights, self._basis_weights = points.unwhiten(mean), points.unwhiten(trend.whitened)
 
     @property
     def inducing_points(self) -> Tensor:
@@ -105,16 +133,23 @@ class SparsePosterior(Posterior):
 
     def trend(self, X: Tensor) -> Tensor:
         """Return the learned part of the mean at new points, shape (m, t)."""
-        return (self.model.mean.basis(X).to(self._wide_coefficients) @ self._wide_coefficients).to(X)
+        wide = self._trend.coefficients
+        return (self.model.mean.basis(X).to(wide) @ wide).to(X)
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean, shape (m, t)."""
-        engine = select(self.model.kernel, X.device, torch.float64)
-        wide = X.double()
-        product = engine.product(self.model.kernel, wide, self.inducing_points, self.weights, budget=self.budget)
-        return self.trend(X) + product.to(X)
+        return self.trend(X) + self.cross_product(X, self.weights).to(X)
 
-    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+    def cross_product(self, X: Tensor, vectors: Tensor) -> Tensor:
+        """Return ``K(X, inducing points) @ vectors``, float64."""
+        engine = select(self.model.kernel, X.device, torch.float64)
+        return engine.product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
+
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return what inducing values would predict if the mean's basis functions were targets, shape (m, p)."""
+        return self.cross_product(X, self._basis_weights)
+
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method.
 
         The variance ``(k - f'f) + |root' f|^2`` with features f is what the inducing values leave open and what is open
@@ -130,7 +165,7 @@ class SparsePosterior(Posterior):
             variances.append(left + (features @ self.whitened_root).square().sum(1))
         return self.trend(X) + torch.cat(means).to(X), torch.cat(variances).to(X)
 
-    def covariance(self, X: Tensor) -> Tensor:
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
         m = X.shape[0]
         require(8 * m * (3 * m + 4 * self.n_inducing), self.budget, f"The covariance of {m:,} points", "")
@@ -139,7 +174,7 @@ class SparsePosterior(Posterior):
         spread = features @ self.whitened_root
         return (self.model.kernel.block(wide, wide) - features @ features.T + spread @ spread.T).to(X)
 
-    def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions: random features for the prior, inducing values for the update.
 
         ``f(x) + K(x, Z) (K(Z, Z) + jitter)^-1 (u - f(Z) - noise)`` with u from the posterior (Wilson et al. 2020,
@@ -184,7 +219,9 @@ class SparsePosterior(Posterior):
             "inducing_points": self.inducing_points,
             "mean": self.whitened_mean,
             "root": self.whitened_root,
-            "coefficients": self._wide_coefficients,
+            "coefficients": self._trend.coefficients,
+            "coefficient_root": self._trend.root,
+            "whitened_basis": self._trend.whitened,
         }
         return tensors, {
             "value": self._value,
@@ -199,12 +236,15 @@ class SparsePosterior(Posterior):
         cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
     ) -> SparsePosterior:
         """Return the posterior that `state` described."""
+        trend = SparseTrend.known(tensors["coefficients"], len(tensors["mean"]))
+        if "whitened_basis" in tensors:  # kept since the trend's uncertainty is in the variance
+            trend = SparseTrend(trend.coefficients, tensors["coefficient_root"], tensors["whitened_basis"])
         return cls(
             model,
             InducingPoints(model.kernel, tensors["inducing_points"], header["jitter"]),
             tensors["mean"],
             tensors["root"],
-            tensors["coefficients"],
+            trend,
             header["value"],
             method=header["method"],
             n_rows=header["n_rows"],

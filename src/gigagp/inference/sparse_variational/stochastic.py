@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.dense import cholesky
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
-from gigagp.inference.sparse_variational.posterior import SparsePosterior
+from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
 from gigagp.inference.sparse_variational.settings import SparseVariational
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
@@ -61,7 +61,7 @@ class StochasticObjective(SparseObjective):
         model = super().start(model)
         sums, space, _ = self.optimum(model, self.points(model))
         root = _inverse_root(sums.gram)
-        place = {MEAN: space.weights.cpu(), ROOT: root.cpu(), COEFFICIENTS: space.coefficients.cpu()}
+        place = {MEAN: space.weights.cpu(), ROOT: root.cpu(), COEFFICIENTS: space.trend.coefficients.cpu()}
         return replace(model, free={**model.free, **place})
 
     def distribution(self, model: Model) -> Distribution:
@@ -133,18 +133,25 @@ class StochasticObjective(SparseObjective):
         return float(total) - self._divergence(place)
 
     def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior where `evaluate` was last called; its bound is not computed."""
+        """Return the posterior where `evaluate` was last called.
+
+        What needs a pass over all rows is not computed: the bound, and what the rows leave open about the trend.
+        """
         if self._last is None:
             return None
         model, points, place = self._last
-        return self._posterior(model, points, *place, float("nan"))
+        trend = SparseTrend.known(place.coefficients, points.count)
+        return self._posterior(model, points, place.mean, place.root, trend, float("nan"))
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
         """Return the posterior at a model, with the bound on all rows."""
         model = self.start(model)
         points, place = self.points(model), self.distribution(model)
         self._last = None
-        return self._posterior(model, points, *place, self._bound(model, points, place))
+        # What the rows leave open about the trend is that of the best distribution at this model.
+        trend = SparseTrend.of(self.optimum(model, points)[1])._replace(coefficients=place.coefficients)
+        value = self._bound(model, points, place)
+        return self._posterior(model, points, place.mean, place.root, trend, value)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""What is left open about the mean's coefficients, beside weights that may be too many for a factor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.trend import Trend, coefficient_root
+
+
+@dataclass(frozen=True)
+class OpenTrend:
+    """The root of the coefficients' covariance, and what would be predicted if the mean's basis were the targets.
+
+    Attributes
+    ----------
+    root : Tensor of shape (p, p)
+    solutions : Tensor of shape (q, p)
+        Weights of the functions where `rows` is None, and otherwise what multiplies covariances with these rows.
+    rows : RowsCovariance or None
+        Rows that stand for all. Those that are left out can only raise the uncertainty.
+    """
+
+    root: Tensor
+    solutions: Tensor
+    rows: RowsCovariance | None = None
+
+    @classmethod
+    def known(cls, p: int) -> OpenTrend:
+        """Return that of coefficients without uncertainty."""
+        empty = torch.zeros(p, p, dtype=torch.float64)
+        return cls(empty, empty[:0])
+
+    @classmethod
+    @torch.no_grad()
+    def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
+        """Return what rows with the mean's basis, shape (r, p), leave open."""
+        solutions = rows.update(basis)
+        return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors of a model file; rows are kept where they are the covariance's own."""
+        found = {"root": self.root, "solutions": self.solutions}
+        return found if self.rows is None else found | {f"rows.{k}": v for k, v in self.rows.state().items()}
+
+    @classmethod
+    def from_state(cls, kernel: Any, state: dict[str, Tensor]) -> OpenTrend:
+        """Return what `state` described."""
+        rows = {name.removeprefix("rows."): value for name, value in state.items() if name.startswith("rows.")}
+        return cls(state["root"], state["solutions"], RowsCovariance.from_state(kernel, rows) if rows else None)
+
+
+@torch.no_grad()
+def trend_of_weights(
+    Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor, targets: Tensor
+) -> tuple[Trend, OpenTrend]:
+    """Return generalised least squares for a model with features, and what it leaves open.
+
+    ``H^-1 = W - W Phi P^-1 Phi' W`` with ``P = S + Phi' W Phi`` (Woodbury).
+
+    Parameters
+    ----------
+    Phi : Tensor of shape (n, m)
+    curvature : Tensor of shape (n,)
+        Diagonal of W.
+    factor : Tensor of shape (m, m)
+        Cholesky factor of P.
+    basis : Tensor of shape (n, p)
+        The mean's, float64.
+    targets : Tensor of shape (n, t)
+    """
+    weighed = curvature[:, None] * basis
+    cross = Phi.T @ weighed
+    solutions = torch.cholesky_solve(cross, factor)
+    gram = basis.T @ weighed - cross.T @ solutions
+    by_targets = weighed.T @ targets - solutions.T @ (Phi.T @ (curvature[:, None] * targets))
+    trend = Trend.from_products(gram, by_targets)
+    return trend, OpenTrend(trend.root, solutions)
