@@ -29,6 +29,8 @@ class Model:
         Bound likewise.
     noise_variance : Tensor of shape () or (n,)
         One variance, which is learned, or the known variance of each row, which is not.
+    noise_is_learned : bool
+        False where ``noise_variance`` is held: at zero, where the white part of the kernel is all the noise there is.
     free : mapping of str to Tensor
         Real numbers, float64, that an inference learns beside the hyperparameters: actions, inducing points. They are
         no part of the prior; the objective puts them here (`TableObjective.start`) and gives their gradient by the
@@ -39,6 +41,7 @@ class Model:
     mean: Mean
     noise_variance: torch.Tensor
     free: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    noise_is_learned: bool = True
 
     @property
     def noise_is_known(self) -> bool:
@@ -55,6 +58,8 @@ class Model:
     def learned_names(self) -> tuple[str, ...]:
         """Return the names that an optimizer may move, in a fixed order."""
         fixed = self.kernel.fixed_parameters()
+        if not self.noise_is_learned:
+            fixed |= {NOISE}
         return tuple(name for name in self.parameters() if name not in fixed)
 
     def replace(self, values: Mapping[str, torch.Tensor]) -> Model:

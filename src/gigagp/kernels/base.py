@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from gigagp.kernels.bounds import Bounds
     from gigagp.kernels.features import FeatureDraw
     from gigagp.kernels.leaf import Leaf
 
@@ -61,6 +62,20 @@ class Kernel(ABC):
     @abstractmethod
     def fixed_parameters(self) -> frozenset[str]:
         """Return the names of the hyperparameters that are not to be learned."""
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return the bounds of the hyperparameters that have some, by name, in the units of the values."""
+        return {}
+
+    def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
+        """Return this kernel with some hyperparameters, and their bounds, times factors: in other units.
+
+        Parameters
+        ----------
+        factors : mapping of str to Tensor
+            Positive, of the shape of the hyperparameter or of shape ().
+        """
+        return self.replace({name: self.parameters()[name] * factor for name, factor in factors.items()})
 
     @abstractmethod
     def replace(self, values: Mapping[str, Tensor]) -> Kernel:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
+from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
 
@@ -87,8 +88,15 @@ class Composite(Kernel):
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
         )
 
-    def replace(self, values: Mapping[str, Tensor]) -> Self:
-        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
+    def bounds(self) -> dict[str, Bounds]:
+        """Return the bounds of all parts."""
+        return {
+            f"{position}.{name}": pair
+            for position, part in enumerate(self._parts)
+            for name, pair in part.bounds().items()
+        }
+
+    def _by_part(self, values: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         grouped: dict[int, dict[str, Tensor]] = {}
         for name, value in values.items():
             head, dot, rest = name.partition(".")
@@ -96,7 +104,18 @@ class Composite(Kernel):
                 msg = f"{name!r} is no hyperparameter of this {type(self).__name__}; it has {list(self.parameters())}."
                 raise InvalidInputError(msg)
             grouped.setdefault(int(head), {})[rest] = value
+        return grouped
+
+    def replace(self, values: Mapping[str, Tensor]) -> Self:
+        """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
+        grouped = self._by_part(values)
         parts = (part.replace(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
+        return self._with(tuple(parts))
+
+    def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
+        """Return this kernel in other units; see `Kernel.multiplied`."""
+        grouped = self._by_part(factors)
+        parts = (part.multiplied(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
         return self._with(tuple(parts))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:

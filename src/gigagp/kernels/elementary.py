@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
 from gigagp.random import standard_normal
 
 
@@ -22,6 +22,8 @@ class Constant(Leaf):
         Default 1.
     fixed : sequence of str or bool
         ``("variance",)`` or True: not to be learned.
+    bounds : mapping of str to (lower, upper), optional
+        As for `RBF`.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
@@ -29,8 +31,10 @@ class Constant(Leaf):
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
 
-    def __init__(self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = ()) -> None:
-        super().__init__({"variance": variance}, fixed=fixed)
+    def __init__(
+        self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = (), bounds: BoundsLike = None
+    ) -> None:
+        super().__init__({"variance": variance}, fixed=fixed, bounds=bounds)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the variance for every pair."""
@@ -62,7 +66,7 @@ class Linear(Leaf):
     ----------
     variance : float or array-like, optional
         Prior variance of the slopes, one for all or one for each active input. Default 1.
-    ard, columns, fixed
+    ard, columns, fixed, bounds
         As for `RBF`.
     """
 
@@ -78,8 +82,9 @@ class Linear(Leaf):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
-        super().__init__({"variance": variance}, ard=ard, columns=columns, fixed=fixed)
+        super().__init__({"variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs times the prior standard deviations of their slopes."""
@@ -118,6 +123,8 @@ class White(Leaf):
         Default 1.
     fixed : sequence of str or bool
         ``("variance",)`` or True: not to be learned.
+    bounds : mapping of str to (lower, upper), optional
+        As for `RBF`.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
@@ -126,8 +133,10 @@ class White(Leaf):
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
 
-    def __init__(self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = ()) -> None:
-        super().__init__({"variance": variance}, fixed=fixed)
+    def __init__(
+        self, variance: ParameterLike = None, *, fixed: Sequence[str] | bool = (), bounds: BoundsLike = None
+    ) -> None:
+        super().__init__({"variance": variance}, fixed=fixed, bounds=bounds)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return zeros: white noise is no function of two points."""

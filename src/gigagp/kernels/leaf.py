@@ -14,9 +14,13 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.base import Kernel
+from gigagp.kernels.bounds import Bounds, checked_bounds
 
 #: What a constructor takes for a hyperparameter.
 ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
+
+#: What a constructor takes for bounds: by name the smallest and the largest value, None for no bound.
+BoundsLike = Mapping[str, tuple[ParameterLike, ParameterLike]] | None
 
 
 class Hyperparameter:
@@ -65,6 +69,9 @@ class Leaf(Kernel):
         The input columns that the kernel looks at; None for all.
     fixed : sequence of str or bool
         Names that are not to be learned; True for all of them.
+    bounds : mapping of str to (lower, upper), optional
+        Smallest and largest value that learning may reach, in the units of the value: one number or one for each active
+        input, None where there is no bound.
     """
 
     #: Hyperparameters: whether each has one value an input (True) or is a single number (False).
@@ -81,11 +88,15 @@ class Leaf(Kernel):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
         self._values = {name: self._checked(name, values[name]) for name in self.shapes}
         self._ard = bool(ard)
         self._columns = self._checked_columns(columns)
         self._fixed = self._checked_fixed(fixed)
+        self._bounds = checked_bounds(bounds, self.shapes, type(self).__name__)
+        for name in self._bounds:
+            self._require_within(name, self._values[name])
         self._n_inputs: int | None = None
 
     # Construction ---------------------------------------------------------------------------------------------------
@@ -157,23 +168,49 @@ class Leaf(Kernel):
             raise InvalidInputError(msg)
         bound = copy.copy(self)
         bound._n_inputs = n_inputs
-        bound._values = {name: self._bound_value(name, n_active) for name in self.shapes}
+        bound._bounds = {
+            name: Bounds(
+                self._for_inputs(f"lower bound of {name}", name, pair.lower, n_active),
+                self._for_inputs(f"upper bound of {name}", name, pair.upper, n_active),
+            )
+            for name, pair in self._bounds.items()
+        }
+        bound._values = {}
+        for name in self.shapes:
+            given = self._values[name]
+            value = torch.tensor(self.default(name, n_active), dtype=torch.float64) if given is None else given
+            value = self._for_inputs(name, name, value, n_active)
+            if given is None and name in bound._bounds:
+                value = bound._bounds[name].clip(value)  # a default is no wish
+            bound._values[name] = value
+        for name in bound._bounds:
+            bound._require_within(name, bound._values[name])
         return bound
 
-    def _bound_value(self, name: str, n_active: int) -> Tensor:
-        value = self._values[name]
-        if value is None:
-            value = torch.tensor(self.default(name, n_active), dtype=torch.float64)
+    def _for_inputs(self, label: str, name: str, value: Tensor, n_active: int) -> Tensor:
+        """Return numbers that belong to a hyperparameter, one for each active input where it has one for each."""
         if not self.shapes[name]:
             return value
         length = n_active if self._ard else 1
         if value.numel() not in {1, length}:
             msg = (
-                f"{name} of {type(self).__name__} must be one number or {length} (one for each "
+                f"{label} of {type(self).__name__} must be one number or {length} (one for each "
                 f"{'active input' if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
             )
             raise InvalidInputError(msg)
         return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
+
+    def _require_within(self, name: str, value: Tensor | None) -> None:
+        """Refuse a value outside of its bounds; numbers for unlike numbers of inputs are left to `bind`."""
+        pair = self._bounds[name]
+        if value is None or len({value.numel(), pair.lower.numel(), pair.upper.numel()} - {1}) > 1:
+            return
+        if not torch.equal(pair.clip(value), value.expand(torch.broadcast_shapes(value.shape, pair.shape))):
+            msg = (
+                f"{name} of {type(self).__name__} must lie within its bounds {tuple(pair.to_plain())}; "
+                f"got {value.tolist()}."
+            )
+            raise InvalidInputError(msg)
 
     def default(self, name: str, n_active: int) -> float:
         """Return the value that ``name`` takes when nothing was given."""
@@ -203,6 +240,10 @@ class Leaf(Kernel):
     def fixed_parameters(self) -> frozenset[str]:
         """Return the names that are not to be learned."""
         return self._fixed
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return the bounds of the hyperparameters that have some; see `Kernel.bounds`."""
+        return dict(self._bounds)
 
     def value(self, name: str, like: Tensor | None = None) -> Tensor:
         """Return one hyperparameter, with the dtype and device of ``like`` when it is given."""
@@ -235,6 +276,14 @@ class Leaf(Kernel):
                 raise InvalidInputError(msg)
         other = copy.copy(self)
         other._values = {**self._values, **values}
+        return other
+
+    def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
+        """Return this kernel in other units: values and their bounds times factors; see `Kernel.multiplied`."""
+        other = self.replace({name: self.value(name) * factor for name, factor in factors.items()})
+        other._bounds = {
+            name: pair.multiplied(factors[name]) if name in factors else pair for name, pair in self._bounds.items()
+        }
         return other
 
     def white(self, X: Tensor) -> Tensor:
@@ -309,6 +358,8 @@ class Leaf(Kernel):
             found["columns"] = list(self._columns)
         if self._fixed:
             found["fixed"] = sorted(self._fixed)
+        if self._bounds:
+            found["bounds"] = {name: pair.to_plain() for name, pair in self._bounds.items()}
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -319,7 +370,7 @@ class Leaf(Kernel):
     def __repr__(self) -> str:
         """Return the constructor call."""
         arguments = {key: value for key, value in self.to_dict().items() if key not in {"kernel", "n_inputs"}}
-        first = [key for key in arguments if key not in {"ard", "columns", "fixed"}]
+        first = [key for key in arguments if key not in {"ard", "columns", "fixed", "bounds"}]
         ordered = first + [key for key in arguments if key not in first]
         return f"{type(self).__name__}({', '.join(f'{key}={arguments[key]!r}' for key in ordered)})"
 
@@ -335,8 +386,11 @@ class Leaf(Kernel):
         Joblib hashes pickles, and scikit-learn hashes estimators' arguments to see that a fit leaves them alone.
         """
         plain = {k: v.numpy() if isinstance(v, Tensor) and not v.requires_grad else v for k, v in self._values.items()}
-        return {**self.__dict__, "_values": plain}
+        return {**self.__dict__, "_values": plain, "_bounds": {k: pair.to_plain() for k, pair in self._bounds.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         values = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in state["_values"].items()}
-        self.__dict__.update({**state, "_values": values})
+        bounds = checked_bounds(state["_bounds"], self.shapes, type(self).__name__)
+        shapes = {k: v.shape for k, v in values.items() if v is not None and state["_n_inputs"] is not None}
+        bounds = {k: pair.expand(shapes[k]) if k in shapes else pair for k, pair in bounds.items()}
+        self.__dict__.update({**state, "_values": values, "_bounds": bounds})

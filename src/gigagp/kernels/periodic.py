@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
 from gigagp.random import standard_normal
 
 
@@ -33,7 +33,7 @@ class Periodic(Leaf):
         optima in it: give a good value.
     ard : bool
         Whether every active input has its own lengthscale and period.
-    columns, fixed
+    columns, fixed, bounds
         As for `RBF`.
 
     References
@@ -57,9 +57,14 @@ class Periodic(Leaf):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
         super().__init__(
-            {"lengthscale": lengthscale, "variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed
+            {"lengthscale": lengthscale, "variance": variance, "period": period},
+            ard=ard,
+            columns=columns,
+            fixed=fixed,
+            bounds=bounds,
         )
 
     def embed(self, X: Tensor) -> Tensor:
@@ -110,7 +115,7 @@ class Cosine(Leaf):
         optima in it: give a good value.
     ard : bool
         Whether every active input has its own period.
-    columns, fixed
+    columns, fixed, bounds
         As for `RBF`.
 
     References
@@ -132,8 +137,9 @@ class Cosine(Leaf):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
-        super().__init__({"variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed)
+        super().__init__({"variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
 
     def angles(self, X: Tensor) -> Tensor:
         """Return ``2 pi x / period``, shape (n, number of active inputs), float64: they can be many turns."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
 from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.random import standard_normal
@@ -120,6 +120,9 @@ class RBF(StationaryKernel):
         The inputs that the kernel looks at; None for all.
     fixed : sequence of str or bool
         Names that are not to be learned; True for all.
+    bounds : mapping of str to (lower, upper), optional
+        What learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one number or one
+        for each active input, None where there is no bound. Every optimizer respects them.
     """
 
     def __init__(
@@ -130,8 +133,11 @@ class RBF(StationaryKernel):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
-        super().__init__({"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed)
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds
+        )
 
     @property
     def distance_factor(self) -> float:
@@ -174,7 +180,7 @@ class Matern(StationaryKernel):
     ----------
     nu : {0.5, 1.5, 2.5}
         Functions are continuous (0.5), once (1.5) or twice (2.5) differentiable in mean square.
-    lengthscale, variance, ard, columns, fixed
+    lengthscale, variance, ard, columns, fixed, bounds
         As for `RBF`.
 
     References
@@ -192,12 +198,15 @@ class Matern(StationaryKernel):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
         if nu not in {0.5, 1.5, 2.5}:
             msg = f"nu of Matern must be 0.5, 1.5 or 2.5; got {nu!r}. Use RBF for the limit of large nu."
             raise InvalidInputError(msg)
         self._nu = float(nu)
-        super().__init__({"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed)
+        super().__init__(
+            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds
+        )
 
     @property
     def nu(self) -> float:
@@ -269,7 +278,7 @@ class RationalQuadratic(StationaryKernel):
 
     Parameters
     ----------
-    lengthscale, variance, ard, columns, fixed
+    lengthscale, variance, ard, columns, fixed, bounds
         As for `RBF`.
     alpha : float, optional
         Small values mix more lengthscales, large ones approach `RBF`. Default 1.
@@ -292,9 +301,14 @@ class RationalQuadratic(StationaryKernel):
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
     ) -> None:
         super().__init__(
-            {"lengthscale": lengthscale, "variance": variance, "alpha": alpha}, ard=ard, columns=columns, fixed=fixed
+            {"lengthscale": lengthscale, "variance": variance, "alpha": alpha},
+            ard=ard,
+            columns=columns,
+            fixed=fixed,
+            bounds=bounds,
         )
 
     @property

@@ -84,7 +84,7 @@ class Adam:
             first = self.beta1 * first + (1 - self.beta1) * gradient
             second = self.beta2 * second + (1 - self.beta2) * gradient.square()
             corrected = (second / (1 - self.beta2**step)).sqrt() + self.epsilon
-            vector = vector - self.rate(step) * (first / (1 - self.beta1**step)) / corrected
+            vector = space.box.clip(vector - self.rate(step) * (first / (1 - self.beta1**step)) / corrected)
             trace.keep(objective, last=last, vector=vector, first=first, second=second, step=torch.tensor(step))
         final = space.decode(vector)
         return final if in_range(final) else trace.stop(space, vector, best, "adam")

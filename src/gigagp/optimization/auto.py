@@ -190,10 +190,13 @@ class Auto:
         damping, trials, failures = _DAMPING, 0, 0
         for _ in range(self.subset_steps - 1):
             value, gradient, information = best
-            step = -damped_inverse(information + torch.diag(prior.precision / n), damping) @ gradient
+            free = space.box.free(vector, gradient)
+            curvature = (information + torch.diag(prior.precision / n)) * (free[:, None] * free)
+            step = -damped_inverse(curvature, damping) @ (gradient * free)
             if -0.5 * float(step @ gradient) < self.subset_tolerance or damping > _MAX_DAMPING:
                 break
-            trial = vector + step * min(1.0, self.max_subset_change / max(float(step.abs().max()), 1e-300))
+            step = step * min(1.0, self.max_subset_change / max(float(step.abs().max()), 1e-300))
+            trial = vector + space.box.confine(vector, step, gradient * free)
             outcome = evaluate(trial)
             if outcome is not None and outcome[0] < value:
                 vector, best, damping = trial, outcome, max(damping * 0.3, _DAMPING)
@@ -228,7 +231,7 @@ class Auto:
             max_change=self.max_polish_change,
             patience=2,
         )
-        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g)
+        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
         # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
@@ -257,6 +260,6 @@ class Auto:
             step = -metric(outcome[1]) / (k + _FIRST_GAIN)
             best, vector = (
                 vector,
-                vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300)),
+                space.box.clip(vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300))),
             )
         return space.decode(vector)

@@ -66,7 +66,7 @@ class LBFGS:
         trace.meter.start(self.steps, "L-BFGS")
         start = space.encode(space.template)
         settings = QuasiNewton(self.steps, self.tolerance, self.max_change, self.memory)
-        vector, _, finite = minimise(loss(trace, objective, space, stage), start, settings)
+        vector, _, finite = minimise(loss(trace, objective, space, stage), start, settings, box=space.box)
         if not finite:
             best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)
             return trace.stop(space, vector, best, stage)

@@ -1,4 +1,7 @@
-"""Limited-memory BFGS with a step cap, with or without function values, and any first metric.
+"""Limited-memory BFGS with a step cap, in a box, with or without function values, and any first metric.
+
+In a box it is a projected method (Bertsekas 1982): coordinates at a bound that descent would push out stay there, and
+the step is that of the others, cut at their bounds.
 
 Two things differ from a textbook L-BFGS. No step changes an unconstrained hyperparameter by more than a cap: without
 it the second step of L-BFGS-B can run to every bound at once and stay there (measured on pol). And where only the
@@ -11,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from gigagp.optimization.box import Box
 
 #: At a vector: value per observation (None if unknown) and gradient, of the function to minimise; None: not finite.
 Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
@@ -48,7 +53,11 @@ class QuasiNewton:
 
 
 def minimise(
-    evaluate: Evaluate, start: torch.Tensor, settings: QuasiNewton, metric: Metric | None = None
+    evaluate: Evaluate,
+    start: torch.Tensor,
+    settings: QuasiNewton,
+    metric: Metric | None = None,
+    box: Box | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Minimise from ``start``.
 
@@ -60,6 +69,8 @@ def minimise(
     settings : QuasiNewton
     metric : callable or None
         Product with the first inverse Hessian; None: scaled identity.
+    box : Box or None
+        Where the minimum is looked for; it holds the start. None: everywhere.
 
     Returns
     -------
@@ -77,19 +88,22 @@ def minimise(
     if outcome is None:
         return vector, torch.zeros_like(vector), False
     value, gradient = outcome
+    box = Box.everywhere(len(start)) if box is None else box
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
     small = 0
     for iteration in range(settings.steps + 1):
-        step = -_inverse_product(gradient, pairs, metric)
+        free = box.free(vector, gradient)
+        step = -_inverse_product(gradient, pairs, metric, free)
         if not float(step @ gradient) < 0:  # curvature pairs of a noisy gradient can spoil the metric
             pairs.clear()
-            step = -_inverse_product(gradient, pairs, metric)
+            step = -_inverse_product(gradient, pairs, metric, free)
         predicted = -0.5 * float(step @ gradient)
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
+        step = box.confine(vector, step, gradient * free)
         small = small + 1 if predicted < settings.tolerance else 0
         if small >= settings.patience or iteration == settings.steps:
             break
-        found, finite = _search(evaluate, vector, step, value, gradient)
+        found, finite = _search(evaluate, box, vector, step, value, gradient)
         if found is None:  # no decrease left, or nothing finite
             return vector, torch.zeros_like(vector), finite
         new_vector, new_value, new_gradient = found
@@ -102,7 +116,12 @@ def minimise(
 
 
 def _search(
-    evaluate: Evaluate, vector: torch.Tensor, step: torch.Tensor, value: float | None, gradient: torch.Tensor
+    evaluate: Evaluate,
+    box: Box,
+    vector: torch.Tensor,
+    step: torch.Tensor,
+    value: float | None,
+    gradient: torch.Tensor,
 ) -> tuple[tuple[torch.Tensor, float | None, torch.Tensor] | None, bool]:
     """Return the first point on the step that is finite and, where values are known, low enough.
 
@@ -110,7 +129,7 @@ def _search(
     """
     slope, length, finite = float(step @ gradient), 1.0, False
     for _ in range(_BACKTRACKS if value is not None else 3):
-        trial = vector + length * step
+        trial = box.clip(vector + length * step)  # the step is in the box but for rounding
         outcome = evaluate(trial)
         if outcome is None:
             length *= 0.25
@@ -132,16 +151,19 @@ def _search(
 
 
 def _inverse_product(
-    gradient: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]], metric: Metric | None
+    gradient: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]], metric: Metric | None, free: torch.Tensor
 ) -> torch.Tensor:
-    """Two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) from a given first metric."""
-    direction, weights = gradient.clone(), []
+    """Two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) from a given first metric, in the free coordinates."""
+    direction, weights = gradient * free, []
+    if not bool(free.all()):
+        pairs = [(moved * free, change * free) for moved, change in pairs]
+        pairs = [(moved, change) for moved, change in pairs if float(moved @ change) > 0]
     for moved, change in reversed(pairs):
         weight = float(moved @ direction) / float(moved @ change)
         weights.append(weight)
         direction = direction - weight * change
     if metric is not None:
-        direction = metric(direction)
+        direction = metric(direction) * free
     elif pairs:
         moved, change = pairs[-1]
         direction = direction * (float(moved @ change) / float(change @ change))

@@ -10,6 +10,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.model import Model
+from gigagp.optimization.box import Box
 
 #: How positive hyperparameters are made unconstrained.
 TransformName = Literal["softplus", "log"]
@@ -28,6 +29,9 @@ class ParameterSpace:
     The hyperparameters come first. Variances are moved as standard deviations (the papers learn scales), so a variance
     ``v`` with the softplus transform is ``softplus(u)^2`` and with the log transform ``exp(2 u)``. The free
     numbers of the model (inducing points, actions) follow as they are.
+
+    Bounds of the kernel's hyperparameters (`Kernel.bounds`) are a `box` of vectors. A vector outside means the nearest
+    model inside, so that no optimizer, whatever it knows of the box, can leave it.
 
     Parameters
     ----------
@@ -58,14 +62,30 @@ class ParameterSpace:
             [label.split("[")[0].split(".")[-1] in ("variance", "noise_variance") for label in self.labels],
             dtype=torch.bool,
         )
+        bounds = model.kernel.bounds()
+        self._lower = torch.zeros(self.n_hyperparameters, dtype=torch.float64)
+        self._upper = torch.full_like(self._lower, torch.inf)
+        start = 0
+        for name in self.names:
+            stop = start + self._sizes[name]
+            if name in bounds:
+                self._lower[start:stop] = bounds[name].lower.reshape(-1)
+                self._upper[start:stop] = bounds[name].upper.reshape(-1)
+            start = stop
+        #: what the bounds leave of the vectors
+        self.box = Box.everywhere(self.size)
+        self.box.lower[: self.n_hyperparameters] = self._unconstrained(self._lower)
+        self.box.upper[: self.n_hyperparameters] = self._unconstrained(self._upper)
+
+    def _unconstrained(self, natural: torch.Tensor) -> torch.Tensor:
+        scale = torch.where(self.is_variance, natural.sqrt(), natural)
+        # the inverse of softplus is scale + log(1 - exp(-scale)), which does not overflow
+        return scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))
 
     def encode(self, model: Model) -> torch.Tensor:
         """Return what is learned of the model as an unconstrained vector."""
-        natural = self._flatten(model.parameters(), self.names)
-        scale = torch.where(self.is_variance, natural.sqrt(), natural)
-        # the inverse of softplus is scale + log(1 - exp(-scale)), which does not overflow
-        head = scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))
-        return torch.cat([head, self._flatten(model.free, self._free_shapes)])
+        head = self._unconstrained(self._flatten(model.parameters(), self.names))
+        return self.box.clip(torch.cat([head, self._flatten(model.free, self._free_shapes)]))
 
     def _head(self, vector: torch.Tensor) -> torch.Tensor:
         return vector[: self.n_hyperparameters]
@@ -78,6 +98,7 @@ class ParameterSpace:
         """Return the model at an unconstrained vector."""
         scale = self._scale(vector)
         natural = torch.where(self.is_variance, scale.square(), scale)
+        natural = torch.minimum(torch.maximum(natural, self._lower), self._upper)  # exactly: rounding must not cross
         values, start = {}, 0
         for name in self.names:
             values[name] = natural[start : start + self._sizes[name]].reshape(self._shapes[name])

@@ -364,7 +364,8 @@ class _Run:
         self.second.lerp_(gradient.square(), 0.001)
         corrected = (self.second / (1 - 0.999**self.hyper_steps)).sqrt() + 1e-12
         rate = self.settings.hyper_learning_rate * share
-        self.vector = self.vector + rate * (self.first / (1 - 0.9**self.hyper_steps)) / corrected
+        moved = self.vector + rate * (self.first / (1 - 0.9**self.hyper_steps)) / corrected
+        self.vector = self.space.box.clip(moved)
         self.model = self.space.decode(self.vector)
         return in_range(self.model)
 

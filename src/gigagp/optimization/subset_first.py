@@ -67,7 +67,10 @@ class SubsetFirst:
         trace.meter.start(self.steps, stage)
         start = space.encode(space.template)
         vector, _, finite = minimise(
-            loss(trace, objective, space, stage, prior), start, QuasiNewton(self.steps, self.tolerance, patience=2)
+            loss(trace, objective, space, stage, prior),
+            start,
+            QuasiNewton(self.steps, self.tolerance, patience=2),
+            box=space.box,
         )
         if not finite:
             return trace.stop(space, vector, space.decode(vector) if len(trace.history) > 1 else None, stage)

@@ -205,7 +205,9 @@ class Trace:
 
 def in_range(model: Model) -> bool:
     """Whether every hyperparameter is a positive finite number: a wild step can leave the range of float64."""
-    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in model.parameters().values()) and all(
+    values = model.parameters()
+    learned = [values[name] for name in model.learned_names()]
+    return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in learned) and all(
         bool(torch.isfinite(value).all()) for value in model.free.values()
     )
 

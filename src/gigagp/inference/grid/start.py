@@ -123,8 +123,11 @@ def _on_circle(name: str, model: Model) -> bool:
 
 
 def _scaled(model: Model, factors: dict[str, float]) -> Model:
-    values = model.parameters()
-    return model.replace({name: values[name] * factor for name, factor in factors.items()})
+    values, bounds = model.parameters(), model.kernel.bounds()
+    scaled = {name: values[name] * factor for name, factor in factors.items()}
+    return model.replace(
+        {name: bounds[name].clip(value) if name in bounds else value for name, value in scaled.items()}
+    )
 
 
 def composite(table: TrainingTable, rows: Tensor) -> CompositeObjective:

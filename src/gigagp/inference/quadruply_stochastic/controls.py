@@ -122,12 +122,17 @@ class Controls:
         if self.linear is None:
             return total
         # where the noise is learned, the term's own slope moves with it
-        moved = 1.0 if model.noise_is_known else self._model.noise_variance.to(mean) / model.noise_variance.to(mean)
+        moved = 1.0 if model.noise_is_known else self._first_noise(self._model) / self._first_noise(model)
         value = moved * self.linear.value(sample.index, apart, sample.linear, sample.linear)
         coefficient = self.coefficients[LINEAR]
         found = total + coefficient.value * value
         coefficient.learn(float(total.detach()), float(value.detach()))
         return found
+
+    def _first_noise(self, model: Model) -> Tensor:
+        """Return the noise variance of one row, whose changes stand for those of all rows."""
+        X = self._objective.table.X[:1]
+        return self._objective.noise(model, torch.zeros(1, dtype=torch.int64, device=X.device), X)[0]
 
     def columns(
         self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample, origin: Origin | None

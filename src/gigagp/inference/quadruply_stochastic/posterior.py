@@ -221,13 +221,12 @@ class QuadruplyStochasticPosterior(Posterior):
     def _augmentation(self, X: Tensor) -> Tensor:
         """Return what one more function at each point adds to the variance there (Proposition 4), float64."""
         kernel, own = self.model.kernel, self.model.kernel.diagonal(X).double()
-        noise = self.model.noise_variance.to(own)
+        noise = self.model.noise_variance.to(own) + kernel.white(self.X).to(own)
         squares = torch.zeros_like(own)
         for first in range(0, len(self.X), max(1, _CPU_ENTRIES // max(len(X), 1))):
             rows = slice(first, first + max(1, _CPU_ENTRIES // max(len(X), 1)))
             block = kernel.block(X, self.X[rows]).double()
-            by_row = noise[rows] if noise.ndim else noise.expand(block.shape[1])
-            squares += block.square() @ (1 / by_row)
+            squares += block.square() @ (1 / noise[rows])
         return own.square() / (squares + own)
 
     @torch.no_grad()
