@@ -75,10 +75,10 @@ def finite_targets(y: Any) -> None:
         finite_columns(values, "y", None)
 
 
-def known_noise(noise_variance: Any, n_rows: int, default: float) -> torch.Tensor:
-    """Return a noise variance of shape () or (n_rows,), float64."""
+def known_noise(noise_variance: Any, n_rows: int) -> torch.Tensor | None:
+    """Return a noise variance of shape () or (n_rows,), float64; None where none was given."""
     if noise_variance is None:
-        return torch.tensor(default, dtype=torch.float64)
+        return None
     try:
         values = np.asarray(noise_variance, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gigagp.model import NOISE
+
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
 
@@ -14,7 +16,10 @@ _SHOWN = 12
 
 
 def describe(estimator: GPRegressor) -> str:
-    """Return what ran, how far it got, and the hyperparameters in both systems of units."""
+    """Return what ran, how far it got, and the hyperparameters in both systems of units.
+
+    A kernel of a user's own that does not say what its hyperparameters are measured in has standardized ones only.
+    """
     posterior, scaling = estimator.posterior_, estimator.scaling_
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     lines = [
@@ -35,24 +40,22 @@ def describe(estimator: GPRegressor) -> str:
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # long lists stand in the table below
     lines.append(f"kernel        {structure}")
     names = getattr(estimator, "feature_names_in_", None)
-    y_scale = scaling.y_scale
+    factors = posterior.model.unit_factors(scaling.units())
     lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
     for name, value in posterior.model.parameters().items():
-        last = name.split(".")[-1]
         numbers = np.atleast_1d(value.double().cpu().numpy())
-        is_per_input = last in ("lengthscale", "period") and numbers.size == posterior.X.shape[1]
+        factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
+        is_per_input = numbers.size == posterior.X.shape[1] and not name.endswith(NOISE)
         for index, number in enumerate(numbers[:_SHOWN]):
             label = name
             if numbers.size > 1:
                 label = f"{name}[{names[index] if names is not None and is_per_input else index}]"
-            own = ""
-            if is_per_input:
-                own = f"{number * scaling.x_scale[index]:14.6g}"
-            elif last in ("variance", "noise_variance") and y_scale.size == 1 and numbers.size == 1:
-                own = f"{number * y_scale[0] ** 2:14.6g}"
+            own = "not known" if factor is None else f"{number * factor[index]:14.6g}"
             lines.append(f"{label:34s} {number:14.6g} {own:>14s}")
         if numbers.size > _SHOWN:
             lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
+    if scaling.y_scale.size > 1:
+        lines.append("variances      shares of the variance of each target, which are scaled apart")
     return "\n".join(lines)
 
 

@@ -61,7 +61,9 @@ def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, torch.Tensor], di
 
 def state_to_fitted(cls: type[GPRegressor], tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> GPRegressor:
     """Return the estimator that `fitted_to_state` described."""
-    estimator = cls(**{name: from_plain(value) for name, value in header["settings"].items()})
+    # files from before the data's own units were the rule
+    settings = {"hyperparameter_units": "standardized", **header["settings"]}
+    estimator = cls(**{name: from_plain(value) for name, value in settings.items()})
     if estimator.device.startswith("cuda") and not torch.cuda.is_available():
         warn(f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning)
         estimator.device = "cpu"

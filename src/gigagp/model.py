@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
+from gigagp.kernels.units import Units
 from gigagp.means import Mean
 
 NOISE = "noise_variance"
+#: Start of the noise variance where none is given, as a share of the target's: a standard deviation of 0.3 of its.
+START_NOISE_SHARE = 0.09
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,20 @@ class Model:
             free={name: values.get(name, value) for name, value in self.free.items()},
         )
 
+    def unit_factors(self, units: Units) -> dict[str, torch.Tensor]:
+        """Return what hyperparameters of the standardized problem are to be multiplied with to be in the data's units."""
+        return self.kernel.unit_factors(units) | {NOISE: torch.tensor(units.variance, dtype=torch.float64)}
+
+    def standardized(self, units: Units) -> Model:
+        """Return a model whose numbers are in the data's own units for the standardized problem."""
+        noise = self.noise_variance / units.variance
+        return replace(self, kernel=self.kernel.standardized(units), noise_variance=noise)
+
+    def in_own_units(self, units: Units) -> Model:
+        """Return the inverse of `standardized`."""
+        noise = self.noise_variance * units.variance
+        return replace(self, kernel=self.kernel.in_own_units(units), noise_variance=noise)
+
     def take_rows(self, rows: torch.Tensor) -> Model:
         """Return the model for a subset of the rows: known noise variances go with them, free numbers do not."""
         if not self.noise_is_known and not self.free:
@@ -99,3 +117,44 @@ class Model:
             )
             raise InvalidInputError(msg)
         return self.kernel.white(X) + self.noise_variance.to(X)
+
+
+#: What the hyperparameters of an estimator are in: the data's own units, or those of the standardized problem.
+HyperparameterUnits = Literal["own", "standardized"]
+
+
+@dataclass(frozen=True)
+class StartModel:
+    """Where learning starts, as it was given: the standardized problem is known once the rows are.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Not bound; what it was not given is found from the data.
+    mean : Mean
+    noise_variance : Tensor of shape () or (n,), or None
+        None: `START_NOISE_SHARE` of the target's variance. Known variances of rows are in the data's own units always.
+    units : {"own", "standardized"}
+        Of the kernel's numbers and of one noise variance.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    noise_variance: torch.Tensor | None
+    units: HyperparameterUnits = "own"
+
+    def bound(self, n_inputs: int) -> Model:
+        """Return a model with the numbers as they are, for checks that look at its structure."""
+        return Model(self.kernel.bind(n_inputs), self.mean, self._noise(1.0))
+
+    def standardized(self, units: Units) -> Model:
+        """Return the model for the standardized problem."""
+        if self.units == "own":
+            return Model(self.kernel.standardized(units), self.mean, self._noise(units.variance))
+        is_known = self.noise_variance is not None and self.noise_variance.ndim == 1
+        return Model(self.kernel.bind(len(units.scale)), self.mean, self._noise(units.variance if is_known else 1.0))
+
+    def _noise(self, unit: float) -> torch.Tensor:
+        if self.noise_variance is None:
+            return torch.tensor(START_NOISE_SHARE, dtype=torch.float64)
+        return self.noise_variance / unit

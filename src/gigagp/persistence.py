@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMAT = "gigagp"
 #: Version of the file layout; a reader refuses what is newer.
-VERSION = 1
+VERSION = 2
 #: Kind in the file -> module of the class of that name.
 _KINDS = {"GPClassifier": "gigagp.classification", "GPRegressor": "gigagp.regression"}
 

@@ -84,6 +84,7 @@ def lin2024(
     return {
         "kernel": kernels.Matern(nu=1.5, lengthscale=1.0, variance=1.0),
         "noise_variance": 1.0,
+        "hyperparameter_units": "standardized",
         "mean": "zero",
         "inference": inference.Iterative(
             solver=chosen,

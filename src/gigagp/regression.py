@@ -23,7 +23,7 @@ from gigagp.kernels import Kernel, Matern
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
-from gigagp.model import Model
+from gigagp.model import HyperparameterUnits, Model, StartModel
 from gigagp.optimization import LBFGS, Adam, Auto, History, SparseAdaGrad, SparseAdam, SparseSGD, SubsetStart
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
@@ -32,9 +32,6 @@ from gigagp.random import RandomState, generator_from, spawn
 from gigagp.scaling import Scaling
 from gigagp.streamed_fit import StreamedFitting
 from gigagp.validation import validation_scorer
-
-#: Start of the noise where none is given: a standard deviation of 0.3 of the target's.
-_START_NOISE_VARIANCE = 0.09
 
 
 class UncertaintyParts(NamedTuple):
@@ -68,11 +65,11 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
         (n, d)) with values in the target's units, shape (n,).
     noise_variance : float, array-like of shape (n,) or None, default None
-        A float is where learning starts, in the units of the standardized problem (None: 0.09 of the target's
-        variance). An array is the known variance of each row, in squared units of ``y``; it is not learned.
+        In squared units of ``y``. A float is where learning starts (None: 0.09 of the target's variance). An array is
+        the known variance of each row; it is not learned.
     standardize : bool, default True
-        Centre and scale inputs and targets with training statistics. Hyperparameters are then those of the
-        standardized problem; `describe` prints both.
+        Centre and scale inputs and targets with training statistics, for learning. Hyperparameters, given or read, are
+        in the data's own units all the same; `describe` prints both.
     dtype : {"float64", "float32", "mixed"}, default "float64"
         Of kernel products; small factors are float64 always. ``"mixed"``: float64, but for the products inside of
         iterative solvers, which are float32 and corrected with float64 residuals: the same answers, half of the time
@@ -89,13 +86,18 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         Of a target given the latent function (`gigagp.likelihoods`): Laplace noise does not mind outliers, Poisson
         counts have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which
         ``"auto"`` then is.
+    hyperparameter_units : {"own", "standardized"}, default "own"
+        Units of the kernel's numbers and of a noise variance, given and read. ``"own"``: lengthscales, periods and bounds
+        in the units of the inputs, variances in squared units of the target (with several targets, which are scaled
+        apart, shares of the variance of each). ``"standardized"``: those of the problem that is solved, in standard
+        deviations; for papers' configurations, and what models of earlier versions are in.
 
     Attributes
     ----------
     kernel_ : Kernel
         With learned hyperparameters.
     noise_variance_ : float or ndarray of shape (n,)
-        Learned, or as given; in the units of the standardized problem.
+        Learned, or as given.
     history_ : History
         One record an outer step.
     inference_ : one of `gigagp.inference`
@@ -141,6 +143,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         verbose: int = 0,
         random_state: RandomState = 0,
         likelihood: str | Likelihood = "gaussian",
+        hyperparameter_units: HyperparameterUnits = "own",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -154,6 +157,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         self.verbose = verbose
         self.random_state = random_state
         self.likelihood = likelihood
+        self.hyperparameter_units = hyperparameter_units
 
     # ------------------------------------------------------------------ fitting
 
@@ -222,7 +226,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         scaling = Scaling.fit(X, targets - offset[:, None], self.standardize)
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()
-        model = self._start_model(mean, X.shape, targets.shape[1], scaling)
+        model = self._start_model(mean, X.shape[0], targets.shape[1]).standardized(scaling.units())
         optimizer = self._resolve_optimizer()
         inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget, likelihood)
         if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
@@ -255,8 +259,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         if log is not None:
             log.remove()
         self._one_target = y.ndim == 1
-        self.inference_, self.optimizer_, self.history_ = inference, optimizer, history
-        self._adopt(posterior, scaling)
+        self.inference_, self.optimizer_ = inference, optimizer
+        self._adopt(posterior, scaling, history)
         return self
 
     def _infer(
@@ -277,32 +281,38 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         trace.meter.step()
         return posterior
 
-    def _adopt(self, posterior: Posterior, scaling: Scaling) -> None:
+    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
+        """Take a posterior over, and the history of the standardized problem that led to it."""
         model = posterior.model
+        if history is not None:
+            own = self.hyperparameter_units == "own"
+            self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
         self.posterior_, self.scaling_ = posterior, scaling
-        self.kernel_ = model.kernel
-        self.noise_variance_ = (
-            model.noise_variance.cpu().numpy() if model.noise_is_known else float(model.noise_variance)
-        )
+        read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
+        self.kernel_ = read.kernel
+        self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
 
-    def _start_model(self, mean: Mean, shape: tuple[int, int], n_targets: int, scaling: Scaling | None) -> Model:
+    def _start_model(self, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
         if self.kernel is not None and not isinstance(self.kernel, Kernel):
             msg = f"kernel of GPRegressor must be one of gigagp.kernels or None; got {self.kernel!r}."
             raise InvalidInputError(msg)
-        kernel = (Matern(nu=1.5) if self.kernel is None else self.kernel).bind(shape[1])
-        noise = known_noise(self.noise_variance, shape[0], _START_NOISE_VARIANCE)
-        if noise.ndim == 1:
-            if n_targets > 1 and self.standardize:
-                msg = (
-                    "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
-                    f"are scaled differently; got {n_targets} targets."
-                )
-                raise InvalidInputError(msg)
-            assert scaling is not None
-            noise = noise / float(scaling.y_scale[0]) ** 2
-        return Model(kernel, mean, noise)
+        if self.hyperparameter_units not in ("own", "standardized"):
+            msg = (
+                'hyperparameter_units of GPRegressor must be "own" or "standardized"; got '
+                f"{self.hyperparameter_units!r}."
+            )
+            raise InvalidInputError(msg)
+        noise = known_noise(self.noise_variance, n_rows)
+        if noise is not None and noise.ndim == 1 and n_targets > 1 and self.standardize:
+            msg = (
+                "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
+                f"are scaled differently; got {n_targets} targets."
+            )
+            raise InvalidInputError(msg)
+        kernel = Matern(nu=1.5) if self.kernel is None else self.kernel
+        return StartModel(kernel, mean, noise, self.hyperparameter_units)
 
     def _resolve_optimizer(self) -> Any:
         if self.optimizer == "auto":

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+
+from gigagp.kernels.units import Units
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,14 @@ class Scaling:
     def of_inputs_only(self) -> Scaling:
         """Return the same without a change of the targets."""
         return Scaling(self.x_centre, self.x_scale, np.zeros_like(self.y_centre), np.ones_like(self.y_scale))
+
+    def units(self) -> Units:
+        """Return what one unit of the standardized problem is in the data's own.
+
+        Several targets are scaled apart, so that a variance that they share is a share of each one's own.
+        """
+        variance = float(self.y_scale[0]) ** 2 if self.y_scale.size == 1 else 1.0
+        return Units(torch.from_numpy(self.x_centre.copy()), torch.from_numpy(self.x_scale.copy()), variance)
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Return standardized inputs."""

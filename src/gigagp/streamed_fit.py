@@ -182,9 +182,9 @@ def fit_streamed(
         from gigagp.data.writing import check_folder  # pyarrow is there: the source is a file
 
         check_folder(checkpoint)
-    model = estimator._start_model(mean, (1, rows.n_inputs), rows.n_targets, None)
+    start = estimator._start_model(mean, 1, rows.n_targets)
     if isinstance(inference, Grid):
-        inference.check_model(model)
+        inference.check_model(start.bound(rows.n_inputs))
     history = History()
     trace, own, early = Trace(history, meter), spawn(generator), torch.Generator().manual_seed(0)
 
@@ -196,7 +196,7 @@ def fit_streamed(
     with ExitStack() as resources:
         job = StreamJob(
             rows,
-            model,
+            start,
             estimator.standardize,
             budget,
             bounds,
@@ -226,8 +226,8 @@ def fit_streamed(
         del estimator.feature_names_in_
     estimator._one_target = rows.n_targets == 1 and (rows.one_target or labels is not None)
     estimator.inference_ = cast("Any", inference)
-    estimator.optimizer_, estimator.history_ = optimizer, history
-    estimator._adopt(posterior, found.scaling)
+    estimator.optimizer_ = optimizer
+    estimator._adopt(posterior, found.scaling, history)
 
 
 def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:

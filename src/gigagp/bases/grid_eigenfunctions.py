@@ -129,7 +129,7 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
     for leaf in terms[0] if separable else ():
         if isinstance(leaf, RBF):
             columns = range(n_axes) if leaf.columns is None else leaf.columns
-            lengthscales = leaf.value("lengthscale").expand(len(columns))
+            lengthscales = leaf.lengths()
             for place, axis in enumerate(columns):
                 # the variance goes to the first axis
                 variance = leaf.value("variance") if place == 0 else torch.ones((), dtype=torch.float64)

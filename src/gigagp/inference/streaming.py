@@ -18,7 +18,7 @@ import torch
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.row_source import RowSource
 from gigagp.likelihoods import Gaussian, Likelihood
-from gigagp.model import Model
+from gigagp.model import Model, StartModel
 from gigagp.progress import Meter, NoProgress
 from gigagp.scaling import Scaling
 
@@ -31,8 +31,8 @@ class StreamJob:
     ----------
     source : RowSource
         In the data's own units; a fixed mean has been taken off the targets.
-    model : Model
-        Where learning starts, in the units of the standardized problem.
+    start : StartModel
+        Where learning starts.
     standardize : bool
     budget : int
         Bytes that may be taken.
@@ -51,7 +51,7 @@ class StreamJob:
     """
 
     source: RowSource
-    model: Model
+    start: StartModel
     standardize: bool
     budget: int
     bounds: tuple[Sequence[float], Sequence[float]] | None = None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gigagp.kernels.bounds import Bounds
     from gigagp.kernels.features import FeatureDraw
     from gigagp.kernels.leaf import Leaf
+    from gigagp.kernels.units import Units
 
 
 class Kernel(ABC):
@@ -66,6 +67,25 @@ class Kernel(ABC):
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some, by name, in the units of the values."""
         return {}
+
+    def unit_factors(self, units: Units) -> dict[str, Tensor]:
+        """Return what standardized hyperparameters are to be multiplied with to be in the data's own units, by name.
+
+        Only those that say what they are measured in have an entry. Here: none.
+        """
+        return {}
+
+    def standardized(self, units: Units) -> Kernel:
+        """Return this kernel, whose numbers are in the data's own units, for the standardized problem, bound.
+
+        What was not given takes its default there. A kernel that does not say what its hyperparameters are measured in
+        sees standardized inputs as it is, and its values are shares of the target's variance.
+        """
+        return self.bind(len(units.scale))
+
+    def in_own_units(self, units: Units) -> Kernel:
+        """Return a bound kernel of the standardized problem with its numbers in the data's own units."""
+        return self.multiplied(self.unit_factors(units))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
         """Return this kernel with some hyperparameters, and their bounds, times factors: in other units.

@@ -18,6 +18,7 @@ from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
+from gigagp.kernels.units import Units
 
 
 def as_kernel(value: Kernel | float) -> Kernel | None:
@@ -96,6 +97,26 @@ class Composite(Kernel):
             for name, pair in part.bounds().items()
         }
 
+    def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:
+        """Iterate over the parts, with the units of each."""
+        return zip(self._parts, itertools.repeat(units))
+
+    def unit_factors(self, units: Units) -> dict[str, Tensor]:
+        """Return those of all parts; see `Kernel.unit_factors`."""
+        return {
+            f"{position}.{name}": factor
+            for position, (part, own) in enumerate(self._units_of_parts(units))
+            for name, factor in part.unit_factors(own).items()
+        }
+
+    def standardized(self, units: Units) -> Self:
+        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
+        return self._with(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
+
+    def in_own_units(self, units: Units) -> Self:
+        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
+        return self._with(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))
+
     def _by_part(self, values: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         grouped: dict[int, dict[str, Tensor]] = {}
         for name, value in values.items():
@@ -168,7 +189,8 @@ class Product(Composite):
     """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
 
     The variances of the parts multiply, so only their product can be learned; fix all but one:
-    ``Periodic() * RBF(fixed=("variance",))``.
+    ``Periodic() * RBF(fixed=("variance",))``. One of them is in squared units of the target, and the others are plain
+    numbers: the first that is learned, or the first where none is.
     """
 
     symbol: ClassVar[str] = " * "
@@ -186,5 +208,21 @@ class Product(Composite):
         choices = itertools.product(*(part.terms() for part in self._parts))
         return tuple(tuple(itertools.chain.from_iterable(choice)) for choice in choices)
 
+    def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:
+        scaled = [position for position, part in enumerate(self._parts) if _has_variance(part)]
+        learned = [position for position in scaled if _has_variance(self._parts[position], learned=True)]
+        carrier = (learned or scaled or [0])[0]
+        for position, part in enumerate(self._parts):
+            yield part, units if position == carrier else units.of_factors
+
     def _text(self, part: Kernel) -> str:
         return f"({part!r})" if isinstance(part, Sum) and len(part.parts) > 1 else repr(part)
+
+
+def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
+    """Whether some of a kernel's hyperparameters scale with the target, and are learned if that is asked."""
+    return any(
+        unit in ("target", "slope") and not (learned and name in leaf.fixed_parameters())
+        for leaf in kernel.leaves()
+        for name, unit in leaf.units.items()
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.units import Unit, Units
 from gigagp.random import standard_normal
 
 
@@ -27,6 +29,7 @@ class Constant(Leaf):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
+    units: ClassVar[dict[str, Unit]] = {"variance": "target"}
     has_spectrum: ClassVar[bool] = True
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
@@ -58,19 +61,23 @@ class Constant(Leaf):
 
 
 class Linear(Leaf):
-    """Linear covariance: ``k = sum_k variance_k x_k z_k``, the prior of unknown slopes through the origin.
+    """Linear covariance: ``k = sum_k variance_k (x_k - centre_k) (z_k - centre_k)``, the prior of unknown slopes.
 
-    Add a `Constant` for an unknown offset.
+    Its functions are zero at the centre. Add a `Constant` for an unknown offset.
 
     Parameters
     ----------
     variance : float or array-like, optional
         Prior variance of the slopes, one for all or one for each active input. Default 1.
+    centre : float or array-like, optional
+        Where the functions are zero, one number for all or one for each active input. None: the mean of the training
+        inputs where the estimator standardizes them, and otherwise zero.
     ard, columns, fixed, bounds
         As for `RBF`.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": True}
+    units: ClassVar[dict[str, Unit]] = {"variance": "slope"}
     has_spectrum: ClassVar[bool] = True
 
     variance = Hyperparameter("Variances of the slopes; None if not settled.")
@@ -79,12 +86,53 @@ class Linear(Leaf):
         self,
         variance: ParameterLike = None,
         *,
+        centre: ParameterLike = None,
         ard: bool = True,
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
         bounds: BoundsLike = None,
     ) -> None:
         super().__init__({"variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
+        self._centre = _checked_centre(centre)
+
+    @property
+    def centre(self) -> Tensor | None:
+        """Where the functions are zero: a number for each active input, or one for all; None for zero."""
+        return self._centre
+
+    def active(self, X: Tensor) -> Tensor:
+        """Return the columns that the kernel looks at, less the centre."""
+        if self._centre is None:
+            return super().active(X)
+        n_active = X.shape[1] if self.columns is None else len(self.columns)
+        if self._centre.numel() not in (1, n_active):
+            msg = f"centre of Linear must be one number or {n_active}; got {self._centre.numel()}."
+            raise InvalidInputError(msg)
+        shift = X.new_zeros(X.shape[1], dtype=torch.float64)
+        shift[list(range(X.shape[1]) if self.columns is None else self.columns)] = self._centre.to(X.device)
+        return super().active((X.double() - shift).to(X))
+
+    def standardized(self, units: Units) -> Self:
+        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
+        other = super().standardized(units)
+        if self._centre is not None:
+            columns = self._active_columns(len(units.scale))
+            centre = (self._centre - units.centre[columns]) / units.scale[columns]
+            other._centre = centre if bool((centre != 0).any()) else None
+        return other
+
+    def in_own_units(self, units: Units) -> Self:
+        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
+        other = super().in_own_units(units)
+        columns = self._active_columns(len(units.scale))
+        origin = 0.0 if self._centre is None else self._centre
+        centre = units.centre[columns] + units.scale[columns] * origin
+        other._centre = centre if bool((centre != 0).any()) else None
+        return other
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's other arguments, where they differ from the defaults."""
+        return super().settings() | ({} if self._centre is None else {"centre": self._centre.tolist()})
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs times the prior standard deviations of their slopes."""
@@ -112,6 +160,20 @@ class Linear(Leaf):
         return self.scale(X) @ draw["normal"].to(dtype=X.dtype, device=X.device).T, None
 
 
+def _checked_centre(centre: ParameterLike) -> Tensor | None:
+    if centre is None:
+        return None
+    try:
+        numbers = torch.as_tensor(centre, dtype=torch.float64, device="cpu").detach().clone().reshape(-1)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        msg = f"centre of Linear must be a number or a list of numbers; got {centre!r}."
+        raise InvalidInputError(msg) from error
+    if not numbers.numel() or not bool(torch.isfinite(numbers).all()):
+        msg = f"centre of Linear must be finite; got {centre!r}."
+        raise InvalidInputError(msg)
+    return numbers
+
+
 class White(Leaf):
     """White noise as a kernel: ``variance`` between a row and itself, 0 otherwise, also for equal rows.
 
@@ -128,6 +190,7 @@ class White(Leaf):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
+    units: ClassVar[dict[str, Unit]] = {"variance": "target"}
     has_spectrum: ClassVar[bool] = True
     is_white: ClassVar[bool] = True
 

@@ -15,6 +15,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
+from gigagp.kernels.units import Unit, Units
 
 #: What a constructor takes for a hyperparameter.
 ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
@@ -76,6 +77,9 @@ class Leaf(Kernel):
 
     #: Hyperparameters: whether each has one value an input (True) or is a single number (False).
     shapes: ClassVar[dict[str, bool]] = {}
+    #: What each hyperparameter is measured in. A kernel of your own that says so is given, and read, in the data's own
+    #: units; one that leaves a name out sees standardized inputs.
+    units: ClassVar[dict[str, Unit]] = {}
     #: Whether random features are known.
     has_spectrum: ClassVar[bool] = False
     #: Whether the kernel is noise between a row and itself.
@@ -98,6 +102,8 @@ class Leaf(Kernel):
         for name in self._bounds:
             self._require_within(name, self._values[name])
         self._n_inputs: int | None = None
+        #: of a kernel that has one lengthscale for all inputs, where standardizing gave them different units
+        self._input_weights: Tensor | None = None
 
     # Construction ---------------------------------------------------------------------------------------------------
 
@@ -258,7 +264,13 @@ class Leaf(Kernel):
 
     def active(self, X: Tensor) -> Tensor:
         """Return the columns that the kernel looks at, shape (n, number of active inputs)."""
-        return X if self._columns is None else X[:, list(self._columns)]
+        chosen = X if self._columns is None else X[:, list(self._columns)]
+        return chosen if self._input_weights is None else chosen * self._input_weights.to(chosen)
+
+    def lengths(self, name: str = "lengthscale") -> Tensor:
+        """Return a lengthscale or period of each active input, in the units that the kernel sees, shape (n_active,)."""
+        value = self.value(name).expand(self.n_active)
+        return value if self._input_weights is None else value / self._input_weights
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
         """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
@@ -284,6 +296,62 @@ class Leaf(Kernel):
         other._bounds = {
             name: pair.multiplied(factors[name]) if name in factors else pair for name, pair in self._bounds.items()
         }
+        return other
+
+    def _active_columns(self, n_inputs: int) -> list[int]:
+        return list(range(n_inputs) if self._columns is None else self._columns)
+
+    @property
+    def says_units(self) -> bool:
+        """Whether all hyperparameters say what they are measured in."""
+        return set(self.units) == set(self.shapes)
+
+    def unit_factors(self, units: Units) -> dict[str, Tensor]:
+        """Return what to multiply standardized hyperparameters with; see `Kernel.unit_factors`."""
+        if not self.says_units:
+            return {}
+        columns = self._active_columns(len(units.scale))
+        return {name: units.factor(unit, columns, ard=self._ard) for name, unit in self.units.items()}
+
+    def standardized(self, units: Units) -> Self:
+        """Return this kernel for the standardized problem; see `Kernel.standardized`."""
+        bound = self.bind(len(units.scale))
+        if not self.says_units:
+            return bound
+        factors = self.unit_factors(units)
+        other = copy.copy(self)
+        other._n_inputs = None
+        other._values = {
+            name: None if given is None else bound.value(name) / factors[name] for name, given in self._values.items()
+        }
+        other._bounds = {name: pair.multiplied(1 / factors[name]) for name, pair in bound._bounds.items()}
+        other = other.bind(len(units.scale))
+        other._input_weights = self._weights_in(units)
+        return other
+
+    def _weights_in(self, units: Units) -> Tensor | None:
+        """Return what standardized inputs are to be multiplied with, so that one lengthscale serves all."""
+        lengths = units.scale[self._active_columns(len(units.scale))]
+        if self._ard or not any(self.shapes.values()) or bool((lengths == lengths[0]).all()):
+            return None
+        return lengths / lengths.log().mean().exp()
+
+    def with_input_weights(self, weights: Sequence[float]) -> Self:
+        """Return this kernel with what its active inputs are multiplied with; for kernels from files."""
+        numbers = torch.as_tensor(weights, dtype=torch.float64)
+        if numbers.shape != (self.n_active,) or not bool((torch.isfinite(numbers) & (numbers > 0)).all()):
+            msg = f"input_weights of {type(self).__name__} must be {self.n_active} positive numbers; got {weights!r}."
+            raise InvalidInputError(msg)
+        other = copy.copy(self)
+        other._input_weights = numbers
+        return other
+
+    def in_own_units(self, units: Units) -> Self:
+        """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
+        if not self.says_units:
+            return self
+        other = self.multiplied(self.unit_factors(units))
+        other._input_weights = None
         return other
 
     def white(self, X: Tensor) -> Tensor:
@@ -358,6 +426,8 @@ class Leaf(Kernel):
             found["columns"] = list(self._columns)
         if self._fixed:
             found["fixed"] = sorted(self._fixed)
+        if self._input_weights is not None:
+            found["input_weights"] = self._input_weights.tolist()
         if self._bounds:
             found["bounds"] = {name: pair.to_plain() for name, pair in self._bounds.items()}
         return found

@@ -12,6 +12,7 @@ from torch import Tensor
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
 
 
@@ -42,6 +43,7 @@ class Periodic(Leaf):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "period": True}
+    units: ClassVar[dict[str, Unit]] = {"lengthscale": "none", "variance": "target", "period": "input"}
     has_spectrum: ClassVar[bool] = True
 
     lengthscale = Hyperparameter("Lengthscales; None if not settled.")
@@ -124,6 +126,7 @@ class Cosine(Leaf):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"variance": False, "period": True}
+    units: ClassVar[dict[str, Unit]] = {"variance": "target", "period": "input"}
     has_spectrum: ClassVar[bool] = True
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")

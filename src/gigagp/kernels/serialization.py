@@ -34,10 +34,11 @@ def from_dict(description: Mapping[str, Any]) -> Kernel:
     if name not in _LEAVES:
         msg = f"A kernel description must name one of {sorted((*_COMPOSITES, *_LEAVES))}; got {name!r}."
         raise InvalidInputError(msg)
-    n_inputs = values.pop("n_inputs", None)
+    n_inputs, weights = values.pop("n_inputs", None), values.pop("input_weights", None)
     try:
-        kernel: Kernel = _LEAVES[name](**values)
+        kernel = _LEAVES[name](**values)
     except TypeError as error:
         msg = f"The description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error
-    return kernel if n_inputs is None else kernel.bind(n_inputs)
+    bound = kernel if n_inputs is None else kernel.bind(n_inputs)
+    return bound if weights is None else bound.with_input_weights(weights)

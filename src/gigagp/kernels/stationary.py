@@ -14,6 +14,7 @@ from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
 from gigagp.kernels.profiles import matern_profile
+from gigagp.kernels.units import Unit
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.random import standard_normal
 
@@ -27,6 +28,7 @@ class StationaryKernel(Leaf):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False}
+    units: ClassVar[dict[str, Unit]] = {"lengthscale": "input", "variance": "target"}
     has_spectrum: ClassVar[bool] = True
     #: Whether g has infinite slope at zero, so that q has to be exactly zero at coincident points.
     kink: bool = False
@@ -289,6 +291,7 @@ class RationalQuadratic(StationaryKernel):
     """
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "alpha": False}
+    units: ClassVar[dict[str, Unit]] = {"lengthscale": "input", "variance": "target", "alpha": "none"}
 
     alpha = Hyperparameter("Mixing exponent, a single number; None if not settled.")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from torch import Tensor
 
 from gigagp.model import Model
 
@@ -59,7 +61,7 @@ class Step:
     gradient_norm : float
         Euclidean norm of the gradient by the unconstrained hyperparameters and free numbers, divided by the rows.
     hyperparameters : dict of str to float or list of float
-        Where the evaluation was made, in natural units.
+        Where the evaluation was made; in the units of the fitted estimator's ``kernel_``.
     solve : SolveRecord or None
         The linear solve behind it; None for a Cholesky factor.
     validation_rmse, validation_log_likelihood : float or None
@@ -116,6 +118,18 @@ class History:
         """Let the clock go on from a step of an earlier run."""
         self.started = min(self.started, time.perf_counter() - step.seconds)
 
+    def multiplied(self, factors: Mapping[str, Tensor]) -> History:
+        """Return the same history with hyperparameters times factors, by name: in other units."""
+        plain = {name: factor.tolist() for name, factor in factors.items()}
+        steps = [
+            replace(
+                step,
+                hyperparameters={name: _times(value, plain.get(name, 1.0)) for name, value in step.hyperparameters.items()},
+            )
+            for step in self.steps
+        ]
+        return History(steps, self.started)
+
     @property
     def epochs(self) -> float:
         """Epochs of all solves with their set-up."""
@@ -141,6 +155,13 @@ class History:
                 solve = SolveRecord(**{name: columns[name][i] for name in known})
             history.append(Step(**{name: columns[name][i] for name in _PLAIN}, solve=solve))
         return history
+
+
+def _times(value: float | list[float], factor: float | list[float]) -> float | list[float]:
+    if not isinstance(value, list):
+        return value * (factor[0] if isinstance(factor, list) else factor)
+    factors = factor if isinstance(factor, list) and len(factor) == len(value) else [factor] * len(value)
+    return [one * (each[0] if isinstance(each, list) else each) for one, each in zip(value, factors, strict=True)]
 
 
 def natural_values(model: Model) -> dict[str, float | list[float]]:

@@ -170,7 +170,7 @@ class StationaryTiles(Tiles):
     def points_gradient(self) -> Tensor:
         """Return the derivative in the active columns of Z, and zero in the others."""
         assert self.by_point is not None, "follow_points comes first"
-        lengthscale = self.stationary.value("lengthscale", self.by_point).detach()
+        lengthscale = self.stationary.lengths().detach().to(self.by_point)
         scaled = self.by_point * (self.factor * self.stationary.distance_factor**0.5 / lengthscale)
         if self.stationary.columns is None:
             return scaled

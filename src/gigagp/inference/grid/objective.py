@@ -212,7 +212,7 @@ def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
         if "lengthscale" not in values or isinstance(leaf, Periodic):
             continue
         columns = range(grid.n_inputs) if leaf.columns is None else leaf.columns
-        scales = values["lengthscale"].detach().expand(len(columns)).tolist()
+        scales = leaf.lengths().detach().tolist()
         for column, scale in zip(columns, scales, strict=True):
             if scale < grid.spacing[column]:
                 msg = (

@@ -42,13 +42,13 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
     for leaf in kernel.leaves():
         values = leaf.parameters()
         if isinstance(leaf, Cosine):
-            scale = values["period"].detach() / (2 * math.pi)
+            scale = leaf.lengths("period").detach() / (2 * math.pi)
         elif "lengthscale" not in values:
             continue
         else:
-            scale = values["lengthscale"].detach()
+            scale = leaf.lengths().detach()
         if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
-            scale = scale.clamp_max(1.0) * values["period"].detach() / (2 * math.pi)
+            scale = values["lengthscale"].detach().clamp_max(1.0) * leaf.lengths("period").detach() / (2 * math.pi)
         if isinstance(leaf, Matern):
             nodes = _NODES_PER_LENGTHSCALE[leaf.nu]
         else:

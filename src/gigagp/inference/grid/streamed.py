@@ -106,7 +106,7 @@ class StreamedGridObjective(GridObjective):
 
 def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> StreamedFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
-    collector, shift, model = _collected(settings, job, _share(settings, job))
+    collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
         msg = f"The source of fit_table must have two rows at least; got {collector.n_rows}."
         raise InvalidInputError(msg)
@@ -115,6 +115,8 @@ def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> Stream
     own = statistics.for_targets(torch.from_numpy(scaling.y_centre) - shift, scaling.y_scale).for_inputs(
         scaling.x_centre, scaling.x_scale
     )
+
+    model = job.start.standardized(scaling.units()) if learned is None else learned.standardized(scaling.units())
 
     def table(X: Tensor, Y: Tensor) -> TrainingTable:
         X, Y = (torch.from_numpy(part) for part in (scaling.inputs(X.numpy()), scaling.targets((Y + shift).numpy())))
@@ -144,9 +146,12 @@ def _share(settings: Grid, job: StreamJob) -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[GridCollector, Tensor, Model]:
-    """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from."""
-    source, model = job.source, job.model
+def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[GridCollector, Tensor, Model | None]:
+    """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from.
+
+    The model is that of a preview, in the data's own units; None: what was given.
+    """
+    source = job.source
     identity = _identity(settings, job)
     if job.checkpoint is not None and job.checkpoint.exists():
         collector = GridCollector.load(job.checkpoint, job.budget)
@@ -156,13 +161,15 @@ def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[
                 "give another file name."
             )
             raise InvalidInputError(msg)
-        noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)
-        model = replace(model, kernel=from_dict(collector.notes["kernel"]), noise_variance=noise)
+        learned = None
+        if collector.notes["kernel"] is not None:
+            noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)
+            learned = Model(from_dict(collector.notes["kernel"]), job.start.mean, noise)
         shift = torch.tensor(collector.notes["shift"], dtype=torch.float64)
     else:
         preview = source.preview(settings.seed, job.bounds)
         shift, scaling = _preview_scaling(preview, job.standardize)
-        model, grid = _preview(settings, job, preview, scaling)
+        learned, grid = _preview(settings, job, preview, scaling)
         extents = torch.tensor(preview.upper, dtype=torch.float64) - torch.tensor(preview.lower, dtype=torch.float64)
         # an input may not vary in a preview of the first rows
         units = torch.maximum(preview.sample.X.std(0, correction=0), 1e-3 * extents)
@@ -176,21 +183,21 @@ def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[
         )
         collector.notes = {
             "identity": identity,
-            "kernel": model.kernel.to_dict(),
-            "noise": float(model.noise_variance),
+            "kernel": None if learned is None else learned.kernel.to_dict(),
+            "noise": None if learned is None else float(learned.noise_variance),
             "shift": shift.tolist(),
         }
     collector.name_inputs(source.input_names)
     if not settings.distributed:
         _pass(job, collector, shift, share)
-        return collector, shift, model
+        return collector, shift, learned
     error = None
     try:
         _pass(job, collector, shift, share)
     except InvalidInputError as found:  # the others wait for this one
         error = found
     _raise_everywhere(error, share)
-    return collector.all_reduce(), shift, model
+    return collector.all_reduce(), shift, learned
 
 
 def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -> None:
@@ -235,15 +242,13 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
         collector.save(job.checkpoint)
 
 
-def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model, RegularGrid]:
-    """Return the grid, in the data's own units, and the model that a few rows prefer.
-
-    That model is in the units of the preview, which differ a little from those of all rows: it is a start, no more.
-    """
-    model = job.model
+def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:
+    """Return the model that a few rows prefer (None where they were not asked) and the grid, in the data's own units."""
+    model = job.start.standardized(scaling.units())
     if settings.size != "auto":
-        return model, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model)
+        return None, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model)
     lower, upper = (scaling.inputs(np.array([corner]))[0] for corner in (preview.lower, preview.upper))
+    learned = None
     if job.learn is not None and len(preview.sample) > 1:
         X, Y = scaling.inputs(preview.sample.X.numpy()), scaling.targets(preview.sample.Y.numpy())
         table = TrainingTable(torch.from_numpy(X), torch.from_numpy(Y), model.mean, job.budget)
@@ -252,8 +257,9 @@ def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling)
         choice = Choice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
         objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)
         model = job.learn(objective, model)
+        learned = model.in_own_units(scaling.units())
     grid = choose_grid(settings, lower.tolist(), upper.tolist(), preview.n_rows, job.budget, model)
-    return model, in_units(grid, scaling)
+    return learned, in_units(grid, scaling)
 
 
 def _preview_scaling(preview: Preview, standardize: bool) -> tuple[Tensor, Scaling]:
@@ -286,9 +292,10 @@ def _identity(settings: Grid, job: StreamJob) -> dict[str, Any]:
         "source": job.source.identity,
         "settings": asdict(settings),
         "standardize": job.standardize,
-        "kernel": job.model.kernel.to_dict(),
-        "noise": float(job.model.noise_variance),
-        "mean": job.model.mean.name,
+        "kernel": job.start.kernel.to_dict(),
+        "noise": None if job.start.noise_variance is None else float(job.start.noise_variance),
+        "units": job.start.units,
+        "mean": job.start.mean.name,
         "bounds": None if job.bounds is None else np.asarray(job.bounds, dtype=np.float64).tolist(),
         "learns": job.learn is not None,
     }

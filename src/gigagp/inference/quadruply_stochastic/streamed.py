@@ -186,9 +186,9 @@ def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Gener
         )
         raise InvalidInputError(msg)
     budget = job.budget - window * per_row // _SHARE
-    sample = TrainingTable(*rows.scaled(X, Y), job.model.mean, budget)
+    sample = TrainingTable(*rows.scaled(X, Y), job.start.mean, budget)
     objective = StreamedQuadruplyStochasticObjective(settings, sample, generator, job.likelihood, rows)
-    return StreamedFit(objective, job.model, scaling, logs_steps=True)
+    return StreamedFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
 
 
 def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, generator: torch.Generator) -> StreamedFit:
@@ -202,10 +202,11 @@ def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, gene
     table = TrainingTable(
         torch.from_numpy(scaling.inputs(X)).to(job.device, job.dtype),
         torch.from_numpy(scaling.targets(Y)).to(job.device, job.dtype),
-        job.model.mean,
+        job.start.mean,
         job.budget,
     )
-    return StreamedFit(settings.objective(table, generator, job.likelihood), job.model, scaling, logs_steps=True)
+    model = job.start.standardized(scaling.units())
+    return StreamedFit(settings.objective(table, generator, job.likelihood), model, scaling, logs_steps=True)
 
 
 def _scaling(X: np.ndarray, Y: np.ndarray, job: StreamJob) -> Scaling:
