@@ -34,6 +34,10 @@ from gigagp.streamed_fit import StreamedFitting
 from gigagp.validation import validation_scorer
 
 
+#: Rows at which the variances of a fit are held against the prior's.
+_CHECKED_ROWS = 256
+
+
 class UncertaintyParts(NamedTuple):
     """Standard deviations of the latent function; the squares of the two add up to its variance.
 
@@ -278,6 +282,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
                 raise
             posterior = objective.posterior(trace.last_sound, seed)
+        posterior.check_variances(objective.table.X[:_CHECKED_ROWS])
         trace.meter.step()
         return posterior
 

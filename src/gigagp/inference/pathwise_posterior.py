@@ -11,6 +11,7 @@ import torch
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.sampled_variance import variance_from_samples
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.kernels.features import FeatureDraw
@@ -73,6 +74,10 @@ class PathwisePosterior(Posterior):
         """Samples that cost no further solve."""
         return self.update.probe_solutions.shape[1]
 
+    def check_variances(self, X: torch.Tensor) -> None:
+        """Warn where samples have more variance than the prior; see `Posterior.check_variances`."""
+        self.mean_and_variance_given_trend(X, "samples")
+
     def solver_name(self) -> Solver:
         """Return the solver that ran."""
         return self.solver
@@ -107,7 +112,7 @@ class PathwisePosterior(Posterior):
         if method == "solve":
             return self.mean(X), self._solved_variance(X)
         deviations, mean = self.update.deviations_and_mean(X)
-        return mean, torch.minimum(deviations.square().mean(1), self.prior_variance(X))
+        return mean, variance_from_samples(deviations, self.prior_variance(X))
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
         """Return the solver with its preconditioner built, for more than one solve with the same matrix."""

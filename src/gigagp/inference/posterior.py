@@ -167,6 +167,12 @@ class Posterior(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and the variance at given coefficients of the mean."""
 
+    def check_variances(self, X: torch.Tensor) -> None:
+        """Warn where variances at points cannot be right, for a fit to say so at its end.
+
+        Here nothing: variances from a factor cannot exceed the prior's.
+        """
+
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
         """Return the covariance of the latent function at all pairs of points, shape (m, m)."""
         covariance, root = self.covariance_given_trend(X), self.trend_root(X)

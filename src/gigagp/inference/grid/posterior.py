@@ -18,6 +18,7 @@ from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.settings import Grid
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.sampled_variance import variance_from_samples
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
@@ -194,8 +195,7 @@ class GridPosterior(Posterior):
         chosen = self._own_method if method == "auto" else method
         inside, outside = self._place(X)
         if chosen == "samples":
-            estimate = self._interpolate(inside, outside, self.deviations).square().mean(1)
-            variance = torch.minimum(estimate, self._prior_at(inside))
+            variance = variance_from_samples(self._interpolate(inside, outside, self.deviations), self._prior_at(inside))
         elif chosen == "low_rank":
             variance = self._low_rank_variance(inside)
         else:
@@ -203,6 +203,10 @@ class GridPosterior(Posterior):
         if self.settings.outside == "prior":
             variance[outside] = self.kernel.variance
         return self.mean(X), variance
+
+    def check_variances(self, X: Tensor) -> None:
+        """Warn where samples have more variance than the prior; see `Posterior.check_variances`."""
+        self.mean_and_variance_given_trend(X[self.grid.covers(X.double())], "samples")
 
     @property
     def _own_method(self) -> str:

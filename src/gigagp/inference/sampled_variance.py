@@ -1,0 +1,47 @@
+"""Variances from posterior samples, held against what they can be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import GigaGPWarning, warn
+
+#: Standard errors of an estimate that chance does not explain, over thousands of points.
+_CHANCE = 8.0
+
+
+def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
+    """Return the mean squares of samples of posterior minus mean, or the prior's variance where that is less.
+
+    Rows never add variance. An estimate from s samples has a relative standard error of ``sqrt(2 / s)`` and can exceed
+    the prior's by chance; one that exceeds it by more is wrong.
+
+    Parameters
+    ----------
+    deviations : Tensor of shape (m, s)
+    prior : Tensor of shape (m,)
+
+    Returns
+    -------
+    Tensor of shape (m,)
+
+    Warns
+    -----
+    GigaGPWarning
+        Where an estimate exceeds the prior's variance by more than chance explains.
+    """
+    estimate, prior = deviations.square().mean(1), prior.to(deviations)
+    likely = prior * (1 + _CHANCE * math.sqrt(2 / max(deviations.shape[1], 1)))
+    wrong = ~(estimate <= likely)
+    if bool(wrong.any()):
+        msg = (
+            f"Posterior samples have up to {float((estimate / prior)[wrong].max()):.3g} times the prior's variance, at "
+            f"{int(wrong.sum())} of {len(prior)} points; rows can only lower it. The solves behind the samples have "
+            "failed: standard deviations at these points are the prior's, and samples there are of no use. A larger "
+            'noise variance, a tighter tolerance or predict(variance="solve") avoids this.'
+        )
+        warn(msg, GigaGPWarning)
+    return torch.minimum(estimate, prior)
