@@ -53,5 +53,5 @@ def posterior_of(actions: Actions, *arguments: Tensor, **options: object) -> Com
     """Return the posterior given actions; arguments as for `evidence_of`."""
     found = evidence_of(actions, *arguments, **options)  # type: ignore[arg-type]
     return ComputationAwarePosterior(
-        found.model, found.table, actions, found.factor, found.weights, found.coefficients, found.noise
+        found.model, found.table, actions, found.factor, found.conditioned(), found.noise
     )

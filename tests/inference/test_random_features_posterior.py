@@ -47,6 +47,9 @@ def test_predictions_are_those_of_the_covariance_that_the_features_make(mean, no
     solutions = torch.linalg.solve(H, residual)
     expected = mean.basis(X_NEW) @ coefficients + cross.T @ solutions
     covariance = whole[70:, 70:] - cross.T @ torch.linalg.solve(H, cross)
+    if basis.shape[1]:  # universal kriging
+        left = mean.basis(X_NEW) - cross.T @ solved
+        covariance = covariance + left @ torch.linalg.solve(basis.T @ solved, left.T)
     found, variance = posterior.mean_and_variance(X_NEW)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(posterior.mean(X_NEW), expected, rtol=0, atol=1e-10)

@@ -20,7 +20,7 @@ from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import StreamJob
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import resolve_mean
-from gigagp.model import Model
+from gigagp.model import StartModel
 from gigagp.optimization.sparse import _Run
 from gigagp.random import generator_from
 from helpers import largest_tensor
@@ -57,8 +57,9 @@ def started(settings, source, likelihood="gaussian", **options):
     """Return what `stream` makes of a source, begun."""
     mean = resolve_mean("constant")
     rows = RowSource(*source, mean=mean)
-    model = Model(kernels.RBF([0.7, 0.8]).bind(2), mean, torch.tensor(0.1, dtype=torch.float64))
-    job = StreamJob(rows, model, True, 2**30, likelihood=resolve_likelihood(likelihood), **options)
+    start = StartModel(kernels.RBF([0.7, 0.8]), mean, torch.tensor(0.1, dtype=torch.float64), "standardized")
+    model = start.bound(2)
+    job = StreamJob(rows, start, True, 2**30, likelihood=resolve_likelihood(likelihood), **options)
     found = settings.stream(job, generator_from(0))
     found.objective.begin(model)
     return found
