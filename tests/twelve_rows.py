@@ -52,6 +52,4 @@ def evidence_of(
 def posterior_of(actions: Actions, *arguments: Tensor, **options: object) -> ComputationAwarePosterior:
     """Return the posterior given actions; arguments as for `evidence_of`."""
     found = evidence_of(actions, *arguments, **options)  # type: ignore[arg-type]
-    return ComputationAwarePosterior(
-        found.model, found.table, actions, found.factor, found.conditioned(), found.noise
-    )
+    return ComputationAwarePosterior(found.model, found.table, actions, found.factor, found.conditioned(), found.noise)

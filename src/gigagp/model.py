@@ -82,7 +82,7 @@ class Model:
         )
 
     def unit_factors(self, units: Units) -> dict[str, torch.Tensor]:
-        """Return what hyperparameters of the standardized problem are to be multiplied with to be in the data's units."""
+        """Return what standardized hyperparameters are to be multiplied with to be in the data's own units, by name."""
         return self.kernel.unit_factors(units) | {NOISE: torch.tensor(units.variance, dtype=torch.float64)}
 
     def standardized(self, units: Units) -> Model:

@@ -33,7 +33,6 @@ from gigagp.scaling import Scaling
 from gigagp.streamed_fit import StreamedFitting
 from gigagp.validation import validation_scorer
 
-
 #: Rows at which the variances of a fit are held against the prior's.
 _CHECKED_ROWS = 256
 
@@ -91,10 +90,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         counts have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which
         ``"auto"`` then is.
     hyperparameter_units : {"own", "standardized"}, default "own"
-        Units of the kernel's numbers and of a noise variance, given and read. ``"own"``: lengthscales, periods and bounds
-        in the units of the inputs, variances in squared units of the target (with several targets, which are scaled
-        apart, shares of the variance of each). ``"standardized"``: those of the problem that is solved, in standard
-        deviations; for papers' configurations, and what models of earlier versions are in.
+        Units of the kernel's numbers and of a noise variance, given and read. ``"own"``: lengthscales, periods and
+        bounds in the units of the inputs, variances in squared units of the target (with several targets, which are
+        scaled apart, shares of the variance of each). ``"standardized"``: those of the problem that is solved, in
+        standard deviations; for papers' configurations, and what models of earlier versions are in.
 
     Attributes
     ----------

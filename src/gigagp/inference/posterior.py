@@ -167,7 +167,7 @@ class Posterior(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and the variance at given coefficients of the mean."""
 
-    def check_variances(self, X: torch.Tensor) -> None:
+    def check_variances(self, X: torch.Tensor) -> None:  # noqa: B027 (most have nothing to check)
         """Warn where variances at points cannot be right, for a fit to say so at its end.
 
         Here nothing: variances from a factor cannot exceed the prior's.

@@ -21,8 +21,8 @@ _OFFSET = 4.0
 def squared_distances(A: Tensor, B: Tensor, *, kink: bool = False) -> Tensor:
     """Return the squared distances of all pairs of rows.
 
-    One matrix product, ``|a|^2 + |b|^2 - 2 a'b``, where its rounding error stays below `ROUNDING_ERROR`. Sums of squared
-    differences, d passes over the result, where it does not: for points far apart, and for profiles that take the
+    One matrix product, ``|a|^2 + |b|^2 - 2 a'b``, where its rounding error stays below `ROUNDING_ERROR`. Where it does
+    not, sums of squared differences, d passes over the result: for points far apart, and for profiles that take the
     square root of what is left at zero.
 
     Parameters

@@ -14,8 +14,8 @@ from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
 from gigagp.kernels.profiles import matern_profile
-from gigagp.kernels.units import Unit
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
+from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
 
 

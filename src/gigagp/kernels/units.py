@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-#: What a hyperparameter is measured in: an input's units, the squares of the target's, those squares over the squares of
-#: an input's (variances of slopes), or nothing.
+#: What a hyperparameter is measured in: an input's units, the squares of the target's, those squares over the squares
+#: of an input's (variances of slopes), or nothing.
 Unit = Literal["input", "target", "slope", "none"]
 
 
@@ -22,7 +22,7 @@ class Units:
     centre, scale : Tensor of shape (d,)
         float64; in units of the inputs.
     variance : float
-        In squared units of the target. 1 for several targets: each is scaled apart, and variances are shares of its own.
+        In squared units of the target. 1 for several targets: each is scaled apart, and variances are shares of its.
     """
 
     centre: Tensor
@@ -31,7 +31,7 @@ class Units:
 
     @property
     def of_factors(self) -> Units:
-        """The same for kernels that multiply another: one of a product's variances has a unit, the others are numbers."""
+        """The same for kernels that multiply another: one of a product's variances has a unit, the others have none."""
         return replace(self, variance=1.0)
 
     def factor(self, unit: Unit, columns: list[int], *, ard: bool) -> Tensor:

@@ -124,7 +124,9 @@ class History:
         steps = [
             replace(
                 step,
-                hyperparameters={name: _times(value, plain.get(name, 1.0)) for name, value in step.hyperparameters.items()},
+                hyperparameters={
+                    name: _times(value, plain.get(name, 1.0)) for name, value in step.hyperparameters.items()
+                },
             )
             for step in self.steps
         ]

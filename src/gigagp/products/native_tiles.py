@@ -16,7 +16,7 @@ from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Profile, Program, TermSums, compile_kernel, supports
-from gigagp.products.torch_tiles import FALLBACK_BYTES, TorchTiles
+from gigagp.products.torch_tiles import gradient_apart
 
 try:
     _native: Any = import_module("gigagp.products._native")
@@ -153,8 +153,7 @@ class NativeTiles:
     ) -> dict[str, Tensor]:
         program = compile_kernel(kernel, X, X if symmetric else Z, derivatives=True)
         if any(term.is_apart for term in program.terms):
-            weights = left if right is None else LowRankWeights(left, right)
-            return TorchTiles().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=FALLBACK_BYTES)
+            return gradient_apart(kernel, X, Z, left, right, symmetric=symmetric)
         dtype = X.dtype
         if any(term.is_wide(dtype) for term in program.terms):
             dtype = torch.float64  # sums of squared differences cancel as much as distances do

@@ -13,15 +13,15 @@ from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights, read_weights
 from gigagp.products.blocks import ranges
-from gigagp.products.engine import Weights
+from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.tiles import tiles_of
 
 #: Bytes of a tile for each CPU thread: it has to stay in the cache over half a dozen passes.
 CPU_TILE_BYTES = 2**20
 #: No CPU tile is larger.
 CPU_TILE_LIMIT = 8 * 2**20
-#: Budget where other engines hand over a gradient, because points are too far apart for theirs (`Term.is_apart`).
-FALLBACK_BYTES = 2**28
+#: Bytes of a gradient that other engines hand over.
+_HANDED_OVER = 2**28
 #: On a GPU a tile has to fill the device.
 GPU_TILE_BYTES = 256 * 2**20
 #: Tiles that may be alive at a time for every elementary kernel (autograd needs that many), and besides.
@@ -104,3 +104,18 @@ class TorchTiles:
                 A = read_weights(self.name, weights, rows, columns, X)
                 tiles.accumulate(rows, columns, A, 2.0 if symmetric and rows != columns else 1.0)
         return tiles.gradient()
+
+
+def gradient_apart(
+    kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None, *, symmetric: bool
+) -> dict[str, Tensor]:
+    """Return the gradient for points that are too far apart for the sums of other engines (`Term.is_apart`).
+
+    Weights are ``left @ right.T``, or ``left`` itself, shape (n, m).
+    """
+
+    def whole(rows: slice, columns: slice) -> Tensor:
+        return left[rows, columns]
+
+    weights: Weights = whole if right is None else LowRankWeights(left, right)
+    return TorchTiles().gradient(kernel, X, Z, weights, symmetric=symmetric, budget=_HANDED_OVER)

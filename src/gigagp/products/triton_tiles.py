@@ -17,7 +17,7 @@ from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
 from gigagp.products.program import Operation, Profile, Program, TermSums, compile_kernel, supports
-from gigagp.products.torch_tiles import FALLBACK_BYTES, TorchTiles
+from gigagp.products.torch_tiles import gradient_apart
 from gigagp.products.triton_packing import (
     FEW,
     MOST_COORDINATES,
@@ -218,8 +218,7 @@ def _gradient(
         return {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in kernel.parameters().items()}
     program = compile_kernel(kernel, X, Z, derivatives=True)
     if any(term.is_apart for term in program.terms):
-        given = left if right is None else LowRankWeights(left, right)
-        return TorchTiles().gradient(kernel, X, Z, given, symmetric=symmetric, budget=FALLBACK_BYTES)
+        return gradient_apart(kernel, X, Z, left, right, symmetric=symmetric)
     # sums of squared differences cancel as much as distances do
     dtype = torch.float64 if any(term.is_wide(X.dtype) for term in program.terms) else X.dtype
     methods = [method_of(term, dtype, "ieee", interpreted=False) for term in program.terms]

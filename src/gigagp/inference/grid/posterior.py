@@ -24,7 +24,6 @@ from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 
 #: Points whose exact variances are solved for together.
@@ -195,7 +194,9 @@ class GridPosterior(Posterior):
         chosen = self._own_method if method == "auto" else method
         inside, outside = self._place(X)
         if chosen == "samples":
-            variance = variance_from_samples(self._interpolate(inside, outside, self.deviations), self._prior_at(inside))
+            variance = variance_from_samples(
+                self._interpolate(inside, outside, self.deviations), self._prior_at(inside)
+            )
         elif chosen == "low_rank":
             variance = self._low_rank_variance(inside)
         else:

@@ -243,7 +243,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
 
 
 def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:
-    """Return the model that a few rows prefer (None where they were not asked) and the grid, in the data's own units."""
+    """Return the model that a few rows prefer (None: they were not asked) and the grid, in the data's own units."""
     model = job.start.standardized(scaling.units())
     if settings.size != "auto":
         return None, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model)

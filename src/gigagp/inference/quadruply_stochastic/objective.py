@@ -111,7 +111,7 @@ class QuadruplyStochasticObjective(TableObjective):
         self._steps_since = 0
 
     def set_trend(self, coefficients: Tensor) -> None:
-        """Take coefficients of the mean's basis, shape (p, t), off the targets; labels and counts stay what they are."""
+        """Take coefficients of the mean's basis, shape (p, t), off the targets; labels and counts stay."""
         self.trend, table = coefficients, self.table
         self.targets = table.Y
         if self.likelihood.has_noise:
