@@ -51,7 +51,7 @@ def test_functions_must_return_one_number_a_row(function):
 @pytest.mark.parametrize("name", ["zero", "constant", "linear"])
 def test_descriptions(name):
     mean = resolve_mean(name)
-    assert type(means.from_dict(json.loads(json.dumps(mean.to_dict())))) is type(mean)
+    assert type(means.from_dict(json.loads(json.dumps(means.describe(mean))))) is type(mean)
 
 
 def test_a_mean_is_taken_as_it_is():
@@ -65,9 +65,9 @@ def test_a_mean_is_taken_as_it_is():
     [
         (lambda: resolve_mean("quadratic"), "mean must be one of"),
         (lambda: resolve_mean(1.0), "mean must be one of"),
-        (lambda: FixedMean(len).to_dict(), "cannot be saved"),
+        (lambda: means.describe(FixedMean(lambda X: X[:, 0])), "cannot be saved with a model: it has no name"),
         (lambda: FixedMean(3.0), "must be callable"),
-        (lambda: means.from_dict({"mean": "FixedMean"}), "must name one of"),
+        (lambda: means.from_dict({"mean": "FixedMean"}), "names a mean that is not gigagp's: 'FixedMean'"),
         (lambda: means.from_dict({}), "must name one of"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import types
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from gigagp import persistence
+from gigagp import persistence, tensor_file
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.persistence import VERSION, load, load_notes, load_state, save, save_state
 
@@ -56,7 +57,7 @@ def test_loaded_tensors_outlive_the_file(saved):
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
 def test_truncated_files_are_refused(saved, share):
     content = saved.read_bytes()
-    saved.write_bytes(content[: int(share * len(content))])
+    saved.write_bytes(content[: max(int(share * len(content)), int(share > 0))])
     with pytest.raises(ModelFileError, match="empty" if share == 0.0 else r"damaged|cut off"):
         load_state(saved)
 
@@ -137,11 +138,11 @@ def test_kinds_are_looked_up_in_a_table_only(tmp_path):
 def test_an_interrupted_write_keeps_the_old_file(saved, monkeypatch, error):
     before = saved.read_bytes()
 
-    def half(tensors, path, metadata):
-        path.write_bytes(before[:50])
+    def half(file, tensors, metadata):
+        file.write(before[:50])
         raise error
 
-    monkeypatch.setattr(safetensors.torch, "save_file", half)
+    monkeypatch.setattr(tensor_file, "_write_tensors", half)
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ModelFileError
     with pytest.raises(expected):
         save_state(saved, "GPRegressor", TENSORS, {})
@@ -165,7 +166,7 @@ class Toy:
         return {"weight": self.weight}, {"units": "m"}
 
     @classmethod
-    def _from_state(cls, tensors, header):
+    def _from_state(cls, tensors, header, custom):
         json.dumps(header)
         return cls(tensors["weight"])
 
@@ -174,6 +175,7 @@ class Toy:
 def toy_kind(monkeypatch):
     module = types.ModuleType("toy_module")
     module.Toy = Toy
+    monkeypatch.setattr(Toy, "__module__", "toy_module")
     monkeypatch.setitem(sys.modules, "toy_module", module)
     monkeypatch.setitem(persistence._KINDS, "Toy", "toy_module")
 
@@ -192,3 +194,55 @@ def test_an_incomplete_state_is_a_clear_error(tmp_path):
     save_state(tmp_path / "m", "Toy", {}, {})
     with pytest.raises(ModelFileError, match="not a complete Toy"):
         load(tmp_path / "m")
+
+
+def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
+    """What is read is one file: its header and its tensors are of one save."""
+    path = tmp_path / "model.gp"
+    save_state(path, "X", {"number": torch.zeros(3)}, {"number": 0, "notes": {"number": 0}})
+    stop = threading.Event()
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            tensors = {"number": torch.full((3,), float(number)), "rest": torch.zeros(number % 7, 50)}
+            save_state(
+                path, "X", tensors, {"number": number, "notes": {"number": number}, "rest": "x" * (number % 100)}
+            )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = set()
+        for _ in range(400):
+            _, tensors, header = load_state(path)
+            assert tensors["number"].tolist() == [header["number"]] * 3
+            assert isinstance(load_notes(path)["number"], int)
+            seen.add(header["number"])
+    finally:
+        stop.set()
+        writer.join()
+    assert len(seen) > 5  # files did change
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"version": "9" * 5000}, "Update gigagp"),
+        ({"version": "²"}, "Update gigagp"),
+        ({"header": "[" * 2000 + "]" * 2000}, "header cannot be read"),
+        ({"header": '{"a": ' * 100_000 + "1" + "}" * 100_000}, "header cannot be read"),
+        ({"header": '{"a": ' + "9" * 5000 + "}"}, "header cannot be read"),
+        ({"kind": "x" * 10_000}, "holds a 'xxx"),
+    ],
+)
+def test_hostile_metadata_are_one_short_error(tmp_path, saved, changes, match):
+    with safetensors.safe_open(saved, "pt") as file:
+        metadata = {**file.metadata(), **changes}
+    tensors = {"a": torch.zeros(2)}
+    metadata["checksum"] = tensor_file._checksum(metadata["kind"], metadata["header"], tensors)
+    safetensors.torch.save_file(tensors, tmp_path / "hostile", metadata)
+    with pytest.raises(ModelFileError, match=match) as error:
+        load(tmp_path / "hostile")
+    assert len(str(error.value)) < 1000

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gigagp.checks import finite_columns
+from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
@@ -246,11 +247,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     # -------------------------------------------------------------- persistence
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it."""
-        from gigagp.persistence import save_state
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        from gigagp.persistence import save
 
-        tensors, header = self._to_state()
-        save_state(path, "GPClassifier", tensors, header)
+        save(self, path)
 
     def _to_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         from gigagp.fitted_state import fitted_to_state
@@ -267,17 +267,16 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return tensors, {**header, "classes": classes, "had_kernel": self.kernel is not None, "feature_names": names}
 
     @classmethod
-    def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any]) -> GPClassifier:
-        from gigagp.fitted_state import state_to_fitted
+    def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any], custom: Custom) -> GPClassifier:
+        from gigagp.restored_state import restored_classes, state_to_fitted
 
-        classes, names = header["classes"], header["feature_names"]
-        latent = state_to_fitted(GPRegressor, tensors, {**header, "feature_names": []})
+        latent = state_to_fitted(GPRegressor, tensors, {**header, "feature_names": []}, custom)
+        classes, names = restored_classes(header, latent)
         estimator = cls(**{name: getattr(latent, name) for name in cls._get_param_names()})
         if not header["had_kernel"]:
             estimator.kernel = None
         estimator.latent_, estimator.n_features_in_ = latent, latent.n_features_in_
-        dtype = object if classes["dtype"] == "|O" else np.dtype(classes["dtype"])
-        estimator.classes_ = np.array(classes["values"], dtype=dtype)
+        estimator.classes_ = classes
         if names:
             estimator.feature_names_in_ = np.array(names, dtype=object)
         return estimator

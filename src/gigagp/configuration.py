@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gigagp import actions, gradients, inference, optimization, solvers, truncation
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.custom import MARK, NOTHING, Custom, marked, state_of
+from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, from_dict
+from gigagp.kernels.serialization import describe, foreign_classes
+from gigagp.likelihoods import Likelihood
 
 _ROOMS = (inference, solvers, gradients, optimization, truncation)
 _CLASSES: dict[str, type] = {
@@ -35,30 +39,76 @@ def to_plain(value: Any) -> Any:
     Raises
     ------
     InvalidInputError
-        If it is neither plain data nor one of the package's settings objects.
+        If it is neither plain data nor one of the package's settings objects nor a dataclass or likelihood of a user's
+        own.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
         return {"tuple": [to_plain(item) for item in value]}
     if isinstance(value, Kernel):
-        return {"kernel": value.to_dict()}
+        return {"kernel": describe(value)}
     if type(value) in _NAMES:
         settings = {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
         return {"class": _NAMES[type(value)], "settings": settings}
-    msg = f"a setting of type {type(value).__name__} cannot be saved: {value!r}."
+    if (is_dataclass(value) and not isinstance(value, type)) or isinstance(value, Likelihood):
+        settings = {name: to_plain(item) for name, item in state_of(value).items()}
+        return {"class": type(value).__name__, "settings": settings} | marked(type(value))
+    msg = (
+        f"a setting of type {type(value).__name__} cannot be saved: {str(value)[:200]!r}. Use the settings of gigagp, "
+        "or a frozen dataclass."
+    )
     raise InvalidInputError(msg)
 
 
-def from_plain(data: Any) -> Any:
-    """Return the setting that `to_plain` described."""
+def foreign_parts(value: Any) -> Iterator[type]:
+    """Iterate over the classes in a setting that are not the package's."""
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from foreign_parts(item)
+    elif isinstance(value, Kernel):
+        yield from foreign_classes(value)
+    elif (is_dataclass(value) and not isinstance(value, type)) or isinstance(value, Likelihood):
+        if type(value) not in _NAMES:
+            yield type(value)
+        for item in state_of(value).values():
+            yield from foreign_parts(item)
+
+
+def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None) -> Any:
+    """Return the setting that `to_plain` described.
+
+    Parameters
+    ----------
+    data : plain data
+    custom : Custom
+        Classes that are not the package's.
+    n_inputs : int, optional
+        The only number of inputs that a kernel may be bound to.
+
+    Raises
+    ------
+    InvalidInputError
+        If it names what is neither the package's nor in ``custom``, or its values are not allowed.
+    """
+    if isinstance(data, list):
+        msg = f"a list is no setting; got {str(data)[:100]}."
+        raise InvalidInputError(msg)
     if not isinstance(data, dict):
         return data
-    if "tuple" in data:
-        return tuple(from_plain(item) for item in data["tuple"])
+    if isinstance(data.get("tuple"), list):
+        return tuple(from_plain(item, custom, n_inputs) for item in data["tuple"])
     if "kernel" in data:
-        return from_dict(data["kernel"])
-    if data.get("class") not in _CLASSES:
-        msg = f"the model file names a setting that this version does not know: {data.get('class')!r}."
-        raise ModelFileError(msg)
-    return _CLASSES[data["class"]](**{name: from_plain(item) for name, item in data["settings"].items()})
+        return from_dict(data["kernel"], custom, n_inputs)
+    name, settings = data.get("class"), data.get("settings")
+    if not isinstance(name, str) or not isinstance(settings, dict):
+        msg = f"a setting must be plain or have a class and settings; got {str(data)[:100]}."
+        raise InvalidInputError(msg)
+    cls = _CLASSES.get(name) if MARK not in data else None
+    if cls is None:
+        cls = custom.find(name, data, "a setting")
+    try:
+        return cls(**{key: from_plain(item, custom, n_inputs) for key, item in settings.items()})
+    except TypeError as error:
+        msg = f"the description of {name} has arguments that it does not take: {error}."
+        raise InvalidInputError(msg) from error

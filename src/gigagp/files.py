@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from gigagp.errors import InvalidInputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+#: What fsync says on file systems that have none.
+_NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def written_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a write to ``path`` makes or replaces: links are followed.
+
+    Parameters
+    ----------
+    path : str or path
+        A regular file, a link to one, or a name that nothing has. A link to a name that nothing has makes that file.
+
+    Raises
+    ------
+    OSError
+        If there is something else: a folder, a device, a pipe, a socket, a loop of links. Replacing those would destroy
+        what other programs need.
+    """
+    if "\0" in os.fspath(path):
+        raise OSError(errno.EINVAL, "the name of a file has no NUL character")
+    try:
+        mode = os.stat(path).st_mode  # a loop of links is an OSError of its own
+    except FileNotFoundError:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():  # the empty name
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; a file name is needed") from None
+        return target
+    if stat.S_ISREG(mode):
+        return Path(os.path.realpath(path))
+    kind = next((name for test, name in _KINDS if test(mode)), "no regular file")
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(code, f"it is {kind}; a file name is needed")
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInputError` unless ``path`` can be a file in an existing, writable folder.
+
+    A folder, a device, a pipe, a socket or a loop of links cannot; a link to a regular file is that file.
+    """
+    try:
+        folder = written_file(path).parent
+    except OSError as error:
+        msg = f"{os.fspath(path)!r} cannot be written: {error.strerror}."
+        raise InvalidInputError(msg) from error
+    if not folder.is_dir():
+        msg = f"{path}: the folder {folder} does not exist."
+    elif not os.access(folder, os.W_OK):
+        msg = f"{path}: the folder {folder} cannot be written to."
+    else:
+        return
+    raise InvalidInputError(msg)
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` to write to, and move it over ``path`` once it is complete and on disk.
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Give a new file to write to, and put it in the place of ``path`` once it is complete and on disk.
 
-    A crash, a full disk or an exception in the block leaves what was at ``path`` before, whole. A symbolic link is
-    followed: what it points to is replaced, the link stays.
+    A crash, a kill, a full disk or an exception in the block leaves what was at ``path`` before, whole. A symbolic link
+    is followed: what it points to is replaced, the link stays. A new file has the permissions that any new file has
+    here, a replaced one keeps its own.
+
+    On Linux the new file has no name until it is complete, so a kill leaves nothing behind. Elsewhere, and for the
+    instant between getting a name and getting the right one, a kill leaves a hidden temporary file beside ``path``; the
+    next write to ``path`` removes it.
 
     Parameters
     ----------
@@ -23,41 +97,125 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields
     ------
-    Path
-        Where the block writes. It has the same suffix as ``path``.
+    binary file
+        Where the block writes.
 
     Raises
     ------
     OSError
-        If the folder is missing or not writable, or the disk is full.
+        If ``path`` is something else than a regular file, the folder is missing or not writable, or the disk is full.
     """
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        msg = f"{os.fspath(path)} is a folder; a file name is needed."
-        raise IsADirectoryError(msg)
-    temporary = target.with_name(f".{target.stem}.{os.getpid()}-{secrets.token_hex(4)}{target.suffix}")
+    target = written_file(path)
+    _sweep(target)
+    descriptor, name = _new_file(target)
     try:
-        temporary.touch()  # with the permissions that a new file has here; some writers would make it private
-        yield temporary
-        _flush(temporary)
-        os.replace(temporary, target)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            with suppress(FileNotFoundError):
+                if hasattr(os, "fchmod"):
+                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            _flush(descriptor)
+            if fcntl is not None:  # while the file is open: its lock keeps others from sweeping it
+                name = _publish(descriptor, name, target)
+        if name is not None:
+            os.replace(name, target)
+            name = None
+    finally:
+        if name is not None:
+            with suppress(OSError):
+                name.unlink()
+    with suppress(OSError):  # Windows cannot open a folder; there the rename itself is all one gets
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            _flush(folder)
+        finally:
+            os.close(folder)
+
+
+def _new_file(target: Path) -> tuple[int, Path | None]:
+    """Return the descriptor of a new file on the disk of ``target``, and its name; None where it has none yet."""
+    if hasattr(os, "O_TMPFILE"):
+        with suppress(OSError):  # file systems without nameless files
+            descriptor = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+            if os.path.exists(f"/proc/self/fd/{descriptor}"):
+                _lock(descriptor)
+                return descriptor, None
+            os.close(descriptor)
+    while True:
+        name = _temporary_name(target)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        _lock(descriptor)
+        if name.exists():  # a sweep may have come before the lock
+            return descriptor, name
+        os.close(descriptor)
+
+
+def _publish(descriptor: int, name: Path | None, target: Path) -> Path | None:
+    """Put a complete file in the place of ``target``; return the name that it has still to lose, None: it is done."""
+    if name is None:
+        if not target.exists():
+            with suppress(FileExistsError):
+                _link(descriptor, target)
+                return None
+        name = _temporary_name(target)  # a link cannot replace a file, a rename can
+        _link(descriptor, name)
+    try:
+        os.replace(name, target)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            name.unlink()
         raise
-    _flush(target.parent)
+    return None
 
 
-def _flush(path: Path) -> None:
-    """Wait until the file, or the entries of the folder, are on disk."""
+def _link(descriptor: int, name: Path) -> None:
+    """Give a nameless file a name."""
+    folder = os.open(name.parent, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows cannot open a folder; there the rename itself is all one gets
-        if path.is_dir():
-            return
-        raise
-    try:
-        with suppress(OSError):  # some network file systems refuse fsync
-            os.fsync(descriptor)
+        # With a folder, Python follows the link that /proc has for an open file.
+        os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=folder, follow_symlinks=True)
     finally:
-        os.close(descriptor)
+        os.close(folder)
+
+
+def _temporary_name(target: Path) -> Path:
+    return target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}")
+
+
+def _prefix(target: Path) -> str:
+    # Names have 255 bytes at most.
+    return f".{target.name.encode()[:200].decode(errors='ignore')}.writing-"
+
+
+def _lock(descriptor: int) -> None:
+    """Mark a file as being written: the lock goes with the process, however that ends."""
+    if fcntl is not None:
+        with suppress(OSError):  # file systems without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _sweep(target: Path) -> None:
+    """Remove temporary files for ``target`` whose writers are dead."""
+    if fcntl is None or not target.parent.is_dir():
+        return
+    prefix = _prefix(target)
+    with suppress(OSError):
+        names = [entry.path for entry in os.scandir(target.parent) if entry.name.startswith(prefix)]
+        for name in names:
+            with suppress(OSError):  # BlockingIOError: its writer lives
+                descriptor = os.open(name, os.O_RDWR)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(name)
+                finally:
+                    os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    """Wait until a file, or the entries of a folder, are on disk."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FSYNC:  # some network file systems have none
+            raise

@@ -254,6 +254,11 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
     raise InvalidInputError(msg)
 
 
+def is_own(likelihood: Likelihood) -> bool:
+    """Whether a likelihood is one of this package's, which its name is enough to make again."""
+    return type(likelihood) in _BY_NAME.values()
+
+
 def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """Return the likelihood that a name stands for, or the object itself.
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, cat
 
+from gigagp.custom import MARK, NOTHING, Custom, Item, marked, state_of
 from gigagp.errors import InvalidInputError
 
 #: A known mean: takes float64 inputs of shape (n, d) in their own units, returns values of shape (n,).
@@ -32,10 +33,6 @@ class Mean(ABC):
     def offset(self, X: np.ndarray) -> np.ndarray:
         """Return the known part of the mean at inputs in their own units, shape (n,)."""
         return np.zeros(X.shape[0])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a description in plain data; `from_dict` reads it back."""
-        return {"mean": self.name}
 
     def __repr__(self) -> str:
         """Return the name."""
@@ -78,8 +75,8 @@ class FixedMean(ZeroMean):
     Parameters
     ----------
     function : callable
-        Takes a float64 array of shape (n, d), returns finite values of shape (n,). It has to be deterministic. It
-        cannot be saved with a model.
+        Takes a float64 array of shape (n, d), returns finite values of shape (n,). It has to be deterministic. A model
+        file has the function's name and not its code, so whoever loads the model has to give it (`gigagp.load`).
     """
 
     name = "fixed"
@@ -106,14 +103,6 @@ class FixedMean(ZeroMean):
             )
             raise InvalidInputError(msg)
         return values.astype(np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Refuse: a function is code, and saved models hold none."""
-        msg = (
-            "A mean that is a function of your own cannot be saved, because saved models hold no code. "
-            'Subtract it from y before the fit, or use mean="linear".'
-        )
-        raise InvalidInputError(msg)
 
     def __repr__(self) -> str:
         """Return the name with the function."""
@@ -147,15 +136,47 @@ def resolve_mean(mean: MeanLike) -> Mean:
     raise InvalidInputError(msg)
 
 
-def from_dict(description: Mapping[str, Any]) -> Mean:
-    """Return the mean that ``mean.to_dict()`` described. No code of the description is run.
+def describe(mean: Mean) -> dict[str, Any]:
+    """Return a description in plain data; `from_dict` reads it back.
 
     Raises
     ------
     InvalidInputError
-        If it describes no mean of this package.
+        If it is not the package's and cannot be made again: a lambda, an object that is no dataclass.
     """
-    if description.get("mean") not in _MEANS:
-        msg = f"A mean description must name one of {list(_MEANS)}; got {description.get('mean')!r}."
+    if type(mean) is FixedMean:
+        return {"mean": getattr(mean.function, "__name__", None), "fixed": True} | marked(mean.function)
+    if _MEANS.get(getattr(mean, "name", "")) is type(mean):
+        return {"mean": mean.name}
+    return {"mean": type(mean).__name__, "settings": state_of(mean)} | marked(type(mean))
+
+
+def foreign_parts(mean: Mean) -> tuple[Item, ...]:
+    """Return the function or the class of a mean that is not the package's."""
+    if type(mean) is FixedMean:
+        return (mean.function,)
+    return () if type(mean) in _MEANS.values() else (type(mean),)
+
+
+def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
+    """Return the mean that `describe` described. No code of the description is run.
+
+    Raises
+    ------
+    InvalidInputError
+        If it describes no mean, or one that is neither of this package nor in ``custom``.
+    """
+    name = description.get("mean") if isinstance(description, Mapping) else None
+    if not isinstance(name, str):
+        msg = f"A mean description must name one of {list(_MEANS)}; got {str(name)[:100]!r}."
         raise InvalidInputError(msg)
-    return _MEANS[description["mean"]]()
+    if MARK not in description and name in _MEANS:
+        return _MEANS[name]()
+    if description.get("fixed") is True:
+        return FixedMean(custom.find(name, description, "a mean function"))
+    try:
+        mean: Mean = custom.find(name, description, "a mean", Mean)(**description.get("settings", {}))
+    except TypeError as error:
+        msg = f"The description of {name} has arguments that it does not take: {error}."
+        raise InvalidInputError(msg) from error
+    return mean

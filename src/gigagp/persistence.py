@@ -1,36 +1,42 @@
-"""A fitted model in one file of tensors and JSON (safetensors). Loading never runs code.
+"""A fitted model in one file of tensors and JSON (safetensors). Loading never runs code that the file names.
 
-The file is a safetensors file whose metadata has ``format`` = "gigagp", ``version`` (of the file layout), ``kind``
-(which class wrote it), ``gigagp`` (the version of the package), ``header`` (JSON, the class's own) and ``checksum`` (of
-the header and of every tensor). Which class a kind means is decided by a fixed table here, never by the file.
+`gigagp.tensor_file` has the file. Which class a kind means is decided by a fixed table here, or by classes that the
+caller hands in (`gigagp.custom`), never by the file.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 import gigagp
-from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.files import replacing
+from gigagp.custom import Custom, Item, marked
+from gigagp.errors import InvalidInputError, MemoryBudgetError, ModelFileError
+from gigagp.tensor_file import Path, read, read_header, write
 
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
 
-FORMAT = "gigagp"
-#: Version of the file layout; a reader refuses what is newer.
-VERSION = 2
 #: Kind in the file -> module of the class of that name.
 _KINDS = {"GPClassifier": "gigagp.classification", "GPRegressor": "gigagp.regression"}
 
-Path = str | os.PathLike[str]
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
+#: Version of a layout -> what makes a model's state of the next version of it: files of every version stay readable.
+_UPGRADES: dict[int, Callable[[State], State]] = {}
+#: What a state that is not whole can raise on its way to a model.
+_UNSOUND = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class Saveable(Protocol):
@@ -44,8 +50,9 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
 
     Parameters
     ----------
-    estimator : GPRegressor
-        A fitted estimator.
+    estimator : GPRegressor or GPClassifier
+        A fitted estimator. Of classes and functions that are not gigagp's (a kernel, a mean, a likelihood, a subclass
+        of the estimator) the file has the names; `load` has to be given them.
     path : str or path
         The file; what was there is replaced once the new one is complete.
     notes : mapping, optional
@@ -54,52 +61,107 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
 
     Raises
     ------
+    InvalidInputError
+        If a part of the model could not be made again from the file, before anything is written.
     ModelFileError
         If the file cannot be written.
     """
     tensors, header = estimator._to_state()
+    kind = type(estimator)
+    if kind.__module__ != _KINDS.get(kind.__name__):
+        if kind.__name__ in _KINDS:
+            msg = f"a class of the name {kind.__name__!r} that is not gigagp's cannot be saved; rename it."
+            raise InvalidInputError(msg)
+        header = {**header, "estimator": marked(kind)}
     if notes:
         header = {**header, "notes": dict(notes)}
-    save_state(path, type(estimator).__name__, tensors, header)
+    save_state(path, kind.__name__, tensors, header)
 
 
-def load(path: Path) -> GPRegressor:
-    """Read a fitted estimator from a file written by `save`. No code from the file is run.
+def load(path: Path, custom: Iterable[Item] = ()) -> GPRegressor:
+    """Read a fitted estimator from a file written by `save`. No code that only the file names is run.
 
     Parameters
     ----------
     path : str or path
         The file.
+    custom : iterable of class or function, default ()
+        What of the model is not gigagp's: classes of kernels, means, likelihoods, settings or the estimator, and mean
+        functions. They are found by their names. Nothing is imported.
 
     Returns
     -------
-    GPRegressor
+    GPRegressor or GPClassifier
         Ready to predict.
 
     Raises
     ------
+    InvalidInputError
+        If ``custom`` holds something else.
+    MemoryBudgetError
+        If the model does not fit into the memory budget.
     ModelFileError
-        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp model.
+        If the file is missing, damaged, truncated, newer than this version of gigagp, not a gigagp model, or names what
+        is not in ``custom``.
+
+    Examples
+    --------
+    >>> import numpy as np, os, tempfile
+    >>> import gigagp
+    >>> def trend(X):
+    ...     return 2 * X[:, 0]
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.gp")
+    >>> gigagp.GPRegressor(mean=trend).fit(X, 2 * X[:, 0] + X[:, 0] ** 2).save(path)
+    >>> gigagp.load(path, custom=[trend]).predict(X).shape
+    (20,)
     """
-    kind, tensors, header = load_state(path)
-    if kind not in _KINDS:
-        msg = (
-            f"{os.fspath(path)} holds a {kind!r}; this version of gigagp ({gigagp.__version__}) reads {sorted(_KINDS)}."
-        )
-        raise ModelFileError(msg)
-    estimator_class = getattr(importlib.import_module(_KINDS[kind]), kind)
+    given = Custom(custom)
+    content = read(path)
+    kind, state = content.kind, (content.tensors, content.header)
     try:
-        return estimator_class._from_state(tensors, header)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        for version in range(content.version, max(_UPGRADES, default=content.version) + 1):
+            state = _UPGRADES[version](state) if version in _UPGRADES else state
+        return _estimator_class(kind, path, content.header, given)._from_state(*state, given)  # type: ignore[no-any-return]
+    except MemoryBudgetError:
+        raise
+    except ModelFileError as error:
+        if str(error).startswith(os.fspath(path)):
+            raise
+        msg = f"{os.fspath(path)} cannot be loaded: {error}"
+        raise ModelFileError(msg) from error
+    except InvalidInputError as error:
+        msg = f"{os.fspath(path)} cannot be loaded: {error}"
+        raise ModelFileError(msg) from error
+    except _UNSOUND as error:
+        shown = f"{type(error).__name__}: {error}"
         msg = (
-            f"{os.fspath(path)} is a gigagp file, but its content is not a complete {kind} ({error!r}). Save it again."
+            f"{os.fspath(path)} is a gigagp file, but its content is not a complete {kind} ({shown[:300]}). Save it "
+            "again."
         )
         raise ModelFileError(msg) from error
 
 
+def _estimator_class(kind: str, path: Path, header: Mapping[str, Any], custom: Custom) -> Any:
+    """Return the class of an estimator's kind."""
+    if kind in _KINDS:
+        return getattr(importlib.import_module(_KINDS[kind]), kind)
+    description = header.get("estimator")
+    if isinstance(description, dict):
+        found = custom.find(kind, description, "an estimator")
+        own = tuple(getattr(importlib.import_module(module), name) for name, module in _KINDS.items())
+        if isinstance(found, type) and issubclass(found, own):
+            return found
+        msg = f"custom of gigagp.load has {found!r} for an estimator; it must be a class derived from {sorted(_KINDS)}."
+        raise InvalidInputError(msg)
+    own = sorted(_KINDS)
+    msg = f"{os.fspath(path)} holds a {kind[:60]!r}; this version of gigagp ({gigagp.__version__}) reads {own}."
+    raise ModelFileError(msg)
+
+
 def load_notes(path: Path) -> dict[str, Any]:
     """Return the notes that `save` was given, {} if there were none. Raises as `load` does."""
-    notes = _read_metadata(path)[1].get("notes", {})
+    notes = read_header(path).get("notes", {})
     return notes if isinstance(notes, dict) else {}
 
 
@@ -113,7 +175,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
     kind : str
         Which class wrote it.
     tensors : mapping of str to Tensor
-        Any shapes and dtypes, on any device; they are stored from the CPU.
+        Any shapes, real dtypes, on any device; they are stored from the CPU.
     header : mapping
         JSON-able.
 
@@ -124,30 +186,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
     ModelFileError
         If the file cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    # Own, contiguous memory: safetensors refuses views that share theirs.
-    stored = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    try:
-        text = json.dumps(dict(header))
-    except (TypeError, ValueError) as error:
-        msg = f"header must hold only what JSON can ({error})."
-        raise InvalidInputError(msg) from None
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "kind": kind,
-        "gigagp": gigagp.__version__,
-        "header": text,
-        "checksum": _checksum(kind, text, stored),
-    }
-    try:
-        with replacing(path) as temporary:
-            save_file(stored, temporary, metadata=metadata)
-    except (OSError, SafetensorError) as error:
-        msg = f"{os.fspath(path)} cannot be written: {getattr(error, 'strerror', None) or error}."
-        raise ModelFileError(msg) from error
+    write(path, kind, tensors, header)
 
 
 def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
@@ -165,75 +204,5 @@ def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]
     ModelFileError
         If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp file.
     """
-    from safetensors import SafetensorError, safe_open
-
-    metadata, header = _read_metadata(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            # A copy: the original is a window into the file, which may go away while the model is in use.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise _damaged(path, str(error)) from error
-    if _checksum(metadata["kind"], metadata["header"], tensors) != metadata.get("checksum"):
-        raise _damaged(path, "its checksum is wrong")
-    return metadata["kind"], tensors, header
-
-
-def _read_metadata(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the metadata and the parsed header of a gigagp file; everything but the tensors is checked."""
-    from safetensors import SafetensorError, safe_open
-
-    name = os.fspath(path)
-    try:
-        size = os.path.getsize(path)
-        if os.path.isdir(path):
-            msg = f"{name} is a folder, not a model file."
-            raise ModelFileError(msg)
-        if size == 0:
-            msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
-            raise ModelFileError(msg)
-        with safe_open(path, framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-    except FileNotFoundError as error:
-        msg = f"{name} does not exist."
-        raise ModelFileError(msg) from error
-    except OSError as error:
-        msg = f"{name} cannot be read: {error.strerror or error}."
-        raise ModelFileError(msg) from error
-    except (SafetensorError, ValueError, RuntimeError) as error:
-        raise _damaged(path, str(error)) from error
-    if metadata.get("format") != FORMAT:
-        msg = f"{name} is a safetensors file, but gigagp did not write it."
-        raise ModelFileError(msg)
-    version = metadata.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
-        msg = (
-            f"{name} was written by gigagp {metadata.get('gigagp', '(unknown)')} in layout {version!r}; this is "
-            f"{gigagp.__version__}, which reads layouts up to {VERSION}. Update gigagp."
-        )
-        raise ModelFileError(msg)
-    try:
-        header = json.loads(metadata["header"])
-        metadata["kind"]
-    except (KeyError, ValueError) as error:
-        raise _damaged(path, "its header cannot be read") from error
-    if not isinstance(header, dict):
-        raise _damaged(path, "its header is not a table of names")
-    return metadata, header
-
-
-def _damaged(path: Path, why: str) -> ModelFileError:
-    """Return the error for a file that is cut off, changed, or something else altogether."""
-    msg = f"{os.fspath(path)} is damaged, cut off, or not a gigagp model ({why}). Fit and save again, or copy it again."
-    return ModelFileError(msg)
-
-
-def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a digest of everything in the file that matters."""
-    digest = hashlib.blake2b(f"{kind}\0{header}".encode(), digest_size=16)
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        if tensor.numel():
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    content = read(path)
+    return content.kind, content.tensors, content.header

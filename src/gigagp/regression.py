@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
+from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
 from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
@@ -484,11 +485,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     # -------------------------------------------------------------- persistence
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it."""
-        from gigagp.persistence import save_state
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        from gigagp.persistence import save
 
-        tensors, header = self._to_state()
-        save_state(path, "GPRegressor", tensors, header)
+        save(self, path)
 
     def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         from gigagp.fitted_state import fitted_to_state
@@ -497,7 +497,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return fitted_to_state(self)
 
     @classmethod
-    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> GPRegressor:
-        from gigagp.fitted_state import state_to_fitted
+    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> GPRegressor:
+        from gigagp.restored_state import state_to_fitted
 
-        return state_to_fitted(cls, tensors, header)
+        return state_to_fitted(cls, tensors, header, custom)

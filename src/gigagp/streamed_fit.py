@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, UnreadableRowsError
+from gigagp.files import check_folder
 from gigagp.inference import Grid
 from gigagp.inference.grid.posterior import GridPosterior, in_units
 from gigagp.inference.objective import TableObjective
@@ -179,8 +180,6 @@ def fit_streamed(
         msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
         raise InvalidInputError(msg)
     if checkpoint is not None:
-        from gigagp.data.writing import check_folder  # pyarrow is there: the source is a file
-
         check_folder(checkpoint)
     start = estimator._start_model(mean, 1, rows.n_targets)
     if isinstance(inference, Grid):

@@ -41,7 +41,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     before = path.read_bytes()
 
     def half(table, where):
-        where.write_bytes(b"half")
+        where.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pyarrow.parquet, "write_table", half)

@@ -18,8 +18,8 @@ from gigagp.commands.blocks import read_inputs
 from gigagp.commands.fit import choose_inputs, choose_rows, resolve_column
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
 from gigagp.data import Table, read_columns
-from gigagp.data.writing import check_folder
 from gigagp.errors import InvalidInputError
+from gigagp.files import check_folder
 from gigagp.persistence import load_notes
 
 if TYPE_CHECKING:

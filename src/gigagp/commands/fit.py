@@ -14,8 +14,8 @@ import typer
 from gigagp.commands import options
 from gigagp.data import Table, find_column, read_columns
 from gigagp.data.streaming import column_names
-from gigagp.data.writing import check_folder
 from gigagp.errors import InvalidInputError
+from gigagp.files import check_folder
 
 
 def fit(

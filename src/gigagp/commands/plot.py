@@ -9,8 +9,8 @@ import typer
 
 import gigagp
 from gigagp.commands import options
-from gigagp.data.writing import check_folder
 from gigagp.errors import InvalidInputError
+from gigagp.files import check_folder
 from gigagp.persistence import load_notes
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow.csv
@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from gigagp.data.table import Table
 from gigagp.errors import InvalidInputError
-from gigagp.files import replacing
+from gigagp.files import check_folder, replacing
 
 _ENDINGS = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".npz")
 
@@ -32,21 +32,6 @@ def check_ending(path: str | os.PathLike[str]) -> None:
     check_folder(path)
 
 
-def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise `InvalidInputError` unless ``path`` can be a file in an existing, writable folder."""
-    path = Path(path)
-    folder = Path(os.path.realpath(path)).parent
-    if path.is_dir():
-        msg = f"{path} is a folder; a file name is needed."
-    elif not folder.is_dir():
-        msg = f"{path}: the folder {folder} does not exist."
-    elif not os.access(folder, os.W_OK):
-        msg = f"{path}: the folder {folder} cannot be written to."
-    else:
-        return
-    raise InvalidInputError(msg)
-
-
 def write_table(table: Table, path: str | os.PathLike[str]) -> None:
     """Write a table as CSV, Parquet, Arrow (Feather) or NumPy, by the ending of ``path``.
 
@@ -56,30 +41,29 @@ def write_table(table: Table, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     InvalidInputError
-        If the ending is of another kind or the folder does not exist.
+        If the ending is of another kind, the folder does not exist, or there is something that is no regular file.
     OSError
         If the disk is full.
     """
     check_ending(path)
     ending = Path(path).suffix.lower()
-    with replacing(path) as temporary:
+    with replacing(path) as file:
         if ending == ".csv":
-            _write_csv(table, temporary)
+            _write_csv(table, file)
         elif ending == ".parquet":
-            pyarrow.parquet.write_table(table.to_arrow(), temporary)
+            pyarrow.parquet.write_table(table.to_arrow(), file)
         elif ending in {".arrow", ".feather"}:
-            pyarrow.feather.write_feather(table.to_arrow(), temporary, compression="uncompressed")
+            pyarrow.feather.write_feather(table.to_arrow(), file, compression="uncompressed")
         elif ending == ".npy":
-            np.save(temporary, table.values)
+            np.save(file, table.values)
         else:
             arrays: dict[str, Any] = {name: table.column(name) for name in table.names}
-            np.savez(temporary, **arrays)
+            np.savez(file, **arrays)
 
 
-def _write_csv(table: Table, path: Path) -> None:
+def _write_csv(table: Table, file: BinaryIO) -> None:
     """Write a header (Arrow would put every name in quotes) and the numbers, as the shortest text that reads back."""
-    with path.open("wb") as file:
-        header = io.StringIO()
-        csv.writer(header, lineterminator="\n").writerow(table.names)
-        file.write(header.getvalue().encode())
-        pyarrow.csv.write_csv(table.to_arrow(), file, pyarrow.csv.WriteOptions(include_header=False))
+    header = io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow(table.names)
+    file.write(header.getvalue().encode())
+    pyarrow.csv.write_csv(table.to_arrow(), file, pyarrow.csv.WriteOptions(include_header=False))

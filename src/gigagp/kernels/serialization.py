@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gigagp.custom import MARK, NOTHING, Custom, marked
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Composite, Product, Sum
@@ -17,28 +19,99 @@ _COMPOSITES: dict[str, type[Composite]] = {"Sum": Sum, "Product": Product}
 _LEAVES: dict[str, type[Leaf]] = {
     cls.__name__: cls for cls in (RBF, Matern, RationalQuadratic, Periodic, Cosine, Linear, Constant, White)
 }
+#: Terms of a kernel that a description may multiply out to: a few words can say more than a machine can hold.
+_MOST_TERMS = 10_000
+_OWN: set[type] = {*_COMPOSITES.values(), *_LEAVES.values()}
 
 
-def from_dict(description: Mapping[str, Any]) -> Kernel:
-    """Return the kernel that ``kernel.to_dict()`` described. No code of the description is run.
+def describe(kernel: Kernel) -> dict[str, Any]:
+    """Return ``kernel.to_dict()`` in which classes that are not the package's are marked, subclasses of its too.
 
     Raises
     ------
     InvalidInputError
-        If the description is of no kernel in this package, or its values are not allowed.
+        If such a class has no name.
     """
-    values = dict(description)
-    name = values.pop("kernel", None)
-    if name in _COMPOSITES:
-        return _COMPOSITES[name](*(from_dict(part) for part in values.get("parts", ())))
-    if name not in _LEAVES:
-        msg = f"A kernel description must name one of {sorted((*_COMPOSITES, *_LEAVES))}; got {name!r}."
+    if isinstance(kernel, Composite):
+        description = {"kernel": type(kernel).__name__, "parts": [describe(part) for part in kernel.parts]}
+    else:
+        description = kernel.to_dict()
+    return (
+        description if type(kernel) in _OWN else {**description, "kernel": type(kernel).__name__} | marked(type(kernel))
+    )
+
+
+def foreign_classes(kernel: Kernel) -> Iterator[type]:
+    """Iterate over the classes in a kernel that are not the package's."""
+    if type(kernel) not in _OWN:
+        yield type(kernel)
+    if isinstance(kernel, Composite):
+        for part in kernel.parts:
+            yield from foreign_classes(part)
+
+
+def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs: int | None = None) -> Kernel:
+    """Return the kernel that ``kernel.to_dict()`` or `describe` described. No code of the description is run.
+
+    Parameters
+    ----------
+    description : mapping
+    custom : Custom
+        Classes that are not the package's.
+    n_inputs : int, optional
+        The only number of inputs that a part may be bound to.
+
+    Raises
+    ------
+    InvalidInputError
+        If the description is of no kernel, of a class that is neither this package's nor in ``custom``, or its values
+        are not allowed.
+    """
+    if not isinstance(description, Mapping):
+        msg = f"A kernel description must be a table of names; got {str(description)[:100]!r}."
         raise InvalidInputError(msg)
-    n_inputs, weights = values.pop("n_inputs", None), values.pop("input_weights", None)
+    values = dict(description)
+    name, mark = values.pop("kernel", None), values.pop(MARK, None)
+    if not isinstance(name, str):
+        msg = f"A kernel description must name one of {sorted((*_COMPOSITES, *_LEAVES))}; got {str(name)[:100]!r}."
+        raise InvalidInputError(msg)
+    cls = _COMPOSITES.get(name) or _LEAVES.get(name) if mark is None else None
+    if cls is None:
+        cls = custom.find(name, description, "a kernel", Kernel)
+    bound_to = values.pop("n_inputs", None)
+    if bound_to is not None and (
+        isinstance(bound_to, bool) or not isinstance(bound_to, int) or (n_inputs is not None and bound_to != n_inputs)
+    ):
+        allowed = "a whole number" if n_inputs is None else f"{n_inputs}, the inputs that there are,"
+        msg = f"n_inputs in the description of {name} must be {allowed} or nothing; got {str(bound_to)[:100]}."
+        raise InvalidInputError(msg)
     try:
-        kernel = _LEAVES[name](**values)
+        if issubclass(cls, Composite):
+            parts = [from_dict(part, custom, n_inputs) for part in values.pop("parts", ())]
+            _check_terms(parts, multiplied=issubclass(cls, Product))
+            kernel: Kernel = cls(*parts, **values)
+        else:
+            weights = values.pop("input_weights", None)
+            kernel = cls(**values)
+            kernel = kernel if bound_to is None else kernel.bind(bound_to)
+            kernel = kernel if weights is None else kernel.with_input_weights(weights)
     except TypeError as error:
         msg = f"The description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error
-    bound = kernel if n_inputs is None else kernel.bind(n_inputs)
-    return bound if weights is None else bound.with_input_weights(weights)
+    return kernel if bound_to is None else kernel.bind(bound_to)
+
+
+def _check_terms(parts: list[Kernel], *, multiplied: bool) -> None:
+    """Refuse a tree that would have too many terms if it were multiplied out, before anything does that."""
+    counts = [_count_terms(part) for part in parts]
+    total = math.prod(counts) if multiplied else sum(counts)
+    if total > _MOST_TERMS:
+        msg = f"A kernel description must multiply out to {_MOST_TERMS:,} terms at most; got {total:,}."
+        raise InvalidInputError(msg)
+
+
+def _count_terms(kernel: Kernel) -> int:
+    if not isinstance(kernel, Composite):
+        return 1
+    counts = [_count_terms(part) for part in kernel.parts]
+    return math.prod(counts) if isinstance(kernel, Product) else sum(counts)

@@ -19,7 +19,7 @@ from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
-from gigagp.likelihoods import Likelihood, resolve_likelihood
+from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
@@ -378,7 +378,6 @@ class QuadruplyStochasticPosterior(Posterior):
             tensors |= {f"rows.{name}": value for name, value in self.covariance_of.state().items()}
         header = {
             "basis": {"kind": self.basis.kind, **basis},
-            "likelihood": self.likelihood.name,
             "n_rows": self._n_rows,
             "augment": self.augment,
             "threshold": self.threshold,
@@ -390,7 +389,7 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @classmethod
     def from_state(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int, likelihood: Likelihood
     ) -> QuadruplyStochasticPosterior:
         """Return the posterior that `state` described."""
 
@@ -405,7 +404,7 @@ class QuadruplyStochasticPosterior(Posterior):
             Weights.from_arrays(part("weights.")),
             tensors["coefficients"],
             OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(p),
-            resolve_likelihood(header["likelihood"]),
+            likelihood,
             tensors["X"],
             n_rows=header["n_rows"],
             budget=budget,

@@ -1,0 +1,107 @@
+"""The parts of a model that are not the package's: whether a file can bring them back, and whether it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gigagp import means
+from gigagp.configuration import foreign_parts, from_plain, to_plain
+from gigagp.custom import Custom
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Kernel, from_dict
+from gigagp.kernels.serialization import foreign_classes
+from gigagp.likelihoods import is_own, resolve_likelihood
+from gigagp.means import Mean
+from gigagp.model import NOISE
+from gigagp.scaling import Scaling
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
+
+#: Where a kernel and a mean are compared with those of the fit: about the centre of the inputs, in their deviations.
+_PLACES = (-0.1, 0.0, 0.1)
+
+
+def checked_again(estimator: GPRegressor, header: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Make what is not the package's again from its description; return values to know it by, None: nothing is.
+
+    Raises
+    ------
+    InvalidInputError
+        If something else comes out.
+    """
+    model, d = estimator.posterior_.model, len(estimator.scaling_.x_centre)
+    likelihood = resolve_likelihood(estimator.likelihood)
+    plain = [
+        value for name, value in estimator.get_params(deep=False).items() if name not in ("mean", NOISE, "likelihood")
+    ]
+    plain += [estimator.inference_, estimator.optimizer_, estimator.solver_]
+    if not is_own(likelihood):
+        plain.append(likelihood)
+    parts = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]
+    parts += [one for value in plain for one in foreign_parts(value)]
+    if not parts:
+        return None
+    custom = Custom(parts)
+    names = ", ".join(dict.fromkeys(one.__name__ for one in parts))
+    try:
+        again = json.loads(json.dumps({name: header[name] for name in ("settings", "mean", "kernel")}))
+        kernel, mean = from_dict(again["kernel"], custom, d), means.from_dict(again["mean"], custom)
+        same = _alike(kernel, model.kernel) and type(mean) is type(model.mean)
+        same = same and all(to_plain(from_plain(to_plain(value), custom, d)) == to_plain(value) for value in plain)
+        values = known_values(model.kernel, model.mean, estimator.scaling_)
+        same = same and known_values(kernel, mean, estimator.scaling_) == values
+        from_plain(again["settings"]["likelihood"], custom)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        msg = (
+            f"the model cannot be saved: {names} cannot be made again from its description ({error}). Its constructor "
+            "has to take what to_dict (a kernel) or its fields (a dataclass) say, as numbers, texts and lists."
+        )
+        raise InvalidInputError(msg) from error
+    if not same:
+        msg = (
+            f"the model cannot be saved: {names}, made again from its description, is another one. What its "
+            "constructor takes has to be in settings() (a kernel) or in fields (a dataclass)."
+        )
+        raise InvalidInputError(msg)
+    return values
+
+
+def _alike(one: Kernel, other: Kernel) -> bool:
+    """Whether two kernels have the same classes and values all through."""
+    parts, others = getattr(one, "parts", ()), getattr(other, "parts", ())
+    alike = type(one) is type(other) and len(parts) == len(others) and one.to_dict() == other.to_dict()
+    return alike and all(_alike(mine, theirs) for mine, theirs in zip(parts, others, strict=True))
+
+
+def known_values(kernel: Kernel, mean: Mean, scaling: Scaling) -> dict[str, Any]:
+    """Return numbers to know a kernel and a mean by."""
+    places = np.repeat(np.array(_PLACES)[:, None], len(scaling.x_centre), axis=1)
+    X = torch.from_numpy(places)
+    found: dict[str, Any] = {"kernel": kernel.block(X, X).tolist(), "basis": mean.basis(X).tolist(), "offset": None}
+    try:
+        found["offset"] = mean.offset(scaling.x_centre + places * scaling.x_scale).tolist()
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return found  # a function that does not know these places
+    return found
+
+
+def are_close(found: Any, expected: Any) -> bool:
+    """Whether the values of `known_values` are the same up to rounding."""
+    if not isinstance(expected, dict):
+        return False
+    for name, values in found.items():
+        theirs = expected.get(name)
+        if values is None or theirs is None:
+            if name != "offset":
+                return False
+            continue
+        one, other = np.array(values, dtype=np.float64), np.array(theirs, dtype=np.float64)
+        if one.shape != other.shape or not np.allclose(one, other, rtol=1e-6, atol=1e-12):
+            return False
+    return True

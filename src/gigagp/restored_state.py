@@ -1,0 +1,220 @@
+"""A fitted estimator from the tensors and plain data of a model file, checked before anything is made of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp import means
+from gigagp.checks import resolve_device
+from gigagp.configuration import from_plain
+from gigagp.custom import NOTHING, Custom
+from gigagp.custom_parts import are_close, known_values
+from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.fitted_state import SCALES
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.restore import SOLVE, Given, restore_posterior
+from gigagp.kernels import from_dict
+from gigagp.likelihoods import resolve_likelihood
+from gigagp.means import Mean
+from gigagp.memory import resolve_budget
+from gigagp.model import NOISE, Model
+from gigagp.optimization import History, SolveRecord
+from gigagp.scaling import Scaling
+from gigagp.schema import (
+    Field,
+    anything,
+    check_tensors,
+    either,
+    flag,
+    listing,
+    number,
+    optional,
+    part,
+    positive,
+    record,
+    table,
+    text,
+)
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
+
+_SOLVE_NAMES = tuple(SolveRecord.__dataclass_fields__)
+_HISTORY = {
+    "stage": listing(text),
+    "seconds": listing(number()),
+    "objective": listing(optional(number())),
+    "gradient_norm": listing(number()),
+    "hyperparameters": listing(table(either(number(), listing(number())))),
+    "validation_rmse": listing(optional(number())),
+    "validation_log_likelihood": listing(optional(number())),
+}
+_HEADER = record(
+    {
+        "settings": record(
+            {}, {"device": text, "memory_budget": optional(either(number(positive=True), text)), "dtype": text}
+        ),
+        "mean": table(anything),
+        "kernel": table(anything),
+        "inference": anything,
+        "optimizer": anything,
+        "solver": anything,
+        "history": record(_HISTORY),
+        "posterior": record({"kind": text}),
+        "one_target": flag,
+        "feature_names": listing(text),
+    }
+)
+
+
+def state_to_fitted(
+    cls: type[GPRegressor], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING
+) -> GPRegressor:
+    """Return the estimator that `fitted_to_state` described.
+
+    Parameters
+    ----------
+    cls : type
+    tensors : dict of str to Tensor
+    header : dict
+    custom : Custom
+        What is not the package's.
+
+    Raises
+    ------
+    ModelFileError, InvalidInputError
+        If the state is not what an estimator has.
+    """
+    _HEADER(header, "the header")
+    sizes = check_tensors(
+        part(tensors, "scaling."),
+        {
+            "x_centre": Field("d", "float64"),
+            "x_scale": Field("d", "float64", positive),
+            "y_centre": Field("t", "float64"),
+            "y_scale": Field("t", "float64", positive),
+        },
+        {},
+    )
+    d = sizes["d"]
+    noise = {name: value for name, value in tensors.items() if name == NOISE}
+    of_rows = any(value.ndim == 1 for value in noise.values())
+    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive)}, {})
+    scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
+    # files from before the data's own units were the rule
+    settings = {"hyperparameter_units": "standardized"}
+    settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
+    estimator = cls(**settings)
+    device = _device(estimator)
+    kernel, mean = from_dict(header["kernel"], custom, d), means.from_dict(header["mean"], custom)
+    if kernel.n_inputs != d:
+        raise ModelFileError(f"its kernel must be bound to {d} inputs; got {kernel.n_inputs}.")
+    if "custom_values" in header and not are_close(known_values(kernel, mean, scaling), header["custom_values"]):
+        msg = "what custom of gigagp.load has computes other numbers than what the model was fitted with."
+        raise ModelFileError(msg)
+    estimator.mean = _mean_argument(mean)
+    variance = tensors.pop(NOISE)
+    if of_rows:
+        estimator.noise_variance = variance.numpy() * scaling.y_scale[0] ** 2
+    estimator.inference_ = from_plain(header["inference"], custom, d)
+    estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
+    estimator.history_ = _history(header["history"])
+    estimator._one_target = header["one_target"]
+    given = Given(
+        Model(kernel, mean, variance),
+        resolve_budget(estimator.memory_budget, device),
+        from_plain(header["solver"], custom, d),
+        resolve_likelihood(estimator.likelihood),
+        sizes["t"],
+    )
+    if estimator._one_target and sizes["t"] != 1:
+        raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
+    listing(text, 0, d)(header["feature_names"], "the header.feature_names")
+    moved = {name: value.to(device) for name, value in tensors.items()}
+    posterior = restore_posterior(header["posterior"], moved, given)
+    _check_answer(posterior)
+    estimator._adopt(posterior, scaling)
+    estimator.n_features_in_ = d
+    if header["feature_names"]:
+        estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    return estimator
+
+
+def _device(estimator: GPRegressor) -> torch.device:
+    """Return the device of a model; the CPU where its own is not here."""
+    if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
+        raise ModelFileError(
+            f"the header.settings.device must be a device that computes; got {estimator.device[:60]!r}."
+        )
+    if estimator.device.startswith("cuda") and not torch.cuda.is_available():
+        warn(f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning)
+        estimator.device = "cpu"
+    return resolve_device(estimator.device)
+
+
+def _mean_argument(mean: Mean) -> Any:
+    """Return what users pass for a mean."""
+    if isinstance(mean, means.FixedMean):
+        return mean.function
+    return mean if means.foreign_parts(mean) else mean.name
+
+
+def _history(columns: dict[str, Any]) -> History:
+    """Return the history of a file; those of earlier versions have fewer columns."""
+    length, first = len(columns["stage"]), _SOLVE_NAMES[0]
+    solves = {name: columns[name] for name in _SOLVE_NAMES if name in columns}
+    for name in _HISTORY:
+        listing(anything, length)(columns[name], f"the header.history.{name}")
+    table(listing(anything, length))(solves, "the header.history")
+    for place in range(length):
+        row = {name: column[place] for name, column in solves.items()}
+        if row.get(first) is not None:
+            SOLVE(row, f"the header.history[{place}]")
+    return History.from_dict(columns)
+
+
+def _check_answer(posterior: Posterior) -> None:
+    """Refuse a posterior that has no finite answer in the middle of what it was made of."""
+    X = posterior.X
+    point = X.median(0).values[None] if len(X) else X.new_zeros(1, X.shape[1])
+    mean, variance = posterior.mean_and_variance(point)
+    if not bool(torch.isfinite(mean).all() & torch.isfinite(variance).all() & (variance >= 0).all()):
+        raise ModelFileError("its predictions are not finite.")
+
+
+def restored_classes(header: dict[str, Any], latent: GPRegressor) -> tuple[np.ndarray, list[str]]:
+    """Return the classes of a classifier and the names of its inputs.
+
+    Raises
+    ------
+    ModelFileError
+        If there are not as many as there are latent functions, or they are not different numbers or texts in order.
+    """
+    t = latent.posterior_.coefficients.shape[1]
+    count = 2 if t == 1 else t
+    form = record(
+        {
+            "classes": record({"dtype": text, "values": listing(either(flag, number(), text), count)}),
+            "had_kernel": flag,
+            "feature_names": listing(text, 0, latent.n_features_in_),
+        }
+    )
+    form(header, "the header")
+    values, name = header["classes"]["values"], header["classes"]["dtype"]
+    found = np.array(values, dtype=object if name == "|O" else None)
+    # A text dtype has its length in its name: only that of these texts will do.
+    kinds = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "U": "U"}
+    match = re.fullmatch(r"[<>|=]([biufU])([0-9]{1,6})", name)
+    if name != "|O":
+        longest = max((len(one) for one in values if isinstance(one, str)), default=0)
+        if match is None or found.dtype.kind not in kinds[match[1]] or int(match[2]) > max(16, longest):
+            raise ModelFileError(f"the header.classes.dtype must be that of the values; got {name[:60]!r}.")
+        found = found.astype(np.dtype(name))
+    if len(set(found.tolist())) < count:
+        raise ModelFileError("the header.classes.values must be different.")
+    return found, header["feature_names"]

@@ -1,0 +1,213 @@
+"""A file of tensors and JSON (safetensors): written whole or not at all, and opened once to be read.
+
+The metadata of a file have ``format`` = "gigagp", ``version`` (of the layout), ``kind`` (which class wrote it),
+``gigagp`` (the version of the package), ``header`` (JSON, the class's own) and ``checksum`` (of the header and of every
+tensor).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+
+import gigagp
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.files import replacing
+
+FORMAT = "gigagp"
+#: Version of the layout; a reader refuses what is newer. How older ones are read is in `gigagp.persistence`.
+VERSION = 2
+
+Path = str | os.PathLike[str]
+#: Dtypes that files have, by what the format calls them.
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Content(NamedTuple):
+    """What a file holds.
+
+    Attributes
+    ----------
+    kind : str
+        Which class wrote it.
+    tensors : dict of str to Tensor
+        On the CPU.
+    header : dict
+    version : int
+        Of the layout.
+    """
+
+    kind: str
+    tensors: dict[str, torch.Tensor]
+    header: dict[str, Any]
+    version: int
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON header to one file, atomically; see `gigagp.persistence.save_state`."""
+    # Those on the CPU are written from where they are.
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        text = json.dumps(dict(header))
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"header must hold only what JSON can ({error})."
+        raise InvalidInputError(msg) from None
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "kind": kind,
+        "gigagp": gigagp.__version__,
+        "header": text,
+        "checksum": _checksum(kind, text, stored),
+    }
+    try:
+        with replacing(path) as file:
+            _write_tensors(file, stored, metadata)
+    except OSError as error:
+        msg = f"{os.fspath(path)} cannot be written: {error.strerror or error}."
+        raise ModelFileError(msg) from error
+
+
+def _write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write what `safetensors.torch.save_file` would; that one makes a file of its own, which a kill leaves behind."""
+    # The widest numbers first: each then lies at a multiple of its size.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        begin, end = end, end + tensors[name].nbytes
+        dtype, shape = _DTYPES[tensors[name].dtype], list(tensors[name].shape)
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)))
+    file.write(text)
+    for name in names:
+        file.write(_bytes(tensors[name]))
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor on the CPU."""
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else memoryview(b"")
+
+
+def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a digest of everything in the file that matters."""
+    digest = hashlib.blake2b(f"{kind}\0{header}".encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(_bytes(tensor.contiguous()))
+    return digest.hexdigest()
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Content:
+    """Read what `write` wrote, after checking that it is all there and undamaged; raises `ModelFileError`.
+
+    The file is opened once: what is read is one file, also where another one takes its place meanwhile.
+    """
+    with _opened(path) as file:
+        metadata, header, version = _metadata(file, path)
+        # A copy: the original is a window into the file, which may go away while the model is in use.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+    if _checksum(metadata["kind"], metadata["header"], tensors) != metadata.get("checksum"):
+        raise _damaged(path, "its checksum is wrong")
+    return Content(metadata["kind"], tensors, header, version)
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header alone; the tensors are not looked at."""
+    with _opened(path) as file:
+        return _metadata(file, path)[1]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; what goes wrong with it in the block is a `ModelFileError`."""
+    from safetensors import SafetensorError, safe_open
+
+    name = os.fspath(path)
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            msg = f"{name} is a folder, not a model file."
+            raise ModelFileError(msg)
+        if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for its writer
+            msg = f"{name} is no regular file, so it is no model file."
+            raise ModelFileError(msg)
+        if found.st_size == 0:
+            msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
+            raise ModelFileError(msg)
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError as error:
+        msg = f"{name} does not exist."
+        raise ModelFileError(msg) from error
+    except OSError as error:
+        msg = f"{name} cannot be read: {error.strerror or error}."
+        raise ModelFileError(msg) from error
+    except ModelFileError:
+        raise
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise _damaged(path, _shortened(str(error), 200)) from error
+
+
+def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], int]:
+    """Return the metadata, the parsed header and the version of an open file; everything but the tensors is checked."""
+    name = os.fspath(path)
+    metadata: dict[str, str] = file.metadata() or {}
+    if metadata.get("format") != FORMAT:
+        msg = f"{name} is a safetensors file, but gigagp did not write it."
+        raise ModelFileError(msg)
+    version = metadata.get("version", "")
+    if not re.fullmatch("[0-9]{1,6}", version) or int(version) > VERSION:
+        msg = (
+            f"{name} was written by gigagp {_shortened(metadata.get('gigagp', '(unknown)'))} in layout "
+            f"{_shortened(version)!r}; this is {gigagp.__version__}, which reads layouts up to {VERSION}. Update "
+            "gigagp."
+        )
+        raise ModelFileError(msg)
+    try:
+        header = json.loads(metadata["header"])
+        metadata["kind"]
+    except (KeyError, ValueError, RecursionError) as error:
+        raise _damaged(path, "its header cannot be read") from error
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header is not a table of names")
+    return metadata, header, int(version)
+
+
+def _damaged(path: Path, why: str) -> ModelFileError:
+    """Return the error for a file that is cut off, changed, or something else altogether."""
+    msg = f"{os.fspath(path)} is damaged, cut off, or not a gigagp model ({why}). Fit and save again, or copy it again."
+    return ModelFileError(msg)
+
+
+def _shortened(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
