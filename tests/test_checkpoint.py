@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, checkpoint, gradients, inference, optimization, solvers, truncation
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.iterative import IterativeObjective
 
@@ -148,3 +148,56 @@ def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
     resumed = estimator("warm", mean=lambda rows: rows[:, 0]).fit(X, y, checkpoint=path)
     whole = estimator("warm", mean=lambda rows: rows[:, 0]).fit(X, y)
     assert np.array_equal(resumed.predict(X), whole.predict(X))
+
+
+@pytest.fixture
+def small_disk():
+    """Let no file of this process grow beyond so many bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_does_not_end_a_fit(tmp_path, small_disk):
+    whole = estimator("warm").fit(X, y)
+    path = tmp_path / "fit.checkpoint"
+    small_disk(1000)
+    with pytest.warns(GigaGPWarning, match=r"A checkpoint was not written: .*fit.checkpoint cannot be written") as seen:
+        gp = estimator("warm").fit(X, y, checkpoint=path)
+    assert len(seen) == 1  # of seven that failed
+    assert list(tmp_path.iterdir()) == []
+    for left, right in zip(whole.predict(X, return_std=True), gp.predict(X, return_std=True), strict=True):
+        assert np.array_equal(left, right)
+
+
+def test_a_disk_that_fills_up_keeps_the_older_checkpoint(tmp_path, monkeypatch, small_disk):
+    """What was written before is whole, and a killed fit goes on from it."""
+    path = tmp_path / "fit.checkpoint"
+    original, sizes = checkpoint.save_state, []
+
+    def save_state(*arguments):
+        if len(sizes) == 3:
+            small_disk(1000)
+        original(*arguments)
+        sizes.append(path.stat().st_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_state", save_state)
+        kill_after(patch, 5)
+        with pytest.warns(GigaGPWarning, match="the one before it is whole"), pytest.raises(Killed):
+            estimator("warm").fit(X, y, checkpoint=path)
+    assert len(sizes) == 3
+    small_disk(-1)
+    with monkeypatch.context() as patch:
+        count = kill_after(patch, 10**6)
+        resumed = estimator("warm").fit(X, y, checkpoint=path)
+    assert count["ran"] == 7 - 3
+    assert np.array_equal(resumed.predict(X), estimator("warm").fit(X, y).predict(X))
+
+
+def test_a_checkpoint_that_can_never_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
+    kill_after(monkeypatch, 0)
+    for path, match in ((tmp_path / "absent" / "c", "does not exist"), (tmp_path, "a folder"), ("/dev/null", "device")):
+        with pytest.raises(InvalidInputError, match=match):
+            estimator("warm").fit(X, y, checkpoint=path)

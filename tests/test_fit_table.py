@@ -11,8 +11,8 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.grids import accumulator
+from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
+from gigagp.grids import moments
 from gigagp.inference import row_source
 from gigagp.inference.grid import streamed
 from helpers import largest_tensor
@@ -177,7 +177,8 @@ def test_a_target_far_from_zero_keeps_its_digits():
 
 def test_the_rows_are_never_held(monkeypatch):
     monkeypatch.setattr(row_source, "_PREVIEW_SAMPLE", 200)
-    monkeypatch.setattr(accumulator, "_GATHERED", 500)
+    monkeypatch.setattr(moments, "_LEAST_ROWS", 500)
+    monkeypatch.setattr(moments, "_MOST_ROWS", 500)
     n = 12_000
     x = np.random.default_rng(1).uniform(size=(n, 1))
     y = np.sin(9 * x[:, 0])
@@ -258,11 +259,15 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
 
 
 @pytest.mark.usefixtures("small_previews")
-@pytest.mark.parametrize("where", ["in the pass", "while learning"])
-def test_a_killed_fit_goes_on(tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("where", [(0, 140), (1, 350), (2, 70), (3, 420), "while learning"])
+def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):
+    """Chunks of 70 rows fit neither row groups nor blocks of sums, so a resumed pass cuts the rows elsewhere."""
+    monkeypatch.setattr(moments, "_LEAST_ROWS", 128)
+    monkeypatch.setattr(moments, "_MOST_ROWS", 128)
     folder = write_folder(tmp_path / "p")
-    call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 100, "checkpoint": tmp_path / "pass.state"}
-    options = {"inference": inference.Grid(size=(12, 14)), "optimizer": QUICK}
+    call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 70, "checkpoint": tmp_path / "pass.state"}
+    learns = where in ((1, 350), "while learning")
+    options = {"inference": inference.Grid(size=(12, 14)), **({"optimizer": QUICK} if learns else GIVEN)}
     whole = GPRegressor(**options).fit_table(folder, **{**call, "checkpoint": None})
     monkeypatch.setattr(streamed, "_INTERVAL", 0.0)
 
@@ -273,8 +278,8 @@ def test_a_killed_fit_goes_on(tmp_path, monkeypatch, where):
         raise Killed
 
     with monkeypatch.context() as patch:
-        if where == "in the pass":
-            patch.setattr(row_source.RowSource, "prepared", lambda self, rows: die() if _is(rows, 3, 300) else rows)
+        if isinstance(where, tuple):
+            patch.setattr(row_source.RowSource, "prepared", lambda self, rows: die() if _is(rows, *where) else rows)
         else:
             patch.setattr(streamed.StreamedGridObjective, "evaluate", die)
         with pytest.raises(Killed):
@@ -285,8 +290,33 @@ def test_a_killed_fit_goes_on(tmp_path, monkeypatch, where):
     monkeypatch.setattr(
         row_source.RowSource, "prepared", lambda self, rows: read.append(len(rows.X)) or original(self, rows)
     )
-    same(GPRegressor(**options).fit_table(folder, **call), whole, 1e-6)
-    assert sum(read) == (400 if where == "in the pass" else 0)
+    resumed = GPRegressor(**options).fit_table(folder, **call)
+    for mine, theirs in zip(answers(resumed), answers(whole), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for name, sums in whole.posterior_.state()[0].items():
+        assert torch.equal(resumed.posterior_.state()[0][name], sums), name
+    assert sum(read) == (N - 600 * where[0] - where[1] + 70 if isinstance(where, tuple) else 0)
+
+
+@pytest.mark.usefixtures("small_previews")
+def test_a_full_disk_does_not_end_a_streamed_fit(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    folder = write_folder(tmp_path / "p")
+    call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 100}
+    options = {"inference": GRID, **GIVEN}
+    whole = GPRegressor(**options).fit_table(folder, **call)
+    monkeypatch.setattr(streamed, "_INTERVAL", 0.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.warns(GigaGPWarning, match="A checkpoint was not written") as seen:
+            gp = GPRegressor(**options).fit_table(folder, **call, checkpoint=tmp_path / "pass.state")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(seen) == 1
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["p"]
+    for mine, theirs in zip(answers(gp), answers(whole), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def _is(rows, part: int, last: int) -> bool:

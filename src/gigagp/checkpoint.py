@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,9 @@ import torch
 
 import gigagp
 from gigagp.errors import InvalidInputError
+from gigagp.files import check_folder
 from gigagp.model import NOISE, Model
+from gigagp.occasional_writes import OccasionalWrites
 from gigagp.optimization.history import SolveRecord, Step
 from gigagp.persistence import load_state, save_state
 
@@ -70,8 +71,9 @@ def open_checkpoint(
     Raises
     ------
     InvalidInputError
-        If the estimator's ``random_state`` is not an int, or the file belongs to another fit.
+        If the estimator's ``random_state`` is not an int, the file belongs to another fit, or cannot be written there.
     """
+    check_folder(path)
     if not isinstance(estimator.random_state, int | np.integer):
         msg = (
             "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
@@ -80,7 +82,8 @@ def open_checkpoint(
         raise InvalidInputError(msg)
     settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
     # A mean function has no lasting name, but what it gave has been subtracted from Y.
-    settings |= {"kernel": model.kernel.to_dict(), "mean": model.mean.name, NOISE: None}
+    settings |= {"kernel": model.kernel.to_dict(), "mean": getattr(model.mean, "name", type(model.mean).__name__)}
+    settings[NOISE] = None
     settings |= {"optimizer": estimator._resolve_optimizer(), **(extra or {})}
     tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
     return Checkpoint(path, fingerprint(tensors, settings), objective)
@@ -111,7 +114,8 @@ class Checkpoint:
     def __init__(
         self, path: str | os.PathLike[str], identity: str, objective: TableObjective, interval: float = INTERVAL
     ) -> None:
-        self.path, self.identity, self.objective, self.interval = Path(path), identity, objective, interval
+        self.path, self.identity, self.objective = Path(path), identity, objective
+        self._writes = OccasionalWrites(self.path, interval)
         self._vectors: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []
@@ -119,7 +123,6 @@ class Checkpoint:
         # Steps from `_kept_from` to `_kept_to` have no vector and gradient: a state of the optimizer stands for them.
         self._kept: dict[str, torch.Tensor] = {}
         self._kept_from = self._kept_to = self._stage = 0
-        self._written = time.monotonic()
         self._state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
         if self.path.exists():
             self._read()
@@ -170,11 +173,11 @@ class Checkpoint:
         self._gradients.append(gradient.clone())
         self._steps.append(step)
         self._position = len(self._steps)
-        if time.monotonic() - self._written >= self.interval:
+        if self._writes.are_due:
             self.write()
 
-    def write(self) -> None:
-        """Write the file."""
+    def write(self) -> bool:
+        """Write the file, and return whether that worked; see `OccasionalWrites.attempt`."""
         tensors, state = self.objective.snapshot()
         log = {
             name: torch.stack(kept) if kept else torch.zeros(0)
@@ -187,8 +190,7 @@ class Checkpoint:
             "kept": [self._kept_from, self._kept_to],
             "objective": state,
         }
-        save_state(self.path, _KIND, {**tensors, **log}, header)
-        self._written = time.monotonic()
+        return self._writes.attempt(lambda: save_state(self.path, _KIND, {**tensors, **log}, header))
 
     def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
         """Begin the evaluations of one optimizer; return its logged steps and the state it kept, None without one."""

@@ -13,9 +13,11 @@ from gigagp.grids import (
     Neighbourhoods,
     RegularGrid,
     RowSample,
+    moments,
     source_bounds,
     stream_rows,
 )
+from gigagp.persistence import save_state
 
 from .conftest import rows
 from .test_statistics import difference
@@ -117,6 +119,56 @@ def test_a_damaged_file_is_named_and_reading_goes_on_when_it_is_mended(tmp_path,
         assert difference(resumed.statistics(), expected) < 1e-12
         resumed.read(tmp_path / "parts", INPUTS, TARGETS)  # nothing is left to read
         assert resumed.n_rows == 600
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("lattice", [False, True])
+def test_a_pass_that_stops_anywhere_goes_on_to_the_same_bits(tmp_path, monkeypatch, lattice):
+    """The bits depend on the order of the rows alone: not on chunks, on where a pass stopped, nor on what was saved."""
+    monkeypatch.setattr(moments, "_LEAST_ROWS", 64)
+    monkeypatch.setattr(moments, "_MOST_ROWS", 64)
+    X, Y, _ = table()
+    if lattice:  # most rows are as far from a centre as others
+        X = X.round()
+
+    def collector() -> GridCollector:
+        near = Neighbourhoods(X[[3, 70]], torch.ones(2).double(), 40, 1)
+        return GridCollector(GRID, 1, 3, 1, sample_size=50, neighbourhoods=near)
+
+    def contents(found: GridCollector) -> dict[str, torch.Tensor]:
+        assert found.neighbourhoods is not None
+        tensors = found.statistics().state()[0] | found.sample.state()[0]
+        return tensors | {f"near.{name}": value for name, value in found.neighbourhoods.state()[0].items()}
+
+    once = collector()
+    once.add(X, Y)
+    expected = contents(once)
+    for stops in ([1], [63], [64], [65], [333], [599], [64, 128], [10, 20, 400], [150, 151, 152]):
+        found = collector()
+        for first, last in zip([0, *stops], [*stops, 600], strict=True):
+            for start in range(first, last, 37):
+                found.add(X[start : min(start + 37, last)], Y[start : min(start + 37, last)])
+            found.save(tmp_path / "state")  # changes nothing
+            if last in stops[::2]:
+                found = GridCollector.load(tmp_path / "state")
+        for name, value in contents(found).items():
+            assert torch.equal(value, expected[name]), (stops, name)
+        assert found.n_rows == 600
+
+
+def test_a_state_of_earlier_versions_is_read(tmp_path, expected):
+    """They kept statistics in the place of sums."""
+    X, Y, _ = table()
+    half = GridCollector(GRID, 1, 3, 1)
+    half.add(X[:300], Y[:300])
+    tensors, header = half.statistics().state()
+    own, header["sample"] = half.sample.state()
+    header |= {"done": {"a": 300}, "notes": {"b": 1}}
+    save_state(tmp_path / "old", "GridCollector", tensors | {f"sample.{k}": v for k, v in own.items()}, header)
+    found = GridCollector.load(tmp_path / "old")
+    assert (found.done, found.notes, found.n_rows) == ({"a": 300}, {"b": 1}, 300)
+    found.add(X[300:], Y[300:])
+    assert difference(found.statistics(), expected) < 1e-12
 
 
 def order_of(files: list) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,13 @@ from gigagp.grids.statistics import GridStatistics
 from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
 from gigagp.memory import require, resolve_budget
 
-#: Rows are gathered up to this number, so that a pass over many small chunks is as fast as over few large ones.
-_GATHERED = 2**20
-
 
 class Accumulator:
     """Adds rows up in place, a chunk at a time; `GridStatistics` come out of it.
+
+    Rows are gathered into blocks of a number that the grid decides (`Moments.block_rows`). So a pass over many small
+    chunks is as fast as over few large ones, and gives the same bits: sums do not know how rows were cut into chunks,
+    nor whether the pass stopped and went on from a `state`.
 
     Parameters
     ----------
@@ -107,24 +108,64 @@ class Accumulator:
         if not bool(self.grid.covers(torch.stack([inputs.low, inputs.high])).all()):
             raise self.grid.refusal(X, self.grid.covers(X), names=self.names)
         self._n_rows += len(X)
-        self._target_squares += targets.squares
         self._low, self._high = torch.minimum(self._low, inputs.low), torch.maximum(self._high, inputs.high)
-        if len(X) >= _GATHERED:
-            moments.add(X, Y)
-            return
-        # A copy: whoever gave them may use the same memory for the next ones.
-        self._waiting.append((X.clone(), Y.clone()))
-        if sum(len(part) for part, _ in self._waiting) >= _GATHERED:
+        size = moments.block_rows
+        missing = (size - sum(len(part) for part, _ in self._waiting)) % size
+        if missing and len(X) >= missing:  # a block that was begun is full
+            self._wait(X[:missing], Y[:missing])
             self._flush()
+            X, Y = X[missing:].contiguous(), Y[missing:].contiguous()
+        elif missing:
+            self._wait(X, Y)
+            return
+        whole = len(X) // size * size
+        if whole:
+            self._sum(X[:whole], Y[:whole])
+        self._wait(X[whole:], Y[whole:])
+
+    def _wait(self, X: Tensor, Y: Tensor) -> None:
+        if len(X):  # a copy: whoever gave them may use the same memory for the next ones
+            self._waiting.append((X.clone(), Y.clone()))
 
     def _flush(self) -> None:
         if self._waiting:
             X, Y = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
             self._waiting = []
-            self._moments.add(X, Y)
+            self._sum(X, Y)
+
+    def _sum(self, X: Tensor, Y: Tensor) -> None:
+        """Add rows up, the first of which begins a block."""
+        self._moments.add(X, Y)
+        for block in Y.split(self._moments.block_rows):
+            self._target_squares += survey(block).squares
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and plain data from which `resumed` goes on to the same bits; nothing here changes."""
+        d, t = self.grid.n_inputs, self._moments.n_columns
+        X = [torch.zeros(0, d, dtype=torch.float64), *(part for part, _ in self._waiting)]
+        Y = [torch.zeros(0, t, dtype=torch.float64), *(part for _, part in self._waiting)]
+        tensors = {f"moments.{name}": value for name, value in self._moments.state().items()}
+        tensors |= {"waiting.X": torch.cat(X), "waiting.Y": torch.cat(Y), "target_squares": self._target_squares}
+        tensors |= {"input_low": self._low, "input_high": self._high}
+        counts = {"n_targets": t, "n_probes": self._moments.n_probes, "seed": self._moments.seed}
+        return tensors, {"grid": self.grid.to_dict(), "n_rows": self._n_rows, **counts}
+
+    @classmethod
+    def resumed(
+        cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any], memory_budget: int | str | None = None
+    ) -> Accumulator:
+        """Return the accumulator that `state` described."""
+        grid = RegularGrid.from_dict(header["grid"])
+        found = cls(grid, header["n_targets"], header["n_probes"], header["seed"], memory_budget)
+        found._moments.take_over({name: tensors[f"moments.{name}"] for name in ("cells", "values", "columns")})
+        found._wait(tensors["waiting.X"], tensors["waiting.Y"])
+        found._target_squares = tensors["target_squares"].clone()
+        found._low, found._high = tensors["input_low"].clone(), tensors["input_high"].clone()
+        found._n_rows = header["n_rows"]
+        return found
 
     def statistics(self) -> GridStatistics:
-        """Return the statistics of all rows so far; more can be added afterwards."""
+        """Return the statistics of all rows so far; more can be added afterwards, in blocks that begin anew."""
         self._flush()
         moments, n_probes = self._moments, self._moments.n_probes
         sums = moments.columns.T

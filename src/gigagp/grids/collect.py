@@ -68,15 +68,21 @@ class GridCollector:
         neighbourhoods: Neighbourhoods | None = None,
         memory_budget: int | str | None = None,
     ) -> None:
-        self.grid, self.n_targets = grid, n_targets
+        settings = (grid, n_targets, n_probes, seed)
+        self._prepare(settings, memory_budget, Accumulator(*settings, memory_budget))
         self.sample = RowSample(sample_size, grid.n_inputs, n_targets, seed)
         self.neighbourhoods = neighbourhoods
+
+    def _prepare(
+        self, settings: tuple[RegularGrid, int, int, int], memory_budget: int | str | None, sums: Accumulator
+    ) -> None:
+        self.grid, self.n_targets = settings[:2]
         #: rows read of each file, by its path
         self.done: dict[str, int] = {}
         #: anything that JSON can hold; saved and loaded with the rest
         self.notes: dict[str, Any] = {}
-        self._settings = (grid, n_targets, n_probes, seed, memory_budget)
-        self._accumulator = Accumulator(*self._settings)
+        self._settings, self._accumulator = (*settings, memory_budget), sums
+        self.neighbourhoods: Neighbourhoods | None = None
 
     @property
     def n_rows(self) -> int:
@@ -201,10 +207,13 @@ class GridCollector:
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write statistics, samples, notes and what has been read to one file, atomically; `load` goes on there."""
+        """Write sums, samples, notes and what has been read to one file, atomically; nothing here changes.
+
+        `load` goes on there, to the bits that this collector goes on to.
+        """
         from gigagp.persistence import save_state
 
-        tensors, header = self._accumulator.statistics().state()
+        tensors, header = self._accumulator.state()
         parts = {"sample": self.sample, "near": self.neighbourhoods}
         header |= {"done": self.done, "notes": self.notes}
         for name, part in parts.items():
@@ -221,9 +230,15 @@ class GridCollector:
         def part(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
 
-        start = GridStatistics.from_state(tensors, header)
-        found = cls(start.grid, start.n_targets, start.n_probes, start.seed, memory_budget=memory_budget)
-        found._accumulator = Accumulator(*found._settings, start=start)
+        if "n_targets" in header:
+            sums = Accumulator.resumed(tensors, header, memory_budget)
+            settings = (sums.grid, header["n_targets"], header["n_probes"], header["seed"])
+        else:  # of versions that kept statistics
+            start = GridStatistics.from_state(tensors, header)
+            settings = (start.grid, start.n_targets, start.n_probes, start.seed)
+            sums = Accumulator(*settings, memory_budget, start)
+        found = cls.__new__(cls)
+        found._prepare(settings, memory_budget, sums)
         found.sample = RowSample.from_state(part("sample"), header["sample"])
         if "near" in header:
             found.neighbourhoods = Neighbourhoods.from_state(part("near"), header["near"])

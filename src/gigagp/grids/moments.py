@@ -78,17 +78,38 @@ class Moments:
         self.grid, self.n_columns, self.n_probes, self.seed = grid, n_columns, n_probes, seed
         scheme, d = grid.scheme, grid.n_inputs
         #: [cell][powers of all inputs but the last][powers of the last, padded by one]; pages nobody writes are free
-        self.values = _zeros(math.prod(grid.cells), scheme.n_moments ** (d - 1) * (scheme.n_moments + 1))
+        self.values: Tensor = _zeros(math.prod(grid.cells), scheme.n_moments ** (d - 1) * (scheme.n_moments + 1))
         #: W'Y and W'Z, [column][node]
         self.columns = _zeros(n_columns + n_probes, grid.size)
 
         self._workspace = None if _native is None else _native.GridWorkspace()
 
+    @property
+    def block_rows(self) -> int:
+        """Rows that are added up together; the last digits of sums depend on where these blocks begin."""
+        return min(max(_ROWS_A_CELL * len(self.values), _LEAST_ROWS), _MOST_ROWS)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return tensors that `take_over` makes the same sums of, to the bit: of cells that have rows."""
+        used = self.values[:, 0].nonzero().squeeze(1)
+        # Where most cells have rows there is no copy: a state is written while the sums take much of the memory.
+        dense = 2 * len(used) > len(self.values)
+        cells = torch.zeros(0, dtype=torch.int64) if dense else used
+        return {"cells": cells, "values": self.values if dense else self.values[used], "columns": self.columns}
+
+    def take_over(self, state: dict[str, Tensor]) -> None:
+        """Become the sums that `state` described, on the same grid."""
+        if len(state["cells"]):
+            self.values[state["cells"]] = state["values"]
+        elif len(state["values"]):
+            self.values.copy_(state["values"])
+        self.columns.copy_(state["columns"])
+
     def add(self, X: Tensor, Y: Tensor) -> None:
         """Add rows: X (n, d) accepted by the grid and Y (n, t), both float64, finite and contiguous."""
         if _native is None:
             return self._add_with_torch(X, Y)
-        rows = min(max(_ROWS_A_CELL * len(self.values), _LEAST_ROWS), _MOST_ROWS)
+        rows = self.block_rows
         _native.grid_add(
             "",
             _description(self.grid),

@@ -145,7 +145,8 @@ class Neighbourhoods:
         """Look at rows: X (n, d) and Y (n, t), float64."""
         first = X[:, 0].contiguous()
         for place, (centre, (distances, *_)) in enumerate(zip(self.centres, self._near, strict=True)):
-            radius = float(distances[-1]) if len(distances) == self.size else torch.inf
+            # a little more than the furthest one: what is as far must not be lost to rounding
+            radius = float(distances[-1]) * (1 + 1e-12) if len(distances) == self.size else torch.inf
             near = torch.arange(len(X))
             if radius < torch.inf:
                 # one input after the other, of rows that are left: most have gone after the first
@@ -169,8 +170,14 @@ class Neighbourhoods:
     def _merge(self, place: int, distances: Tensor, X: Tensor, Y: Tensor) -> None:
         held = self._near[place]
         distances, X, Y = torch.cat([held[0], distances]), torch.cat([held[1], X]), torch.cat([held[2], Y])
-        nearest = distances.topk(min(self.size, len(distances)), largest=False, sorted=True)
-        self._near[place] = (nearest.values, X[nearest.indices], Y[nearest.indices])
+        if len(distances) > self.size:
+            furthest = distances.kthvalue(self.size).values
+            candidates = (distances <= furthest).nonzero().squeeze(1)
+        else:
+            candidates = torch.arange(len(distances))
+        # Of rows that are as far (on a lattice most are) the first ones, however the stream is cut into chunks.
+        nearest = candidates[distances[candidates].argsort(stable=True)[: self.size]]
+        self._near[place] = (distances[nearest], X[nearest], Y[nearest])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and plain data from which `from_state` makes the same neighbourhoods."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
 from gigagp.inference.exact import ExactObjective
@@ -23,7 +23,9 @@ from gigagp.inference.row_source import Preview
 from gigagp.inference.streaming import StreamedFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import from_dict
+from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.model import Model
+from gigagp.occasional_writes import OccasionalWrites
 from gigagp.scaling import Scaling
 
 #: Rows of a neighbourhood: what the start's largest subset, of a thousand rows, asks for.
@@ -164,7 +166,8 @@ def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[
         learned = None
         if collector.notes["kernel"] is not None:
             noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)
-            learned = Model(from_dict(collector.notes["kernel"]), job.start.mean, noise)
+            own = Custom(foreign_classes(job.start.kernel))
+            learned = Model(from_dict(collector.notes["kernel"], own), job.start.mean, noise)
         shift = torch.tensor(collector.notes["shift"], dtype=torch.float64)
     else:
         preview = source.preview(settings.seed, job.bounds)
@@ -183,7 +186,7 @@ def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[
         )
         collector.notes = {
             "identity": identity,
-            "kernel": None if learned is None else learned.kernel.to_dict(),
+            "kernel": None if learned is None else describe(learned.kernel),
             "noise": None if learned is None else float(learned.noise_variance),
             "shift": shift.tolist(),
         }
@@ -215,22 +218,27 @@ def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -
 
 def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[int, int]) -> None:
     """Add all rows that the collector has not seen, and keep its state where that is wanted."""
-    written = time.monotonic()
+    writes = None if job.checkpoint is None else OccasionalWrites(job.checkpoint, _INTERVAL)
+
+    def write() -> bool:
+        assert job.checkpoint is not None
+        assert writes is not None
+        path = job.checkpoint
+        return writes.attempt(lambda: collector.save(path))
+
     job.meter.start(None, "rows")
     try:
         for rows in job.source.chunks(collector.done, share):
             collector.take(rows if not bool(shift.any()) else replace(rows, Y=rows.Y - shift))
             job.meter.step(rows=f"{collector.n_rows:,}")
-            if job.checkpoint is not None and time.monotonic() - written > _INTERVAL:
-                collector.save(job.checkpoint)
-                written = time.monotonic()
+            if writes is not None and writes.are_due:
+                write()
     except InvalidInputError as error:
-        if job.checkpoint is None:
-            can_go_on = job.source.has_files and share == (0, 1)
+        if writes is None or not write():
+            can_go_on = writes is None and job.source.has_files and share == (0, 1)
             hint = " Give fit_table a checkpoint, and a later call goes on from there." if can_go_on else ""
             msg = f"{error}{hint}"
         else:
-            collector.save(job.checkpoint)
             msg = (
                 f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: mend or remove the "
                 "file, and the same call goes on from there."
@@ -238,8 +246,8 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
         raise InvalidInputError(msg) from error
     finally:
         job.meter.close()
-    if job.checkpoint is not None:
-        collector.save(job.checkpoint)
+    if writes is not None:
+        write()
 
 
 def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:
@@ -292,10 +300,10 @@ def _identity(settings: Grid, job: StreamJob) -> dict[str, Any]:
         "source": job.source.identity,
         "settings": asdict(settings),
         "standardize": job.standardize,
-        "kernel": job.start.kernel.to_dict(),
+        "kernel": describe(job.start.kernel),
         "noise": None if job.start.noise_variance is None else float(job.start.noise_variance),
         "units": job.start.units,
-        "mean": job.start.mean.name,
+        "mean": getattr(job.start.mean, "name", type(job.start.mean).__name__),
         "bounds": None if job.bounds is None else np.asarray(job.bounds, dtype=np.float64).tolist(),
         "learns": job.learn is not None,
     }
