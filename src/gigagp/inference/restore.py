@@ -108,6 +108,11 @@ class Given(NamedTuple):
         assert self.kernel.n_inputs is not None, "the kernel of a model is bound"
         return self.kernel.n_inputs
 
+    def check_rows(self, n_rows: int) -> None:
+        """Refuse noise variances of another number of rows than a posterior without rows says it is of."""
+        if self.model.noise_is_known and len(self.model.noise_variance) != n_rows:
+            raise ModelFileError(f"its tensor 'noise_variance' must have {n_rows} numbers, one a row, or be a number.")
+
     @property
     def sizes(self) -> dict[str, int]:
         """What letters of shapes stand for."""
@@ -266,6 +271,10 @@ def _grid(header: dict[str, Any], tensors: dict[str, Tensor], given: Given) -> P
         "statistics.gram.values": Field("h u", "float64"),
     }
     check_tensors(tensors, fields, sizes)
+    given.check_rows(header["statistics"]["n_rows"])
+    corners = torch.stack([tensors["statistics.input_low"], tensors["statistics.input_high"]])
+    if not bool(grid.covers(corners.cpu()).all()):
+        raise ModelFileError("its grid does not cover the rows that its statistics are of.")
     return GridPosterior.from_state(tensors, header, given.model, given.budget)
 
 
@@ -285,6 +294,7 @@ def _sparse_variational(header: dict[str, Any], tensors: dict[str, Tensor], give
         "coefficients": Field("p t"),
     }
     check_tensors(tensors, fields, given.sizes)
+    given.check_rows(header["n_rows"])
     return SparsePosterior.from_state(tensors, header, given.model, given.budget)
 
 
@@ -309,6 +319,7 @@ def _quadruply_stochastic(header: dict[str, Any], tensors: dict[str, Tensor], gi
     if part(tensors, "rows."):
         fields |= {"rows.X": Field("o d"), "rows.curvature": Field("o", rule=not_negative)}
     sizes = check_tensors(tensors, fields | _basis_fields(header["basis"], given, tensors), given.sizes)
+    given.check_rows(header["n_rows"])
     if sizes.get("k", 0) > sizes["m"]:
         raise ModelFileError(f"its tensor 'weights.columns' must have {sizes['m']} columns at most; got {sizes['k']}.")
     return QuadruplyStochasticPosterior.from_state(tensors, header, given.model, given.budget, given.likelihood)
