@@ -76,7 +76,6 @@ def outcome(path, kind, tensors, header, allowed=(ModelFileError,)):
         try:
             model = gigagp.load(path)
         except allowed as error:
-            assert len(str(error)) < 2000
             return error
     found = answers(model)
     for values in found:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-import threading
 import types
 
 import numpy as np
@@ -196,34 +196,40 @@ def test_an_incomplete_state_is_a_clear_error(tmp_path):
         load(tmp_path / "m")
 
 
+REPLACING = """
+import os, sys
+path, other = sys.argv[1:]
+contents = [open(name, "rb").read() for name in (path, other)]
+print("ready", flush=True)
+for number in range(10**9):
+    with open(path + ".new", "wb") as file:
+        file.write(contents[number % 2])
+    os.replace(path + ".new", path)
+"""
+
+
 def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
     """What is read is one file: its header and its tensors are of one save."""
-    path = tmp_path / "model.gp"
-    save_state(path, "X", {"number": torch.zeros(3)}, {"number": 0, "notes": {"number": 0}})
-    stop = threading.Event()
-
-    def write():
-        number = 0
-        while not stop.is_set():
-            number += 1
-            tensors = {"number": torch.full((3,), float(number)), "rest": torch.zeros(number % 7, 50)}
-            save_state(
-                path, "X", tensors, {"number": number, "notes": {"number": number}, "rest": "x" * (number % 100)}
-            )
-
-    writer = threading.Thread(target=write)
-    writer.start()
+    path, other = tmp_path / "one.gp", tmp_path / "other.gp"
+    for number, name in ((1, path), (2, other)):
+        tensors = {f"number {number}": torch.full((50,), float(number)), "rest": torch.zeros(number, 50)}
+        save_state(name, "X", tensors, {"number": number, "notes": {"number": number}})
+    writer = subprocess.Popen([sys.executable, "-c", REPLACING, str(path), str(other)], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.readline()
     try:
-        seen = set()
-        for _ in range(400):
+        seen = []
+        for _ in range(1500):
             _, tensors, header = load_state(path)
-            assert tensors["number"].tolist() == [header["number"]] * 3
-            assert isinstance(load_notes(path)["number"], int)
-            seen.add(header["number"])
+            number = header["number"]
+            assert tensors[f"number {number}"].tolist() == [number] * 50
+            assert load_notes(path)["number"] in (1, 2)
+            seen.append(number)
     finally:
-        stop.set()
-        writer.join()
-    assert len(seen) > 5  # files did change
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    assert set(seen) == {1, 2}  # files did change
 
 
 @pytest.mark.parametrize(

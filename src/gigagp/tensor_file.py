@@ -152,19 +152,23 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file; what goes wrong with it in the block is a `ModelFileError`."""
     from safetensors import SafetensorError, safe_open
 
-    name = os.fspath(path)
+    name, descriptor = os.fspath(path), None
     try:
-        found = os.stat(path)
+        # To open a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
             msg = f"{name} is a folder, not a model file."
             raise ModelFileError(msg)
-        if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for its writer
+        if not stat.S_ISREG(found.st_mode):
             msg = f"{name} is no regular file, so it is no model file."
             raise ModelFileError(msg)
         if found.st_size == 0:
             msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
             raise ModelFileError(msg)
-        with safe_open(path, framework="pt") as file:
+        # The library opens a name twice, for the header and for the tensors: the name of what is open is of one file.
+        names = (f"/proc/self/fd/{descriptor}", f"/dev/fd/{descriptor}")
+        with safe_open(next(filter(os.path.exists, names), path), framework="pt") as file:
             yield file
     except FileNotFoundError as error:
         msg = f"{name} does not exist."
@@ -176,6 +180,9 @@ def _opened(path: Path) -> Iterator[Any]:
         raise
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise _damaged(path, _shortened(str(error), 200)) from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], int]:
