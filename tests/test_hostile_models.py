@@ -219,7 +219,7 @@ def changed_tensors(tensors, chance):
 
 
 #: Of each kind; the stress harness asks for more.
-CASES = int(os.environ.get("GIGAGP_HOSTILE_CASES", "60"))
+CASES = int(os.environ.get("GIGAGP_HOSTILE_CASES", "40"))
 
 
 @pytest.mark.parametrize("name", MODELS)

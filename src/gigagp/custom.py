@@ -68,10 +68,7 @@ class Custom:
     """
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
-        try:
-            given = list(items)
-        except TypeError:
-            given = [items]
+        given: list[Any] = list(items) if isinstance(items, Iterable) else [items]
         self._items: dict[str, Item] = {}
         for item in given:
             name = getattr(item, "__name__", None)

@@ -11,7 +11,7 @@ import torch
 
 from gigagp import means
 from gigagp.configuration import foreign_parts, from_plain, to_plain
-from gigagp.custom import Custom
+from gigagp.custom import Custom, Item
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, from_dict
 from gigagp.kernels.serialization import foreign_classes
@@ -43,12 +43,12 @@ def checked_again(estimator: GPRegressor, header: Mapping[str, Any]) -> dict[str
     plain += [estimator.inference_, estimator.optimizer_, estimator.solver_]
     if not is_own(likelihood):
         plain.append(likelihood)
-    parts = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]
+    parts: list[Item] = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]
     parts += [one for value in plain for one in foreign_parts(value)]
     if not parts:
         return None
     custom = Custom(parts)
-    names = ", ".join(dict.fromkeys(one.__name__ for one in parts))
+    names = ", ".join(dict.fromkeys(getattr(one, "__name__", repr(one)) for one in parts))
     try:
         again = json.loads(json.dumps({name: header[name] for name in ("settings", "mean", "kernel")}))
         kernel, mean = from_dict(again["kernel"], custom, d), means.from_dict(again["mean"], custom)

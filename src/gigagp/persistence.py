@@ -122,7 +122,7 @@ def load(path: Path, custom: Iterable[Item] = ()) -> GPRegressor:
     try:
         for version in range(content.version, max(_UPGRADES, default=content.version) + 1):
             state = _UPGRADES[version](state) if version in _UPGRADES else state
-        return _estimator_class(kind, path, content.header, given)._from_state(*state, given)  # type: ignore[no-any-return]
+        return _estimator_class(kind, path, content.header, given)._from_state(*state, given)
     except MemoryBudgetError:
         raise
     except ModelFileError as error:
@@ -149,8 +149,8 @@ def _estimator_class(kind: str, path: Path, header: Mapping[str, Any], custom: C
     description = header.get("estimator")
     if isinstance(description, dict):
         found = custom.find(kind, description, "an estimator")
-        own = tuple(getattr(importlib.import_module(module), name) for name, module in _KINDS.items())
-        if isinstance(found, type) and issubclass(found, own):
+        classes = tuple(getattr(importlib.import_module(module), name) for name, module in _KINDS.items())
+        if isinstance(found, type) and issubclass(found, classes):
             return found
         msg = f"custom of gigagp.load has {found!r} for an estimator; it must be a class derived from {sorted(_KINDS)}."
         raise InvalidInputError(msg)

@@ -111,7 +111,7 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous tensor on the CPU."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else memoryview(b"")
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 
 def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> str:

@@ -82,7 +82,6 @@ class GridCollector:
         #: anything that JSON can hold; saved and loaded with the rest
         self.notes: dict[str, Any] = {}
         self._settings, self._accumulator = (*settings, memory_budget), sums
-        self.neighbourhoods: Neighbourhoods | None = None
 
     @property
     def n_rows(self) -> int:
@@ -239,6 +238,7 @@ class GridCollector:
             sums = Accumulator(*settings, memory_budget, start)
         found = cls.__new__(cls)
         found._prepare(settings, memory_budget, sums)
+        found.neighbourhoods = None
         found.sample = RowSample.from_state(part("sample"), header["sample"])
         if "near" in header:
             found.neighbourhoods = Neighbourhoods.from_state(part("near"), header["near"])

@@ -89,7 +89,8 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
         if issubclass(cls, Composite):
             parts = [from_dict(part, custom, n_inputs) for part in values.pop("parts", ())]
             _check_terms(parts, multiplied=issubclass(cls, Product))
-            kernel: Kernel = cls(*parts, **values)
+            composite: type[Composite] = cls
+            kernel: Kernel = composite(*parts, **values)
         else:
             weights = values.pop("input_weights", None)
             kernel = cls(**values)

@@ -44,7 +44,7 @@ class EvaluationLog(Protocol):
         """Keep a state that makes what the optimizer's evaluations so far have returned superfluous."""
         ...
 
-    def write(self) -> None:
+    def write(self) -> bool:
         """Put the log into safety."""
         ...
 
