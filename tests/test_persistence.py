@@ -12,7 +12,8 @@ import torch
 
 from gigagp import persistence, tensor_file
 from gigagp.errors import InvalidInputError, ModelFileError
-from gigagp.persistence import VERSION, load, load_notes, load_state, save, save_state
+from gigagp.persistence import load, load_notes, load_state, save, save_state
+from gigagp.tensor_file import VERSION
 
 TENSORS = {
     "lengthscale": torch.tensor([1.0, 2.0], dtype=torch.float64),

@@ -107,7 +107,7 @@ def state_to_fitted(
     check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive)}, {})
     scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
     # files from before the data's own units were the rule
-    settings = {"hyperparameter_units": "standardized"}
+    settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
     settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
     estimator = cls(**settings)
     device = _device(estimator)

@@ -66,6 +66,7 @@ SOLVE = record(
     },
 )
 #: Shapes in letters: n rows, d inputs, t targets, p basis functions of the mean, s samples; others as they come.
+#: Names that end in "?" are of what later versions keep: files from before have the variances that they had then.
 _ROWS = {"X": Field("n d", "real"), "Y": Field("n t", "real")}
 _DRAW = record(
     {
@@ -149,7 +150,9 @@ def _pathwise(header: dict[str, Any], tensors: dict[str, Tensor], given: Given) 
     fields = _ROWS | {
         "target_solutions": Field("n t", "real"),
         "probe_solutions": Field("n s", "real"),
+        "basis_solutions?": Field("n p", "real"),
         "coefficients": Field("p t"),
+        "coefficient_root?": Field("p p"),
         "prior.weights": Field("q s"),
     }
     check_tensors(tensors, fields | _draw_fields(given, header["draw"], tensors, "prior.draw."), given.sizes)
@@ -164,7 +167,9 @@ def _random_features(header: dict[str, Any], tensors: dict[str, Tensor], given: 
     fields = _ROWS | {
         "factor": Field("q q", "float64", factor),
         "weights": Field("q t", "float64"),
+        "basis_weights?": Field("q p", "float64"),
         "coefficients": Field("p t"),
+        "coefficient_root?": Field("p p"),
     }
     check_tensors(tensors, fields | _draw_fields(given, header["draw"], tensors, "draw."), given.sizes)
     posterior = FeaturePosterior.from_state(tensors, header, given.model, given.budget)
@@ -217,7 +222,9 @@ def _computation_aware(header: dict[str, Any], tensors: dict[str, Tensor], given
     fields = _ROWS | {
         "factor": Field("i i", "float64", factor),
         "weights": Field("i t", "float64"),
+        "basis_weights?": Field("i p", "float64"),
         "coefficients": Field("p t"),
+        "coefficient_root?": Field("p p"),
         "noise": Field("n", rule=not_negative),
     }
     sizes = check_tensors(tensors, fields | actions, given.sizes)
@@ -291,7 +298,9 @@ def _sparse_variational(header: dict[str, Any], tensors: dict[str, Tensor], give
         "inducing_points": Field("m d", "float64"),
         "mean": Field("m t", "float64"),
         "root": Field("m m", "float64"),
+        "whitened_basis?": Field("m p", "float64"),
         "coefficients": Field("p t"),
+        "coefficient_root?": Field("p p"),
     }
     check_tensors(tensors, fields, given.sizes)
     given.check_rows(header["n_rows"])
@@ -318,8 +327,16 @@ def _quadruply_stochastic(header: dict[str, Any], tensors: dict[str, Tensor], gi
     }
     if part(tensors, "rows."):
         fields |= {"rows.X": Field("o d"), "rows.curvature": Field("o", rule=not_negative)}
+    if part(tensors, "trend."):
+        of_rows = bool(part(tensors, "trend.rows."))
+        letter = "v" if of_rows else "w"
+        fields |= {"trend.root": Field("p p", "float64"), "trend.solutions": Field(f"{letter} p", "float64")}
+        if of_rows:
+            fields |= {"trend.rows.X": Field("v d"), "trend.rows.curvature": Field("v", rule=not_negative)}
     sizes = check_tensors(tensors, fields | _basis_fields(header["basis"], given, tensors), given.sizes)
     given.check_rows(header["n_rows"])
+    if sizes.get("w", 0) not in (0, sizes["m"]):
+        raise ModelFileError(f"its tensor 'trend.solutions' must have {sizes['m']} rows or none; got {sizes['w']}.")
     if sizes.get("k", 0) > sizes["m"]:
         raise ModelFileError(f"its tensor 'weights.columns' must have {sizes['m']} columns at most; got {sizes['k']}.")
     return QuadruplyStochasticPosterior.from_state(tensors, header, given.model, given.budget, given.likelihood)

@@ -75,7 +75,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
     if not isinstance(name, str):
         msg = f"A kernel description must name one of {sorted((*_COMPOSITES, *_LEAVES))}; got {str(name)[:100]!r}."
         raise InvalidInputError(msg)
-    cls = _COMPOSITES.get(name) or _LEAVES.get(name) if mark is None else None
+    cls: Any = _COMPOSITES.get(name) or _LEAVES.get(name) if mark is None else None
     if cls is None:
         cls = custom.find(name, description, "a kernel", Kernel)
     bound_to = values.pop("n_inputs", None)
@@ -89,13 +89,12 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
         if issubclass(cls, Composite):
             parts = [from_dict(part, custom, n_inputs) for part in values.pop("parts", ())]
             _check_terms(parts, multiplied=issubclass(cls, Product))
-            composite: type[Composite] = cls
-            kernel: Kernel = composite(*parts, **values)
+            kernel: Kernel = cls(*parts, **values)
         else:
             weights = values.pop("input_weights", None)
-            kernel = cls(**values)
-            kernel = kernel if bound_to is None else kernel.bind(bound_to)
-            kernel = kernel if weights is None else kernel.with_input_weights(weights)
+            leaf = cls(**values)
+            leaf = leaf if bound_to is None else leaf.bind(bound_to)
+            kernel = leaf if weights is None else leaf.with_input_weights(weights)
     except TypeError as error:
         msg = f"The description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error
