@@ -267,7 +267,8 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):
     folder = write_folder(tmp_path / "p")
     call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 70, "checkpoint": tmp_path / "pass.state"}
     learns = where in ((1, 350), "while learning")
-    options = {"inference": inference.Grid(size=(12, 14)), **({"optimizer": QUICK} if learns else GIVEN)}
+    given = {"kernel": kernels.RBF([1.0, 20.0]), "noise_variance": 0.05, "optimizer": None}
+    options = {"inference": inference.Grid(size=(12, 14)), **({"optimizer": QUICK} if learns else given)}
     whole = GPRegressor(**options).fit_table(folder, **{**call, "checkpoint": None})
     monkeypatch.setattr(streamed, "_INTERVAL", 0.0)
 
@@ -303,7 +304,7 @@ def test_a_full_disk_does_not_end_a_streamed_fit(tmp_path, monkeypatch):
     resource = pytest.importorskip("resource")
     folder = write_folder(tmp_path / "p")
     call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 100}
-    options = {"inference": GRID, **GIVEN}
+    options = {"inference": GRID, "kernel": kernels.RBF([1.0, 20.0]), "noise_variance": 0.05, "optimizer": None}
     whole = GPRegressor(**options).fit_table(folder, **call)
     monkeypatch.setattr(streamed, "_INTERVAL", 0.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
