@@ -55,9 +55,9 @@ def test_columns_with_names_are_named():
 def test_text_and_other_things_that_are_no_numbers():
     words = X.astype(object)
     words[3, 1] = "tall"
-    with pytest.raises(ValueError, match="could not convert string to float: 'tall'"):
+    with pytest.raises(ValueError, match="X must hold real numbers; got the text 'tall' in column 1, row 3"):
         GPRegressor().fit(words, y)
-    with pytest.raises(ValueError, match="could not convert string to float: 'a'"):
+    with pytest.raises(ValueError, match="y must hold real numbers; got the text 'a' in row 0"):
         GPRegressor().fit(X, np.array(["a", "b"] * 30, dtype=object))
     with pytest.raises(ValueError, match="Complex data not supported"):
         GPRegressor().fit(X + 1j, y)
@@ -82,11 +82,11 @@ def test_tables_of_the_wrong_shape():
             GPRegressor().fit(X[:rows], y[:rows])
     with pytest.raises(ValueError, match=r"0 feature\(s\)"):
         GPRegressor().fit(X[:, :0], y)
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[60, 59\]"):
         GPRegressor().fit(X, y[:-1])
     with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
         GPRegressor().fit(X[:, 0], y)
-    with pytest.raises(ValueError, match="dim 3"):
+    with pytest.raises(ValueError, match="Expected 2D array, got 3D"):
         GPRegressor().fit(X[:, :, None], y)
 
 
@@ -278,7 +278,10 @@ REFUSED = [
         r"must have shape \(\) or \(60,\), one for each row; got \(59,\)",
     ),
     (lambda: GPRegressor(noise_variance=np.ones((60, 1))), r"must have shape \(\) or \(60,\)"),
-    (lambda: GPRegressor(noise_variance="low"), "noise_variance of GPRegressor must be a number or one for each row"),
+    (
+        lambda: GPRegressor(noise_variance="low"),
+        "noise_variance of GPRegressor must hold real numbers; got the text 'low'",
+    ),
     (lambda: GPRegressor(inference="exactly"), 'inference of GPRegressor must be "auto" or one of gigagp.inference'),
     (lambda: GPRegressor(inference=inference.Iterative), 'inference of GPRegressor must be "auto" or one of'),
     (lambda: GPRegressor(optimizer="adam"), 'optimizer of GPRegressor must be "auto", None or one of'),

@@ -70,8 +70,8 @@ def test_several_targets_are_averaged():
         (([1.0], [1.0, 2.0], [1.0]), r"mean must have the shape of y, \(1,\)"),
         (([1.0], [1.0], [0.0]), "std must be above zero"),
         (([1.0, 2.0], [1.0, np.nan], [1.0, 1.0]), "mean must be finite; got nan in row 2"),
-        ((["a"], [1.0], [1.0]), "y must be real numbers"),
-        (([1j], [1.0], [1.0]), "y must be real numbers"),
+        ((["a"], [1.0], [1.0]), "y must hold real numbers"),
+        (([1j], [1.0], [1.0]), "y must hold real numbers"),
         ((1.0, 1.0, 1.0), r"got shape \(\)"),
     ],
 )

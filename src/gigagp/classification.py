@@ -8,10 +8,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from gigagp.checks import finite_columns
+from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
@@ -167,12 +166,13 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> Self:
         self._check_likelihood()
-        X, y = validate_data(self, X, y, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
-        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
-        check_classification_targets(y)
+        X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
+        if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+            column_or_1d(y, warn=True)  # the warning that scikit-learn's users know
+        y = intake.labels(y, len(X))
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            msg = f"y of GPClassifier.fit must have two classes at least; got one class, {self.classes_[0]!r}."
+            msg = f"y of GPClassifier.fit must have two classes at least; got one class, {self.classes_.tolist()[0]!r}."
             raise InvalidInputError(msg)
         if len(self.classes_) == 2:
             signs = 2.0 * codes - 1.0
@@ -198,10 +198,18 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             likelihood=self.likelihood,
         )
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True  # made dense, where the memory budget holds that
+        return tags
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of right predictions; see scikit-learn's `ClassifierMixin.score`."""
+        return float(super().score(X, intake.labels(y), sample_weight))
+
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
-        return finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+        return intake.estimator_inputs(self, X, reset=False)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the log-odds of the class against the rest, (m,) for two classes, (m, n_classes) for more.

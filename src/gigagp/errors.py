@@ -5,6 +5,7 @@
     Exception
      └─ GigaGPError
          ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
+         │   ├─ CellTypeError (also TypeError)       a cell holds an object that is no number
          │   └─ UnreadableRowsError                  rows on the disk that turn out to be damaged in the middle of a fit
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
@@ -29,6 +30,10 @@ class GigaGPError(Exception):
 
 class InvalidInputError(GigaGPError, ValueError):
     """An argument or a table cannot be used; the message says which, what is allowed and what was got."""
+
+
+class CellTypeError(InvalidInputError, TypeError):
+    """A cell of a table holds an object that is no number; the message names the argument, the column and the row."""
 
 
 class UnreadableRowsError(InvalidInputError):

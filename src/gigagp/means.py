@@ -95,8 +95,11 @@ class FixedMean(ZeroMean):
         InvalidInputError
             If the function returns something else than one finite number for each row.
         """
-        values = np.asarray(self.function(X))
-        if values.shape != (X.shape[0],) or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
+        values = self.function(X)
+        masked = isinstance(values, np.ma.MaskedArray) and bool(np.ma.getmaskarray(values).any())
+        values = np.asarray(values)
+        sound = values.shape == (X.shape[0],) and values.dtype.kind in "fiub" and not masked
+        if not sound or not np.isfinite(values).all():
             msg = (
                 f"A mean function must return {X.shape[0]} finite numbers for {X.shape[0]} rows, as shape (n,); "
                 f"got shape {values.shape}, {values.dtype}."

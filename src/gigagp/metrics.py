@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gigagp.errors import InvalidInputError
+from gigagp.intake import numbers
 
 #: Probabilities of the intervals that the commands report.
 INTERVALS = (0.5, 0.8, 0.95)
@@ -130,11 +131,7 @@ def _checked(**arguments: ArrayLike) -> tuple[np.ndarray, ...]:
     """Return the arguments as float64 arrays of one shape, all finite; `std` above zero."""
     arrays: list[np.ndarray] = []
     for name, value in arguments.items():
-        try:
-            array = np.asarray(value, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            msg = f"{name} must be real numbers; got {type(value).__name__} that is not ({error})."
-            raise InvalidInputError(msg) from None
+        array = numbers(value, name, finite=False)
         if array.size == 0 or array.ndim not in (1, 2):
             msg = f"{name} must have shape (n,) or (n, n_targets) with n at least 1; got shape {array.shape}."
             raise InvalidInputError(msg)

@@ -9,10 +9,11 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import finite_columns, finite_targets, known_noise, resolve_device, resolve_dtype
+from gigagp.checks import known_noise, resolve_device, resolve_dtype
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
@@ -208,19 +209,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             raise
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> Self:
-        finite_targets(y)
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            multi_output=True,
-            y_numeric=True,
-            dtype="numeric",
-            ensure_all_finite=False,
-            ensure_min_samples=2,
-        )
-        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
-        y = y.astype(np.float64, copy=False)
+        X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
+        y = intake.targets(y, len(X))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
         budget = resolve_budget(self.memory_budget, device)
         targets = y if y.ndim == 2 else y[:, None]
@@ -329,12 +319,16 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
         raise InvalidInputError(msg)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True  # made dense, where the memory budget holds that
+        return tags
+
     # --------------------------------------------------------------- prediction
 
     def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=False)
-        X = finite_columns(X, "X", getattr(self, "feature_names_in_", None))
+        X = intake.estimator_inputs(self, X, reset=False)
         points = torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
         refusal = self.posterior_.refusal(points, self.scaling_, getattr(self, "feature_names_in_", None))
         if refusal is not None:
@@ -410,6 +404,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
         mean, latent = self.posterior_.mean_and_variance(points, method=variance)
         return self._in_units(mean, X), self._spread(latent + noise)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
+        return float(super().score(X, intake.targets(y), sample_weight))
 
     def _spread(self, variance: torch.Tensor) -> np.ndarray:
         """Return standard deviations in the targets' units, without the axis of one target."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 import torch
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import validate_data
 
+from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import finite_columns, finite_targets, resolve_device, resolve_dtype
+from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.files import check_folder
 from gigagp.inference import Grid
@@ -240,12 +240,9 @@ def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
 
 def _add_rows(estimator: GPRegressor, X: Any, y: Any) -> None:
     """Add rows to what a fitted estimator knows, at its hyperparameters; see `GPRegressor.partial_fit`."""
-    finite_targets(y)
     names = getattr(estimator, "feature_names_in_", None)
-    X, y = validate_data(
-        estimator, X, y, reset=False, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False
-    )
-    X, y = finite_columns(X, "X", names), y.astype(np.float64, copy=False)
+    X = intake.estimator_inputs(estimator, X, reset=False)
+    y = intake.targets(y, len(X))
     posterior, scaling = estimator.posterior_, estimator.scaling_
     assert isinstance(posterior, GridPosterior), "only inference.Grid offers partial_fit"
     targets = y if y.ndim == 2 else y[:, None]

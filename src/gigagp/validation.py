@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_X_y
 
-from gigagp.checks import finite_columns, finite_targets
+from gigagp import intake
 from gigagp.errors import InvalidInputError
 from gigagp.inference.table import TrainingTable
 from gigagp.metrics import gaussian_nll, rmse
@@ -41,9 +40,11 @@ def validation_scorer(
     InvalidInputError
         If the rows cannot be used.
     """
-    X, y = check_X_y(*validation, multi_output=True, y_numeric=True, dtype="numeric", ensure_all_finite=False)
-    X, y = finite_columns(X, "validation X", None), y.astype(np.float64)
-    finite_targets(y)
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        msg = f"validation of GPRegressor.fit must be a pair (X, y) or None; got {type(validation).__name__}."
+        raise InvalidInputError(msg)
+    X = intake.inputs(validation[0], "validation X")
+    y = intake.targets(validation[1], len(X), "validation y")
     if X.shape[1] != table.n_inputs or y[:1].size != table.n_targets:
         msg = (
             f"validation of GPRegressor.fit must have {table.n_inputs} inputs and {table.n_targets} target(s); got "

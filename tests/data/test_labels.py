@@ -99,7 +99,10 @@ def test_classes_that_cannot_be():
     with pytest.raises(InvalidInputError, match="folder has labels of one class alone, 'a'; two"):
         one.finish("folder")
     mixed = Labels()
-    mixed.of_array(np.array(["a", 1], dtype=object), 0)
+    with pytest.raises(InvalidInputError, match=r"must be of one type; got 'a' in row 0 .* and 1 in row 1"):
+        mixed.of_array(np.array(["a", 1], dtype=object), 0)
+    mixed.of_array(np.array(["a", "b"], dtype=object), 0)
+    mixed.of_array(np.array([1]), 2)
     with pytest.raises(InvalidInputError, match="texts and numbers as labels"):
         mixed.finish("folder")
     with pytest.raises(InvalidInputError, match="one column of labels"):

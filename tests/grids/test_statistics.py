@@ -169,14 +169,14 @@ def test_bad_rows_are_refused_and_add_nothing(way):
     sums.add(X, Y)
     bad = X.clone()
     bad[17, 1] = torch.nan
-    with pytest.raises(InvalidInputError, match="X must be finite; got nan in column 1, row 17"):
+    with pytest.raises(InvalidInputError, match="X must be finite; got NaN in column 1, row 17"):
         sums.add(bad, Y)
     bad[17, 1] = 50.0
     with pytest.raises(InvalidInputError, match=r"1 of 50 rows lie outside of the grid's region .* row 17"):
         sums.add(bad, Y)
     targets = Y.clone()
     targets[3] = torch.inf
-    with pytest.raises(InvalidInputError, match="Y must be finite; got inf in column 0, row 3"):
+    with pytest.raises(InvalidInputError, match="Y must be finite; got infinity in column 0, row 3"):
         sums.add(X, targets)
     with pytest.raises(InvalidInputError, match="squares overflow"):
         sums.add(X, Y * 1e300)

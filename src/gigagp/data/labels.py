@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.errors import InvalidInputError
+from gigagp.intake import labels as known_labels
 
 
 class Labels:
@@ -99,11 +100,7 @@ class Labels:
 
     def of_array(self, values: Any, first_row: int) -> np.ndarray:
         """Return the codes of labels in memory, shape (n,) or (n, 1)."""
-        values = np.asarray(values)
-        if values.ndim > 1 and values.shape[1:] != (1,):
-            msg = f"y of GPClassifier must be one column of labels; got shape {values.shape}."
-            raise InvalidInputError(msg)
-        values = values.reshape(-1)
+        values = known_labels(values, first_row=first_row)
         if values.dtype.kind == "O":
             distinct = list(dict.fromkeys(values.tolist()))
             place = {label: k for k, label in enumerate(distinct)}

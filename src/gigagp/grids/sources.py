@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
+from gigagp.grids.tables import as_columns, as_table
+from gigagp.intake import frame_names, is_sparse
 
 if TYPE_CHECKING:
     from gigagp.data.labels import Labels
@@ -88,7 +89,7 @@ def stream_rows(
         return _files(Path(source), *names, chunk_rows, dict(done or {}), share, header, labels)
     if isinstance(source, tuple) and len(source) == 2 and all(_is_array(part) for part in source):
         return _in_turn(_arrays(*source, chunk_rows, labels), share)
-    if hasattr(source, "columns") and (hasattr(source, "iloc") or hasattr(source, "slice")):
+    if frame_names(source) is not None:
         return _in_turn(_frame(source, *_names(inputs, targets), chunk_rows, labels), share)
     if hasattr(source, "__iter__") and not _is_array(source):
         return _in_turn(_pairs(iter(source), labels), share)
@@ -193,42 +194,55 @@ def _stripes(chunks: Iterator[Rows], rows: int, share: tuple[int, int]) -> Itera
 
 
 def _arrays(X: Any, Y: Any, chunk_rows: int, labels: Labels | None = None) -> Iterator[Rows]:
-    if len(X) != len(Y):
-        msg = f"X and Y must have the same number of rows; got {len(X)} and {len(Y)}."
+    X, Y = (_cuttable(part) for part in (X, Y))
+    n_rows, n_targets = (part.shape[0] if part.shape else 0 for part in (X, Y))
+    if n_rows != n_targets:
+        msg = f"X and Y must have the same number of rows; got {n_rows} and {n_targets}."
         raise InvalidInputError(msg)
-    for start in range(0, len(X), chunk_rows):
+    for start in range(0, n_rows, chunk_rows):
         rows = slice(start, start + chunk_rows)
-        yield _finite(as_table(X[rows], "X"), _targets(Y[rows], start, labels), start)
+        yield _rows(_cut(X, rows), _cut(Y, rows), start, labels)
 
 
-def _targets(Y: Any, first_row: int, labels: Labels | None) -> Tensor:
-    """Return targets as a table of numbers."""
-    return as_columns(Y if labels is None else labels.of_array(Y, first_row))
+def _cuttable(values: Any) -> Any:
+    """Return sparse rows in the layout that rows can be taken from."""
+    if isinstance(values, Tensor) and values.layout != torch.strided:
+        return as_table(values, "X")
+    return values.tocsr() if is_sparse(values) else values
 
 
-def _finite(X: Tensor, Y: Tensor, first_row: int) -> Rows:
-    """Return rows that are in no file, after a look at their numbers; those of files are looked at with their names."""
-    refuse_not_finite(X, "X", first_row)
-    refuse_not_finite(Y, "y", first_row)
-    return Rows("", first_row + len(X), X, Y)
+def _cut(values: Any, rows: slice) -> Any:
+    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+
+
+def _rows(X: Any, Y: Any, first_row: int, labels: Labels | None) -> Rows:
+    """Return rows in memory as numbers, after a look at them; those of files are looked at with their names."""
+    inputs = as_table(X, "X", first_row, finite=True)
+    targets = as_columns(Y if labels is None else labels.of_array(Y, first_row), "y", first_row, finite=True)
+    return Rows("", first_row + len(inputs), inputs, targets)
 
 
 def _frame(frame: Any, inputs: list[str], targets: list[str], chunk_rows: int, labels: Labels | None) -> Iterator[Rows]:
-    import pyarrow as pa
+    names = frame_names(frame) or []
+    places = {name: place for place, name in enumerate(names)}
+    for name in (*inputs, *targets):
+        if name not in places:
+            from gigagp.data import find_column  # which finds the nearest
 
-    from gigagp.data.streaming import numbers
-
-    cut: Callable[[int], pa.Table] = (
-        (lambda start: frame.slice(start, chunk_rows))
-        if isinstance(frame, pa.Table)
-        else (lambda start: pa.Table.from_pandas(frame.iloc[start : start + chunk_rows], preserve_index=False))
-    )
+            find_column(name, names, "the data frame")
     for start in range(0, len(frame), chunk_rows):
-        of_columns = {} if labels is None else dict.fromkeys(targets, labels)
-        found = numbers(cut(start), [*inputs, *targets], "the data frame", start, of_columns)
-        table = torch.from_numpy(found.values)
-        X, Y = table[:, : len(inputs)].contiguous(), table[:, len(inputs) :].contiguous()
-        yield Rows("", start + len(X), X, Y)
+        X, Y = (
+            _columns_of(frame, [places[name] for name in chosen], slice(start, start + chunk_rows))
+            for chosen in (inputs, targets)
+        )
+        yield _rows(X, Y, start, labels)
+
+
+def _columns_of(frame: Any, places: list[int], rows: slice) -> Any:
+    if hasattr(frame, "iloc"):
+        return frame.iloc[rows, places]
+    part = frame.slice(rows.start, rows.stop - rows.start)
+    return part[:, places] if hasattr(frame, "get_columns") else part.select(places)  # polars, pyarrow
 
 
 def _pairs(pairs: Iterator[Any], labels: Labels | None) -> Iterator[Rows]:
@@ -241,7 +255,7 @@ def _pairs(pairs: Iterator[Any], labels: Labels | None) -> Iterator[Rows]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             msg = f"An iterable of rows must yield pairs (X, Y); item {number} is a {type(pair).__name__}."
             raise InvalidInputError(msg)
-        rows = _finite(as_table(pair[0], "X"), _targets(pair[1], last, labels), last)
+        rows = _rows(pair[0], pair[1], last, labels)
         if len(rows.X) != len(rows.Y):
             msg = f"X and Y must have the same number of rows; item {number} has {len(rows.X)} and {len(rows.Y)}."
             raise InvalidInputError(msg)
@@ -254,7 +268,8 @@ def _in_turn(rows: Iterator[Rows], share: tuple[int, int]) -> Iterator[Rows]:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) or (hasattr(value, "__array__") and hasattr(value, "shape"))
+    known = isinstance(value, (Tensor, np.ndarray)) or is_sparse(value)
+    return known or (hasattr(value, "__array__") and hasattr(value, "shape"))
 
 
 def _names(inputs: Sequence[str] | None, targets: Sequence[str] | None) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.grids.samples import RowSample
 from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
+from gigagp.intake import frame_names, is_sparse, numbers
 from gigagp.means import FixedMean, Mean, ZeroMean
 
 if TYPE_CHECKING:
@@ -120,12 +121,12 @@ class RowSource:
     def _look(self, source: Any) -> None:
         """Find out from the first rows how many inputs and targets there are."""
         if isinstance(source, tuple) and _is_pair(source):
-            self.one_target = np.ndim(source[1]) == 1
-            first = next(stream_rows((source[0][:1], source[1][:1]), labels=self.labels), None)
+            self.one_target = _is_column(source[1])
+            first = next(stream_rows(source, chunk_rows=1, labels=self.labels), None)
         elif _gives_pairs(source):
             pairs = iter(source() if callable(source) else source)
             pair = next(pairs, None)
-            self.one_target = isinstance(pair, tuple | list) and len(pair) == 2 and np.ndim(pair[1]) == 1
+            self.one_target = isinstance(pair, tuple | list) and len(pair) == 2 and _is_column(pair[1])
             rows = stream_rows(() if pair is None else chain([pair], pairs), labels=self.labels)
             first = next(rows, None)
             if self.reads_once and first is not None:
@@ -262,11 +263,11 @@ class RowSource:
 
     def _checked(self, bounds: Any) -> tuple[list[float], list[float]]:
         try:
-            low, high = (np.asarray(corner, dtype=np.float64).reshape(-1) for corner in bounds)
+            low, high = (numbers(corner, "bounds of fit_table").reshape(-1) for corner in bounds)
             sound = len(low) == len(high) == self.n_inputs and bool(np.all(low <= high))
         except (TypeError, ValueError):
             sound = False
-        if not sound or not (np.isfinite(low).all() and np.isfinite(high).all()):
+        if not sound:
             msg = (
                 "bounds of fit_table must be the smallest and the largest inputs, two sequences of "
                 f"{self.n_inputs} finite numbers; got {bounds!r}."
@@ -362,7 +363,14 @@ def _no_rows() -> InvalidInputError:
 
 
 def _is_pair(source: tuple[Any, ...]) -> bool:
-    return len(source) == 2 and all(hasattr(part, "shape") and hasattr(part, "__getitem__") for part in source)
+    return len(source) == 2 and all(
+        is_sparse(part) or (hasattr(part, "shape") and hasattr(part, "__getitem__")) for part in source
+    )
+
+
+def _is_column(values: Any) -> bool:
+    """Whether targets were given as (n,)."""
+    return len(values.shape) == 1 if hasattr(values, "shape") else bool(len(values)) and np.ndim(values[0]) == 0
 
 
 def _gives_pairs(source: Any) -> bool:
@@ -375,11 +383,7 @@ def _column_names(source: Any, header: bool | None) -> list[str] | None:
         from gigagp.data.streaming import column_names
 
         return column_names(source, header)
-    if hasattr(source, "column_names"):  # pyarrow
-        return [str(name) for name in source.column_names]
-    if hasattr(source, "columns") and hasattr(source, "iloc"):  # pandas
-        return [str(name) for name in source.columns]
-    return None
+    return frame_names(source)
 
 
 def _chosen(

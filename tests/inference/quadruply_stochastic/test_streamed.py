@@ -430,7 +430,7 @@ def test_what_else_is_refused(tmp_path):
         GPRegressor(**OPTIONS, memory_budget=5000).fit_table((X, Y))
     with pytest.raises(InvalidInputError, match=r'likelihood of GPClassifier must be "logistic"'):
         GPClassifier(likelihood="poisson").fit_table((X, LABEL))
-    with pytest.raises(InvalidInputError, match="must be finite; got nan in column 0, row 1234"):
+    with pytest.raises(InvalidInputError, match="must be finite; got NaN in column 0, row 1234"):
         GPClassifier(**OPTIONS).fit_table((np.where(np.arange(N)[:, None] == 1234, np.nan, X), LABEL))
     with pytest.raises(InvalidInputError, match="one class alone"):
         GPClassifier(**OPTIONS).fit_table((X[k : k + 100], np.zeros(100)) for k in range(0, N, 100))

@@ -1,0 +1,169 @@
+"""What a cell of a table may hold: a real, finite number, also as text; and errors that name the cell with another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigagp.errors import CellTypeError, InvalidInputError
+
+#: A number as tables write it. Python's `float` also takes ``1_000`` and digits of every script: misread, not numbers.
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
+#: Types whose names say that a cell is empty (pandas has its own), so that pandas need not be loaded.
+_EMPTY = {"NoneType", "NAType", "NaTType"}
+_SHOWN = 40
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell's text is a number, NaN and infinity included: digits 0 to 9, a point, an exponent, no more."""
+    return _NUMBER.fullmatch(text.strip(" \t\r\n")) is not None
+
+
+def number_hint(text: str) -> str:
+    """Return what to say of a text that is not a number but looks like one, with a blank before it."""
+    if is_number(text.replace(",", ".", 1)):
+        return " A decimal point is needed, not a comma, and no separator of thousands."
+    if is_number(re.sub(r"[,_' \u00a0\u2009\u202f]", "", text)):
+        return " Write it without separators of thousands."
+    if text.strip().isdecimal():
+        return " Write it in the digits 0 to 9."
+    return ""
+
+
+def shown(cell: Any) -> str:
+    """Return a cell for a message, short."""
+    text = repr(cell.item() if isinstance(cell, np.generic) else cell)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where cells are, for messages.
+
+    Attributes
+    ----------
+    name : str
+        Of the argument.
+    columns : sequence, optional
+        What the columns are called; None: by number.
+    first_row : int
+        The number of the first row.
+    """
+
+    name: str
+    columns: Sequence[Any] | None = None
+    first_row: int = 0
+
+    def of(self, index: Sequence[int]) -> str:
+        """Return where the cell with this index is."""
+        if len(index) == 0:
+            return ""
+        row = f"row {self.first_row + int(index[0])} (counted from 0)"
+        if len(index) == 1 and self.columns is None:
+            return f" in {row}"
+        column = 0 if len(index) == 1 else int(index[1])
+        label = str(column) if self.columns is None else repr(self.columns[column])
+        return f" in column {label}, {row}"
+
+    def not_finite(self, what: str, index: Sequence[int], count: int) -> InvalidInputError:
+        """Return the error for cells that hold no finite number."""
+        msg = f"{self.name} must be finite; got {what}{self.of(index)}"
+        if len(index) == 0:
+            return InvalidInputError(f"{msg}.")
+        return InvalidInputError(f"{msg}, {count} such cells in all. Drop or fill these rows first.")
+
+    def not_a_number(self, what: str, index: Sequence[int], advice: str) -> InvalidInputError:
+        """Return the error for a cell that is no number."""
+        return InvalidInputError(f"{self.name} must hold real numbers; got {what}{self.of(index)}. {advice}")
+
+
+def refuse_masked(values: np.ndarray, place: Place) -> np.ndarray:
+    """Return the numbers of an array; raise `InvalidInputError` for its first masked cell if there is one."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return np.asarray(values)
+    if values.dtype.names is None and (masked := np.ma.getmaskarray(values)).any():
+        first = np.argwhere(masked)[0]
+        raise place.not_finite("a masked cell", first, int(masked.sum()))
+    return np.asarray(np.ma.getdata(values))
+
+
+def refuse_not_finite(values: np.ndarray, place: Place) -> np.ndarray:
+    """Return the numbers; raise `InvalidInputError` for the first row that has NaN or infinity."""
+    with np.errstate(all="ignore"):
+        # A sum can overflow, but NaN and infinity never leave one finite; it needs no memory.
+        if bool(np.isfinite(values.sum())) or np.isfinite(values).all():
+            return values
+    bad = ~np.isfinite(values)
+    first = np.argwhere(bad)[0]
+    what = "NaN" if np.isnan(values[tuple(first)]) else "infinity"
+    raise place.not_finite(what, first, int(bad.sum()))
+
+
+def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
+    """Return cells as float64: numbers, booleans, and texts that are numbers.
+
+    64-bit integers above 2**53 are rounded, as NumPy rounds them.
+
+    Raises
+    ------
+    InvalidInputError
+        For the first cell that is none of these, or is masked or empty; NaN and infinity pass.
+    """
+    values = refuse_masked(values, place)
+    kind = values.dtype.kind
+    if kind in "biuf":
+        with np.errstate(over="ignore"):  # a longdouble beyond float64 is infinity, which is refused
+            return values.astype(np.float64, copy=False)
+    if kind in "OU":
+        return _from_objects(values, place)
+    if kind == "c":
+        msg = f"{place.name} must hold real numbers; got {values.dtype}. Complex data not supported."
+        raise InvalidInputError(msg)
+    what = {"M": "dates", "m": "time spans", "S": "bytes", "V": "records", "T": "texts"}.get(kind, str(values.dtype))
+    index = (0,) * values.ndim if values.size else ()
+    raise place.not_a_number(f"{what} ({values.dtype})", index, "Turn them into numbers, or leave the column out.")
+
+
+def _from_objects(values: np.ndarray, place: Place) -> np.ndarray:
+    if values.dtype == object and set(map(type, values.flat)) <= {float, int, bool}:
+        try:
+            return values.astype(np.float64)
+        except OverflowError:
+            pass  # one of them is too large: the loop finds out which
+    found = np.empty(values.shape)
+    for index, cell in np.ndenumerate(values):
+        found[index] = _from_object(cell, index, place)
+    return found
+
+
+def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
+    if isinstance(cell, str):
+        if not cell.strip():
+            raise place.not_finite("an empty text", index, 1)
+        if is_number(cell):
+            return float(cell)
+        advice = f"Turn text into numbers, or leave the column out.{number_hint(cell)}"
+        raise place.not_a_number(f"the text {shown(cell)}", index, advice)
+    if type(cell).__name__ in _EMPTY or cell is np.ma.masked:
+        raise place.not_finite(f"an empty cell ({type(cell).__name__})", index, 1)
+    if isinstance(cell, list | tuple) or (isinstance(cell, np.ndarray) and cell.ndim):
+        raise place.not_a_number(f"{len(cell)} cells", index, "Rows must have the same number of cells.")
+    if isinstance(cell, complex | np.complexfloating):
+        msg = f"{place.name} must hold real numbers; got {shown(cell)}{place.of(index)}. Complex data not supported."
+        raise InvalidInputError(msg)
+    try:
+        if isinstance(cell, bytes | bytearray | memoryview):  # which float would parse
+            raise TypeError
+        return float(cell)
+    except OverflowError:
+        raise place.not_a_number(f"{shown(cell)} (too large for float64)", index, "Scale it down.") from None
+    except (TypeError, ValueError, RuntimeError, ArithmeticError):
+        msg = (
+            f"{place.name}: the argument must be a string or a real number in every cell; got {shown(cell)} of type "
+            f"{type(cell).__name__}{place.of(index)}. Turn it into a number, or leave the column out."
+        )
+        raise CellTypeError(msg) from None
