@@ -139,7 +139,7 @@ def test_bfloat16_and_booleans_are_numbers():
 
 
 @pytest.mark.parametrize(
-    "cell", ["1_000", "٣", "1,5", "1,000", "tall", "0x10", "1e5_0", "１", "−1", "1 000", "\u00a01"]
+    "cell", ["1_000", "٣", "1,5", "1,000", "tall", "0x10", "1e5_0", "\uff11", "\u22121", "1 000", "\u00a01"]
 )
 def test_what_python_takes_for_a_number_and_tables_do_not(cell):
     words = X.astype(object)

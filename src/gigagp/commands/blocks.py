@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from gigagp.data import Table, read_columns
+from gigagp.data.folders import PARQUET, table_files
 from gigagp.data.labels import Labels
-from gigagp.data.streaming import PARQUET, STREAMED, column_names, numbers, stream_file, table_files
+from gigagp.data.streaming import STREAMED, column_names, numbers, stream_file
 from gigagp.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ def _named(regressor: GPRegressor | GPClassifier, inputs: Table) -> pa.Table | n
 
 def _is_large(path: Path) -> bool:
     """Whether a table is one that can be read in blocks, and should be."""
-    if not path.exists():
+    if not os.path.exists(path):  # which says no to a path that is none, where Path raises
         return False
     if not path.is_dir():
         return path.suffix.lower() in STREAMED and path.stat().st_size > AT_ONCE

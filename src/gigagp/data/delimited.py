@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from gigagp.data.table import is_number
+from gigagp.cells import is_number
 from gigagp.errors import InvalidInputError
 
 #: Separators that are recognised, by how often they occur in the first line.
 _SEPARATORS = ",;\t|"
+#: Two lines with something in them, and a third that has begun (which a byte order mark alone is not).
+_TWO_LINES = re.compile(rb"[^\s\xef\xbb\xbf][^\r\n]*[\r\n]\s*[^\s][^\r\n]*[\r\n]")
 #: Cells that stand for a value that is not there, or for a truth value: what data has and a header has not.
 _DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
 _HEAD_BYTES = 2**20
@@ -71,7 +73,8 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
     """
     written = dialect(path, header)
     header, separator = written.header, written.separator
-    read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header)
+    size = block_size(path)
+    read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header, block_size=size)
     parse = pyarrow.csv.ParseOptions(delimiter=separator)
     # In a column that has text somewhere, an empty cell is still a missing number.
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
@@ -82,8 +85,8 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
         names = list(table.column_names)
     except UnicodeDecodeError:
         raise _not_text(path) from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _explained(path, header, separator, error) from None
+    except (pa.ArrowException, OSError) as error:
+        raise _explained(path, written, size, error) from None
     if any(pa.types.is_binary(kind) for kind in table.schema.types):  # what pyarrow makes of bytes that are no UTF-8
         raise _not_text(path)
     if not header:
@@ -91,29 +94,58 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
     return table.rename_columns([name.strip() for name in names])
 
 
+def block_size(path: Path) -> int:
+    """Return the bytes of a CSV file that have to be read at a time, so that a row of it fits."""
+    return max(_HEAD_BYTES, 4 * len(_head(path)))
+
+
 def _first_rows(path: Path) -> tuple[list[str], list[str], str]:
     """Return the cells of the first two lines that are not blank, and the separator between them."""
-    try:
-        with pa.input_stream(path, compression="detect") as stream:
-            head = stream.read(_HEAD_BYTES)
-    except (OSError, pa.ArrowInvalid) as error:
-        msg = f"{path} cannot be read: {error}."
-        raise InvalidInputError(msg) from None
-    if b"\0" in head:
-        raise _not_text(path)
-    try:
-        # Incremental: a character may be cut where the reading stopped. The rest is checked when it is parsed.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
-    except UnicodeDecodeError:
-        raise _not_text(path) from None
-    lines = [line for line in text.splitlines() if line.strip()]
+    text = _head(path)
+    # Only what ends a line for the reader: Python's splitlines knows eight more characters.
+    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()][:2]
     if not lines:
         msg = f"{path} is empty."
         raise InvalidInputError(msg)
-    separator = max(_SEPARATORS, key=lambda mark: (lines[0].count(mark), mark == ","))
-    rows = list(csv.reader(io.StringIO("\n".join(lines[:2])), delimiter=separator))
-    cells = [[cell.strip() for cell in row] for row in rows]
-    return cells[0], cells[1] if len(cells) > 1 else [], separator
+    bare = re.sub(r'"[^"]*"', "", lines[0])
+    separator = max(_SEPARATORS, key=lambda mark: (bare.count(mark), mark == ","))
+    first, second = ([_cells(line, separator, path) for line in lines] + [[]])[:2]
+    return first, second, separator
+
+
+def _head(path: Path) -> str:
+    """Return the beginning of a file with its first two lines, without a byte order mark."""
+    found = b""
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            while more := stream.read(_HEAD_BYTES):
+                found += more
+                if b"\0" in more:
+                    raise _not_text(path)
+                if _TWO_LINES.search(found):
+                    break
+    except (OSError, pa.ArrowException) as error:
+        msg = f"{path} cannot be read: {error}."
+        raise InvalidInputError(msg) from None
+    try:
+        # Incremental: a character may be cut where the reading stopped. The rest is checked when it is parsed.
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(found)
+    except UnicodeDecodeError:
+        raise _not_text(path) from None
+
+
+def _cells(line: str, separator: str, path: Path) -> list[str]:
+    """Return the cells of a line, as the reader of the whole file will see them."""
+    read = pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=max(_HEAD_BYTES, 8 * len(line)))
+    parse = pyarrow.csv.ParseOptions(delimiter=separator)
+    data = line.encode() + b"\n"
+    try:
+        names = pyarrow.csv.open_csv(io.BytesIO(data), read, parse).schema.names
+        convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), check_utf8=False)
+        found = pyarrow.csv.read_csv(io.BytesIO(data), read, parse, convert)
+    except pa.ArrowException as error:
+        raise _refusal(path, error) from None
+    return ["" if not column else str(column[0].as_py()).strip() for column in found.columns]
 
 
 def _is_data(cell: str) -> bool:
@@ -136,7 +168,11 @@ def _not_text(path: Path) -> InvalidInputError:
     return InvalidInputError(msg)
 
 
-def _explained(path: Path, header: bool, separator: str, error: Exception) -> InvalidInputError:
+def _refusal(path: Path, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}.")
+
+
+def _explained(path: Path, written: Dialect, size: int, error: Exception) -> InvalidInputError:
     """Return an error that names the first row with a wrong number of cells, or passes on what pyarrow said."""
     rows: list[pyarrow.csv.InvalidRow] = []
 
@@ -144,15 +180,14 @@ def _explained(path: Path, header: bool, separator: str, error: Exception) -> In
         rows.append(row)
         return "error"
 
-    read = pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=not header)
-    parse = pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=remember)
-    with suppress(pa.ArrowInvalid, OSError, UnicodeDecodeError):
+    read = pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=not written.header, block_size=size)
+    parse = pyarrow.csv.ParseOptions(delimiter=written.separator, invalid_row_handler=remember)
+    with suppress(pa.ArrowException, OSError, UnicodeDecodeError):
         pyarrow.csv.read_csv(path, read_options=read, parse_options=parse)
     if not rows:
-        msg = f"{path} cannot be read as a table: {str(error).splitlines()[0]}."
-        return InvalidInputError(msg)
+        return _refusal(path, error)
     row = rows[0]
-    number = row.number - 1 if header else row.number  # pyarrow counts the header too
+    number = row.number - 1 if written.header else row.number  # pyarrow counts the header too
     msg = (
         f"{path}: row {number} has {row.actual_columns} cells, the first line has {row.expected_columns}. Check its "
         f"separators and quotes; it begins {row.text[:40]!r}."

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gigagp.cells import is_number
 from gigagp.errors import InvalidInputError
 from gigagp.intake import labels as known_labels
 
@@ -133,6 +134,8 @@ class Labels:
 
     def _code(self, label: Any, typed: bool) -> int | str | None:
         """Return a label's code; None if it is none of the classes; a text where it cannot be a label."""
+        if isinstance(label, str) and not typed:
+            label = label.strip()  # of "1, yes" the blank is no part of the label
         known = self._codes.get(label)
         if known is not None:
             return known
@@ -180,12 +183,12 @@ class Labels:
 
 def _number(text: Any) -> int | float | None:
     """Return the number that a text is, None if it is none."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None
+    if not isinstance(text, str) or not is_number(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:  # a point, an exponent, or more digits than Python reads
+        return float(text) if math.isfinite(float(text)) else None
 
 
 def _not_a_label(label: Any) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,15 +14,13 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from gigagp.data.delimited import read_delimited
-from gigagp.data.table import Table, refuse_repeated
+from gigagp.data.folders import COMPRESSED, PARQUET, checked_path, table_files
+from gigagp.data.table import Table, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
 
 #: Endings that are read, for messages and help.
 FORMATS = ".csv, .tsv (also .gz, .bz2, .zst), .parquet (a file or a folder of them), .arrow, .feather, .npy, .npz"
 _DELIMITED = {".csv", ".tsv", ".txt", ".dat", ".data"}
-_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
-#: What NumPy and zipfile raise on a file that is cut off, changed or of another kind.
-_DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None, header: bool | None = None) -> Table:
@@ -65,21 +62,18 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
     InvalidInputError
         If the file does not exist, is of no known kind, cannot be read, or repeats a column name.
     """
-    path = Path(path)
-    if not path.exists():
-        msg = f"{path} does not exist."
-        raise InvalidInputError(msg)
+    path = checked_path(path)
     ending = path.suffix.lower()
-    inner = Path(path.stem).suffix.lower() if ending in _COMPRESSED else ending
+    inner = Path(path.stem).suffix.lower() if ending in COMPRESSED else ending
     try:
         if path.is_dir():
-            table = _read_folder(path)
+            table = _read_folder(path, header)
         elif path.stat().st_size == 0:
             msg = f"{path} is empty."
             raise InvalidInputError(msg)
         elif inner in _DELIMITED:
             table = read_delimited(path, header)
-        elif ending in {".parquet", ".pq"}:
+        elif ending in PARQUET:
             table = pyarrow.parquet.read_table(path)
         elif ending in {".arrow", ".feather", ".ipc"}:
             table = _read_arrow(path)
@@ -97,12 +91,17 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
     return table
 
 
-def _read_folder(path: Path) -> pa.Table:
-    """Read the Parquet files of a folder, one after the other in the order of their names."""
-    if not any(path.rglob("*.parquet")) and not any(path.rglob("*.pq")):
-        msg = f"{path} is a folder without Parquet files (.parquet)."
-        raise InvalidInputError(msg)
-    return pyarrow.parquet.read_table(path)
+def _read_folder(path: Path, header: bool | None) -> pa.Table:
+    """Read the files of a folder, one after the other in the order of their names; the first one names the columns."""
+    files = table_files(path)
+    if all(file.suffix.lower() in PARQUET for file in files):
+        return pyarrow.parquet.read_table([str(file) for file in files])  # with the columns of a Hive layout
+    parts = [read_columns(file, header) for file in files]
+    names = parts[0].column_names
+    chosen = [
+        part.select(find_columns(names, part.column_names, str(file))) for part, file in zip(parts, files, strict=True)
+    ]
+    return pa.concat_tables(chosen, promote_options="permissive")
 
 
 def _read_arrow(path: Path) -> pa.Table:
@@ -119,14 +118,22 @@ def _load_array(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except _DAMAGED as error:
-        msg = f"{path} is not a NumPy file of numbers, or it is damaged ({str(error).splitlines()[0]})."
-        raise InvalidInputError(msg) from None
+    except Exception as error:  # whatever NumPy's parser raises on damaged bytes
+        if isinstance(error, OSError):
+            raise
+        raise array_error(path, "file", error) from None
+
+
+def array_error(path: Path, kind: str, error: Exception) -> InvalidInputError:
+    """Return the error for a NumPy file or archive that cannot be read."""
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    return InvalidInputError(f"{path} is not a NumPy {kind} of numbers, or it is damaged ({why}).")
 
 
 def _read_archive(path: Path) -> pa.Table:
     """Read a ``.npz``: a 1-D array is a column of its name, a 2-D array ``X`` is the columns ``X1``, ``X2``, ..."""
-    parts: dict[str, pa.ChunkedArray] = {}
+    names: list[str] = []
+    columns: list[pa.ChunkedArray] = []
     lengths: dict[str, int] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -136,19 +143,23 @@ def _read_archive(path: Path) -> pa.Table:
                 name = entry.removesuffix(".npy")
                 part = from_array(array, name, path)
                 lengths[name] = part.num_rows
-                parts.update(zip(part.column_names, part.columns, strict=True))
+                names += part.column_names
+                columns += part.columns
     except InvalidInputError:
         raise
-    except _DAMAGED as error:
-        msg = f"{path} is not a NumPy archive of numbers, or it is damaged ({str(error).splitlines()[0]})."
-        raise InvalidInputError(msg) from None
-    if not parts:
+    except Exception as error:  # whatever the parsers of NumPy and of zip files raise on damaged bytes
+        if isinstance(error, OSError):
+            raise
+        raise array_error(path, "archive", error) from None
+    if not names:
         msg = f"{path} holds no arrays."
         raise InvalidInputError(msg)
     if len(set(lengths.values())) > 1:
         msg = f"{path}: the arrays must have the same number of rows; got {lengths}."
         raise InvalidInputError(msg)
-    return pa.table(parts)
+    # The columns of X are X1, X2, ...; another array may have that name.
+    refuse_repeated(names, str(path))
+    return pa.table(columns, names=names)
 
 
 def from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
@@ -167,7 +178,7 @@ def from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
             msg = f"{path}: column {field!r} holds {values.dtype}; only real numbers and booleans can be used."
             raise InvalidInputError(msg)
     # longdouble is not an Arrow type; byte orders other than the machine's neither.
-    return pa.table({field: _native(values) for field, values in columns.items()})
+    return pa.table([pa.array(_native(values)) for values in columns.values()], names=list(columns))
 
 
 def _native(values: np.ndarray) -> np.ndarray:

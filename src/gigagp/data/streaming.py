@@ -14,17 +14,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gigagp.data.delimited import dialect
+from gigagp.data.delimited import block_size, dialect
+from gigagp.data.folders import DELIMITED, PARQUET, table_files
 from gigagp.data.labels import Labels
-from gigagp.data.reading import from_array, read_columns
-from gigagp.data.table import Table, find_column, refuse_repeated
+from gigagp.data.reading import array_error, from_array, read_columns
+from gigagp.data.table import Table, find_column, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
 
-#: Endings of Parquet files.
-PARQUET = {".parquet", ".pq"}
-_DELIMITED = {".csv", ".tsv"}
 #: Endings of files whose rows are read as they are needed.
-STREAMED = PARQUET | _DELIMITED | {".npy"}
+STREAMED = PARQUET | DELIMITED | {".npy"}
 #: Bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
 #: Bytes of a column of a Parquet file that are read at a time, so that a row group is never in the memory.
@@ -52,31 +50,6 @@ class Chunk:
     table: Table
 
 
-def table_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a table: itself, or a folder's Parquet and CSV files (in all its folders), sorted by name.
-
-    Raises
-    ------
-    InvalidInputError
-        If there is no such file, or the folder has none.
-    """
-    path = Path(path)
-    if not path.exists():
-        msg = f"{path} does not exist."
-        raise InvalidInputError(msg)
-    if not path.is_dir():
-        return [path]
-    found = sorted(
-        file
-        for file in path.rglob("*")
-        if file.suffix.lower() in PARQUET | _DELIMITED and not file.name.startswith((".", "_")) and file.is_file()
-    )
-    if not found:
-        msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
-        raise InvalidInputError(msg)
-    return found
-
-
 def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
     """Return the names of a table's columns: of a folder, those of its first file. Rows are not read if they need not.
 
@@ -97,7 +70,7 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
     try:
         if ending in PARQUET:
             names = list(pyarrow.parquet.read_schema(file).names)
-        elif ending in _DELIMITED:
+        elif ending in DELIMITED:
             names = dialect(file, header).names
         elif ending == ".npy":
             names = from_array(_mapped(file)[:0], "column", file).column_names
@@ -216,7 +189,7 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
         yield place
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cell = _BAD_CELL.search(str(error))
-        if cell is None or path.suffix.lower() not in _DELIMITED:
+        if cell is None or path.suffix.lower() not in DELIMITED:
             raise _unreadable(path, place.row, error) from error
         written = dialect(path, header)
         shown = cell[3] if len(cell[3]) <= 40 else f"{cell[3][:37]}..."
@@ -236,7 +209,7 @@ def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int,
     if plain:
         names = [columns[place] for place in plain]
         values[:, plain] = Table.from_arrow(part, names, source=source, first_row=first_row).values
-    typed = Path(source).suffix.lower() not in _DELIMITED
+    typed = Path(source).suffix.lower() not in DELIMITED
     for place, name in enumerate(columns):
         if name in labels:
             column = part.column(find_column(name, part.column_names, source))
@@ -257,20 +230,17 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
     """
     if path.suffix.lower() not in PARQUET:
         return None
-    try:
+    with _named_errors(path, None):
         metadata = pyarrow.parquet.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        msg = f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}."
-        raise InvalidInputError(msg) from error
-    names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
-    places = [names.index(find_column(name, names, str(path))) for name in columns]
-    low, high = [np.inf] * len(places), [-np.inf] * len(places)
-    for group in range(metadata.num_row_groups):
-        for k, place in enumerate(places):
-            found = metadata.row_group(group).column(place).statistics
-            if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
-                return None
-            low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
+        names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+        places = find_columns(columns, names, str(path))
+        low, high = [np.inf] * len(places), [-np.inf] * len(places)
+        for group in range(metadata.num_row_groups):
+            for k, place in enumerate(places):
+                found = metadata.row_group(group).column(place).statistics
+                if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
+                    return None
+                low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
     # Where infinity is among them, reading the rows will say in which one.
     return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
 
@@ -286,7 +256,7 @@ def _batches(
     ending = path.suffix.lower()
     if ending in PARQUET:
         return _parquet(path, columns, chunk_rows, first_row)
-    if ending in _DELIMITED:
+    if ending in DELIMITED:
         return _after(_delimited(path, columns, header, labels), first_row)
     if ending == ".npy":
         array = _mapped(path)
@@ -299,16 +269,17 @@ def _mapped(path: Path) -> np.ndarray:
     """Return a ``.npy`` file as an array that stays on the disk."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
-        msg = f"{path} is not a NumPy file of numbers, or it is damaged ({str(error).splitlines()[0]})."
-        raise InvalidInputError(msg) from error
+    except Exception as error:  # whatever NumPy's parser raises on damaged bytes
+        if isinstance(error, OSError):
+            raise
+        raise array_error(path, "file", error) from None
     return array if array.ndim else array[None]
 
 
 def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int) -> Iterator[pa.Table]:
     with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
         names = file.schema_arrow.names
-        chosen = [find_column(name, names, str(path)) for name in columns]
+        chosen = [names[place] for place in find_columns(columns, names, str(path))]
         skipped, groups = 0, list(range(file.num_row_groups))
         while groups and skipped + file.metadata.row_group(groups[0]).num_rows <= first_row:
             skipped += file.metadata.row_group(groups.pop(0)).num_rows
@@ -333,7 +304,7 @@ def _batches_with(
         return
     with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
         names = file.schema_arrow.names
-        chosen = [find_column(name, names, str(path)) for name in columns]
+        chosen = [names[place] for place in find_columns(columns, names, str(path))]
         first = 0
         for group in range(file.num_row_groups):
             last = first + file.metadata.row_group(group).num_rows
@@ -352,12 +323,15 @@ def _delimited(
     path: Path, columns: Sequence[str], header: bool | None, labels: Mapping[str, Labels]
 ) -> Iterator[pa.Table]:
     written = dialect(path, header)
-    chosen = [find_column(name, written.names, str(path)) for name in columns]
+    chosen = [written.names[place] for place in find_columns(columns, written.names, str(path))]
     # Types are set, not guessed from the first block: a column may begin with whole numbers.
     types = {name: pa.string() if name in labels else pa.float64() for name in chosen}
     convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=types)
     read = pyarrow.csv.ReadOptions(
-        column_names=written.names, skip_rows=int(written.header), block_size=_CSV_BLOCK, use_threads=False
+        column_names=written.names,
+        skip_rows=int(written.header),
+        block_size=max(_CSV_BLOCK, block_size(path)),
+        use_threads=False,
     )
     parse = pyarrow.csv.ParseOptions(delimiter=written.separator)
     if written.header and not written.has_rows:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gigagp.cells import is_number, number_hint
 from gigagp.errors import InvalidInputError
 
 
@@ -43,7 +44,7 @@ class Table:
 
     def select(self, names: Sequence[str]) -> Table:
         """Return these columns in this order. Raises `InvalidInputError` with the nearest name if one is missing."""
-        places = [self.names.index(find_column(name, self.names, "the table")) for name in names]
+        places = find_columns(names, self.names, "the table")
         return Table(tuple(names), np.ascontiguousarray(self.values[:, places]))
 
     def take(self, rows: np.ndarray) -> Table:
@@ -52,7 +53,8 @@ class Table:
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow table, which carries the names into estimators that look for them."""
-        return pa.table({name: np.ascontiguousarray(self.values[:, i]) for i, name in enumerate(self.names)})
+        arrays = [pa.array(np.ascontiguousarray(self.values[:, place])) for place in range(len(self.names))]
+        return pa.table(arrays, names=list(self.names))
 
     @classmethod
     def from_arrow(
@@ -77,9 +79,10 @@ class Table:
             If a column is missing, or has a cell that is not a finite number: text, a date, nothing at all, NaN or
             infinity. The message names the column and the row (the first row of data is row 1).
         """
-        chosen = list(columns.column_names) if names is None else [str(name) for name in names]
-        chosen = [find_column(name, columns.column_names, source) for name in chosen]
+        known = list(columns.column_names)
+        chosen = known if names is None else [str(name) for name in names]
         refuse_repeated(chosen, source)
+        places = find_columns(chosen, known, source)
         if not chosen:
             msg = f"{source}: no columns are left to use."
             raise InvalidInputError(msg)
@@ -87,8 +90,8 @@ class Table:
             msg = f"{source} has no rows of data."
             raise InvalidInputError(msg)
         values = np.empty((columns.num_rows, len(chosen)))
-        for place, name in enumerate(chosen):
-            values[:, place] = _numbers(columns.column(name), name, source, first_row)
+        for k, (place, name) in enumerate(zip(places, chosen, strict=True)):
+            values[:, k] = _numbers(columns.column(place), name, source, first_row)
         return cls(tuple(chosen), values)
 
 
@@ -101,6 +104,25 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
     hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
     msg = f"{source} has no column {name!r}.{hint} Its columns are: {_listing(names)}."
     raise InvalidInputError(msg)
+
+
+def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
+    """Return the places of columns among ``names``, in time proportional to both; errors as those of `find_column`.
+
+    Raises
+    ------
+    InvalidInputError
+        If one is missing, or is there twice.
+    """
+    places: dict[str, int] = {}
+    repeated = {name for place, name in enumerate(names) if places.setdefault(name, place) != place}
+    for name in wanted:
+        if name not in places:
+            find_column(name, names, source)
+        if name in repeated:
+            msg = f"{source} has two columns named {name!r}. Rename one of them."
+            raise InvalidInputError(msg)
+    return [places[name] for name in wanted]
 
 
 def refuse_repeated(names: Sequence[str], source: str) -> None:
@@ -168,25 +190,15 @@ def _first_text(column: pa.ChunkedArray) -> int | None:
     return None
 
 
-def is_number(text: str) -> bool:
-    """Whether a cell's text is a number, NaN and infinity included."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> pa.ChunkedArray:
     """Return a text column as numbers, or raise for its first cell that is none; raise for every other type."""
     row = _first_text(column)
     if row is not None:
         cell = column[row - 1].as_py()
         shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
-        hint = " A decimal point is needed, not a comma." if is_number(cell.replace(",", ".", 1)) else ""
         msg = (
-            f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{hint} Correct the cell, "
-            "turn the text into numbers, or leave the column out (--columns chooses the inputs)."
+            f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{number_hint(cell)} Correct "
+            "the cell, turn the text into numbers, or leave the column out (--columns chooses the inputs)."
         )
         raise InvalidInputError(msg)
     if not _is_text(column.type):

@@ -131,7 +131,8 @@ def source_bounds(
         n_rows += rows
 
     if isinstance(source, (str, os.PathLike)):
-        from gigagp.data.streaming import column_bounds, table_files
+        from gigagp.data.folders import table_files
+        from gigagp.data.streaming import column_bounds
 
         names, others = _names(inputs, targets)
         for file in table_files(source):
@@ -161,7 +162,8 @@ def _files(
     labels: Labels | None,
 ) -> Iterator[Rows]:
     # Here, because pyarrow is not loaded before a file is read.
-    from gigagp.data.streaming import stream_file, table_files
+    from gigagp.data.folders import table_files
+    from gigagp.data.streaming import stream_file
 
     files = table_files(path)
     if path.is_dir():

@@ -97,7 +97,8 @@ class RowAccess:
     def _find_sections(self) -> None:
         source = self._source
         if source.has_files:
-            from gigagp.data.streaming import PARQUET, array_rows, row_groups, table_files
+            from gigagp.data.folders import PARQUET, table_files
+            from gigagp.data.streaming import array_rows, row_groups
 
             files = table_files(source.origin)
             if all(file.suffix.lower() in PARQUET | {".npy"} for file in files):

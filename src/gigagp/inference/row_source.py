@@ -303,7 +303,8 @@ class RowSource:
         """Return bounds and number of rows from the metadata of files, and sample stretches; None without metadata."""
         if not self.has_files:
             return None
-        from gigagp.data.streaming import column_bounds, table_files
+        from gigagp.data.folders import table_files
+        from gigagp.data.streaming import column_bounds
 
         assert self.input_names is not None
         files = table_files(self._source)
@@ -390,7 +391,7 @@ def _chosen(
     names: list[str], target: str | Sequence[str] | None, inputs: Sequence[str] | None, source: str
 ) -> tuple[list[str], list[str]]:
     """Return the names of targets and inputs."""
-    from gigagp.data import find_column
+    from gigagp.data.table import find_columns
 
     if target is None or (not isinstance(target, str) and not len(target)):
         msg = f"target of fit_table must name the column to predict, or several; {source} has {', '.join(names)}."
@@ -398,9 +399,9 @@ def _chosen(
     if isinstance(inputs, str):
         msg = f"inputs of fit_table must be a list of column names; got {inputs!r}."
         raise InvalidInputError(msg)
-    targets = [find_column(str(name), names, source) for name in ([target] if isinstance(target, str) else target)]
+    targets = [str(name) for name in ([target] if isinstance(target, str) else target)]
     found = [name for name in names if name not in targets] if inputs is None else [str(name) for name in inputs]
-    found = [find_column(name, names, source) for name in found]
+    find_columns([*targets, *found], names, source)
     if not found:
         msg = f"{source} has no column besides {', '.join(targets)}: at least one input is needed."
         raise InvalidInputError(msg)
@@ -409,8 +410,8 @@ def _chosen(
             msg = f"inputs of fit_table must not contain {name!r}, which is a target."
             raise InvalidInputError(msg)
     for chosen in (targets, found):
-        for name in chosen:
-            if chosen.count(name) > 1:
-                msg = f"target and inputs of fit_table must name a column once; {name!r} is there twice."
-                raise InvalidInputError(msg)
+        if len(set(chosen)) < len(chosen):
+            name = next(name for name in chosen if chosen.count(name) > 1)
+            msg = f"target and inputs of fit_table must name a column once; {name!r} is there twice."
+            raise InvalidInputError(msg)
     return targets, found

@@ -1,0 +1,89 @@
+"""Which files a table is made of: one, or all tables of a folder; a part that cannot be reached is an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gigagp.errors import InvalidInputError
+
+#: Endings of Parquet files.
+PARQUET = {".parquet", ".pq"}
+#: Endings of delimited text in folders, and of what it may be packed with.
+DELIMITED, COMPRESSED = {".csv", ".tsv"}, {".gz", ".bz2", ".zst", ".lz4"}
+
+
+def table_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a table: itself, or a folder's Parquet and CSV files (in all its folders), sorted by name.
+
+    Links are followed. Hidden files, and those whose names begin with ``_``, are left out.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such file, the folder has none, or one of its parts cannot be reached: a link to nothing, a
+        folder that may not be looked into. The rest alone would be another table.
+    """
+    path = checked_path(path)
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in _walk(path, ()) if is_part(file))
+    for file in found:
+        if not file.is_file():
+            what = "is a link to nothing" if file.is_symlink() and not file.exists() else "is no regular file"
+            msg = f"{file} {what}. Mend or remove it: the rest of {path} would be another table."
+            raise InvalidInputError(msg)
+    if not found:
+        msg = f"{path} is a folder without Parquet or CSV files (.parquet, .csv)."
+        raise InvalidInputError(msg)
+    return found
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path to something that exists; raise `InvalidInputError` for every other."""
+    path = Path(path)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        msg = f"{path} does not exist."
+        if path.is_symlink():
+            msg = f"{path} is a link to nothing."
+    except (OSError, ValueError) as error:  # too long a name, a loop of links, a NUL in the name
+        msg = f"{str(path)!r} cannot be read: {error}."
+    else:
+        if path.is_dir() or path.is_file():
+            return path
+        msg = f"{path} is no regular file."  # to read a pipe might never end
+    raise InvalidInputError(msg)
+
+
+def is_part(file: Path) -> bool:
+    """Whether a file of a folder is a part of the folder's table, by its name."""
+    ending = file.suffix.lower()
+    inner = Path(file.stem).suffix.lower() if ending in COMPRESSED else ending
+    return (ending in PARQUET or inner in DELIMITED) and not file.name.startswith((".", "_"))
+
+
+def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """Yield all that is no folder; what cannot be looked into is an error."""
+    try:
+        known = folder.stat()
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        msg = f"{folder} cannot be looked into: {error.strerror}."
+        raise InvalidInputError(msg) from None
+    identity = (known.st_dev, known.st_ino)
+    if identity in above:
+        msg = f"{folder} is a link to a folder that holds it: its files would be counted again and again."
+        raise InvalidInputError(msg)
+    for entry in entries:
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry, (*above, identity))
+        elif entry.is_symlink() and not entry.exists() and not entry.suffix:
+            msg = f"{entry} is a link to nothing, perhaps a folder of the table. Mend or remove it."
+            raise InvalidInputError(msg)
+        else:
+            yield entry
