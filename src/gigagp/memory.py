@@ -53,7 +53,7 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     if memory_budget is None:
         return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
     if isinstance(memory_budget, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", memory_budget)
+        match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", memory_budget)
         if not match or match.group(2).upper() not in _UNITS:
             msg = f'memory_budget must be bytes or a text like "2GiB"; got {memory_budget!r}.'
             raise InvalidInputError(msg)

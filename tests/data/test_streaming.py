@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gigagp.data import read_table
 from gigagp.data.streaming import column_bounds, column_names, stream_file
 from gigagp.errors import InvalidInputError
 
@@ -70,6 +71,18 @@ def test_a_csv_file_without_a_header(tmp_path):
     assert rows(path, ["column1"], header=False).tolist() == [[1.0], [3.0], [5.0]]
     with pytest.raises(InvalidInputError, match=r"column 'column2', row 3: 'oops'"):
         rows(path, ["column2"], header=False)
+
+
+def test_blank_lines_are_nothing_or_an_empty_cell(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("\n\n1,2\n\n3,4\n5,6\n\n")
+    for read in (rows, lambda path, columns, header: read_table(path, columns, header).values):
+        assert read(path, ["1", "2"], header=True).tolist() == [[3.0, 4.0], [5.0, 6.0]]
+        assert read(path, ["column1"], header=False).tolist() == [[1.0], [3.0], [5.0]]
+    path.write_text("a\n1\n\n3\n")  # to leave the row out would move all predictions after it
+    for read in (rows, lambda path, columns: read_table(path, columns).values):
+        with pytest.raises(InvalidInputError, match="column 'a', row 2: the cell is empty"):
+            read(path, ["a"])
 
 
 def test_infinite_bounds_are_looked_at_again(tmp_path, frame):

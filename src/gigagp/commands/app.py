@@ -6,12 +6,13 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated
+from contextlib import contextmanager, suppress
+from typing import Annotated, NoReturn
 
 import typer
 
 import gigagp
+from gigagp.commands import EXIT_INTERRUPTED
 from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
@@ -22,8 +23,8 @@ from gigagp.errors import GigaGPError, GigaGPWarning
 
 #: Of a wrong command, a table that cannot be used, a damaged model: whatever the user can mend.
 EXIT_WRONG_INPUT = 2
-#: As shells report a program that was stopped by Ctrl-C.
-EXIT_INTERRUPTED = 130
+#: As shells report a program whose reader has closed the pipe.
+EXIT_CLOSED_PIPE = 141
 _OUT_OF_MEMORY = "out of memory. Give a lower --memory, or fewer rows with --rows."
 
 app = typer.Typer(
@@ -58,7 +59,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
     Parameters
@@ -69,9 +70,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises
     ------
     SystemExit
-        Always: 0 if all went well, 2 for a wrong command or input that cannot be used, 130 after Ctrl-C.
+        Always: 0 if all went well, 2 for a wrong command or input that cannot be used, 130 after Ctrl-C, 141 if who
+        reads the output has closed the pipe.
     """
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell; a file that is opened next would get its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = EXIT_CLOSED_PIPE
+    except SystemExit as ended:
+        # What typer and rich make of a closed pipe.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        code = EXIT_CLOSED_PIPE
+    except OSError as error:  # a full disk behind standard output
+        code = _fail(f"standard output cannot be written: {error.strerror}.")
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.exit(code)
+    # Python would complain once more when it flushes at its end.
+    with suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -88,9 +111,7 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except (GigaGPError, OSError) as error:
         return _fail(str(error))
     except MemoryError:

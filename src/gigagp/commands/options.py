@@ -29,7 +29,9 @@ Columns = Annotated[
     str | None,
     typer.Option(help="Inputs, by name, separated by commas; all but the target by default.", show_default=False),
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random; the same seed gives the same result.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**64 - 1, help="Of everything random; the same seed gives the same result.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 

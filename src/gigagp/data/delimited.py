@@ -8,6 +8,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -37,21 +38,28 @@ class Dialect:
     separator : str
     has_rows : bool
         Whether a second line follows.
+    blank_lines : int
+        Before the first line with something in it.
     """
 
     names: list[str]
     header: bool
     separator: str
     has_rows: bool
+    blank_lines: int
+
+    def parsing(self, **options: Any) -> pyarrow.csv.ParseOptions:
+        """Return pyarrow's settings. A blank line is nothing, but in a table of one column it is an empty cell."""
+        return pyarrow.csv.ParseOptions(delimiter=self.separator, ignore_empty_lines=len(self.names) > 1, **options)
 
 
 def dialect(path: Path, header: bool | None = None) -> Dialect:
     """Look at the first lines of a CSV file; arguments and errors as those of `read_delimited`."""
-    first, second, separator = _first_rows(path)
+    first, second, separator, blank = _first_rows(path)
     if header is None:
         header = _looks_like_header(first, second)
     names = first if header else [f"column{place + 1}" for place in range(len(first))]
-    return Dialect(names, header, separator, bool(second))
+    return Dialect(names, header, separator, bool(second), blank)
 
 
 def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
@@ -72,10 +80,10 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
         If the file is empty, not UTF-8 text, or a row has more or fewer cells than the first.
     """
     written = dialect(path, header)
-    header, separator = written.header, written.separator
+    header = written.header
     size = block_size(path)
     read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header, block_size=size)
-    parse = pyarrow.csv.ParseOptions(delimiter=separator)
+    parse = written.parsing()
     # In a column that has text somewhere, an empty cell is still a missing number.
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
     if header and not written.has_rows:  # pyarrow takes a header without an end of line for an empty file
@@ -99,18 +107,19 @@ def block_size(path: Path) -> int:
     return max(_HEAD_BYTES, 4 * len(_head(path)))
 
 
-def _first_rows(path: Path) -> tuple[list[str], list[str], str]:
-    """Return the cells of the first two lines that are not blank, and the separator between them."""
+def _first_rows(path: Path) -> tuple[list[str], list[str], str, int]:
+    """Return the cells of the first two lines that are not blank, their separator, and the blank lines before them."""
     text = _head(path)
     # Only what ends a line for the reader: Python's splitlines knows eight more characters.
-    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()][:2]
+    found = re.split(r"\r\n|\n|\r", text)
+    lines = [line for line in found if line.strip()][:2]
     if not lines:
         msg = f"{path} is empty."
         raise InvalidInputError(msg)
     bare = re.sub(r'"[^"]*"', "", lines[0])
     separator = max(_SEPARATORS, key=lambda mark: (bare.count(mark), mark == ","))
     first, second = ([_cells(line, separator, path) for line in lines] + [[]])[:2]
-    return first, second, separator
+    return first, second, separator, found.index(lines[0])
 
 
 def _head(path: Path) -> str:
@@ -181,7 +190,7 @@ def _explained(path: Path, written: Dialect, size: int, error: Exception) -> Inv
         return "error"
 
     read = pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=not written.header, block_size=size)
-    parse = pyarrow.csv.ParseOptions(delimiter=written.separator, invalid_row_handler=remember)
+    parse = written.parsing(invalid_row_handler=remember)
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError):
         pyarrow.csv.read_csv(path, read_options=read, parse_options=parse)
     if not rows:

@@ -23,6 +23,10 @@ FORMATS = ".csv, .tsv (also .gz, .bz2, .zst), .parquet (a file or a folder of th
 _DELIMITED = {".csv", ".tsv", ".txt", ".dat", ".data"}
 
 
+#: What pyarrow raises on damaged bytes: its own errors, and others where it takes them apart.
+PARSER_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
+
+
 def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = None, header: bool | None = None) -> Table:
     """Read columns of finite numbers.
 
@@ -84,10 +88,12 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
         else:
             msg = f"{path}: the ending {ending or '(none)'!r} is not one of a table that can be read: {FORMATS}."
             raise InvalidInputError(msg)
-    except (pa.ArrowException, OSError) as error:
+        refuse_repeated(table.column_names, str(path))
+    except InvalidInputError:
+        raise
+    except PARSER_ERRORS as error:
         msg = f"{path} cannot be read as a table: {str(error).splitlines()[0].rstrip('.')}."
         raise InvalidInputError(msg) from error
-    refuse_repeated(table.column_names, str(path))
     return table
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from gigagp.data.delimited import block_size, dialect
 from gigagp.data.folders import DELIMITED, PARQUET, table_files
 from gigagp.data.labels import Labels
-from gigagp.data.reading import array_error, from_array, read_columns
+from gigagp.data.reading import PARSER_ERRORS, array_error, from_array, read_columns
 from gigagp.data.table import Table, find_column, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
 
@@ -76,7 +76,9 @@ def column_names(path: str | os.PathLike[str], header: bool | None = None) -> li
             names = from_array(_mapped(file)[:0], "column", file).column_names
         else:
             names = read_columns(file, header).column_names
-    except (pa.ArrowException, OSError) as error:
+    except InvalidInputError:
+        raise
+    except PARSER_ERRORS as error:
         raise _unreadable(file, 0, error) from error
     refuse_repeated(names, str(file))
     return names
@@ -187,7 +189,9 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
     place = _Place()
     try:
         yield place
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except InvalidInputError:
+        raise
+    except PARSER_ERRORS as error:
         cell = _BAD_CELL.search(str(error))
         if cell is None or path.suffix.lower() not in DELIMITED:
             raise _unreadable(path, place.row, error) from error
@@ -218,7 +222,7 @@ def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int,
 
 
 def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
-    reason = str(error).splitlines()[0].rstrip(".")
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     return InvalidInputError(f"{path} cannot be read as a table beyond its row {row:,}: {reason}.")
 
 
@@ -329,11 +333,11 @@ def _delimited(
     convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=types)
     read = pyarrow.csv.ReadOptions(
         column_names=written.names,
-        skip_rows=int(written.header),
+        skip_rows=written.blank_lines + 1 if written.header else 0,
         block_size=max(_CSV_BLOCK, block_size(path)),
         use_threads=False,
     )
-    parse = pyarrow.csv.ParseOptions(delimiter=written.separator)
+    parse = written.parsing()
     if written.header and not written.has_rows:
         return
     with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert) as file:
