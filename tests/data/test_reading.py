@@ -186,7 +186,7 @@ def test_truncated_files_are_refused(tmp_path, name, share):
 def test_paths_that_are_no_table(tmp_path):
     with pytest.raises(InvalidInputError, match="does not exist"):
         read_table(tmp_path / "absent.csv")
-    with pytest.raises(InvalidInputError, match="folder without Parquet files"):
+    with pytest.raises(InvalidInputError, match="folder without Parquet or CSV files"):
         read_table(tmp_path)
     (tmp_path / "t.xlsx").write_bytes(b"PK")
     with pytest.raises(InvalidInputError, match=r"the ending '.xlsx' is not one of"):

@@ -16,6 +16,7 @@ from gigagp.commands.blocks import Blocks
 from gigagp.data import Table, write_table
 from gigagp.data.writing import check_ending
 from gigagp.errors import InvalidInputError
+from gigagp.memory import require, resolve_budget
 
 
 def predict(
@@ -43,6 +44,8 @@ def predict(
         msg = f"--samples and --include-noise have no meaning for {model}, a model of classes."
         raise InvalidInputError(msg)
     blocks = Blocks.of(table, header)
+    budget, n_rows = resolve_budget(None), 0
+    _require_samples(samples, 1, budget)
     draw: Callable[[Any], np.ndarray] | None = None
     if samples and blocks.is_whole:
         draw = partial(regressor.sample_y, n_samples=samples, random_state=seed)
@@ -57,7 +60,9 @@ def predict(
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=include_noise)
         parts = {"mean": np.asarray(mean), "std": np.asarray(std)}
+        n_rows += len(mean)
         if draw is not None:
+            _require_samples(samples, n_rows, budget)
             drawn = np.asarray(draw(block.inputs))
             parts |= {f"sample{place + 1}": drawn[..., place] for place in range(samples)}
         found.append(parts)
@@ -67,6 +72,11 @@ def predict(
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
     write_table(_as_table(whole), out)
     typer.echo(f"Wrote {len(next(iter(whole.values()))):,} predictions to {out}.")
+
+
+def _require_samples(samples: int, n_rows: int, budget: int) -> None:
+    """Raise `MemoryBudgetError` for samples that cannot be held until they are written."""
+    require(16 * samples * n_rows, budget, f"{samples} samples (--samples) of {n_rows:,} rows", "Ask for fewer.")
 
 
 def _as_table(parts: dict[str, np.ndarray]) -> Table:

@@ -18,8 +18,6 @@ from gigagp.errors import InvalidInputError
 
 #: Separators that are recognised, by how often they occur in the first line.
 _SEPARATORS = ",;\t|"
-#: Two lines with something in them, and a third that has begun (which a byte order mark alone is not).
-_TWO_LINES = re.compile(rb"[^\s\xef\xbb\xbf][^\r\n]*[\r\n]\s*[^\s][^\r\n]*[\r\n]")
 #: Cells that stand for a value that is not there, or for a truth value: what data has and a header has not.
 _DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
 _HEAD_BYTES = 2**20
@@ -131,7 +129,7 @@ def _head(path: Path) -> str:
                 found += more
                 if b"\0" in more:
                     raise _not_text(path)
-                if _TWO_LINES.search(found):
+                if sum(bool(line.strip()) for line in found.splitlines()) > 2:
                     break
     except (OSError, pa.ArrowException) as error:
         msg = f"{path} cannot be read: {error}."
@@ -145,11 +143,13 @@ def _head(path: Path) -> str:
 
 def _cells(line: str, separator: str, path: Path) -> list[str]:
     """Return the cells of a line, as the reader of the whole file will see them."""
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
     read = pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=max(_HEAD_BYTES, 8 * len(line)))
     parse = pyarrow.csv.ParseOptions(delimiter=separator)
     data = line.encode() + b"\n"
     try:
-        names = pyarrow.csv.open_csv(io.BytesIO(data), read, parse).schema.names
+        names = pyarrow.csv.read_csv(io.BytesIO(data), read, parse).column_names
         convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), check_utf8=False)
         found = pyarrow.csv.read_csv(io.BytesIO(data), read, parse, convert)
     except pa.ArrowException as error:
