@@ -210,9 +210,10 @@ def _expected_longest(law: Distribution, draws: int) -> float:
 
 def check_moments(owner: str, mean: float, standard_deviation: float) -> None:
     """Raise `InvalidInputError` for moments that no law of lengths has."""
-    if not (math.isfinite(mean) and mean >= 1 and math.isfinite(standard_deviation) and standard_deviation > 0):
+    # Lengths are counted exactly up to 2**53.
+    if not (1 <= mean < 2**53 and 1e-12 <= standard_deviation < 2**53):
         msg = (
-            f"from_moments of {owner} needs a mean of at least 1 and a positive standard_deviation; got {mean!r} and "
-            f"{standard_deviation!r}."
+            f"from_moments of {owner} needs a mean of at least 1 and a positive standard_deviation, both below 2**53; "
+            f"got {mean!r} and {standard_deviation!r}."
         )
         raise InvalidInputError(msg)
