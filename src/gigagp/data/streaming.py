@@ -239,6 +239,7 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
         names = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
         places = find_columns(columns, names, str(path))
         low, high = [np.inf] * len(places), [-np.inf] * len(places)
+        _look_at_groups(path, [names[place] for place in places])
         for group in range(metadata.num_row_groups):
             for k, place in enumerate(places):
                 found = metadata.row_group(group).column(place).statistics
@@ -247,6 +248,17 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
                 low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
     # Where infinity is among them, reading the rows will say in which one.
     return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
+
+
+def _look_at_groups(path: Path, columns: list[str]) -> None:
+    """Read the first row of every row group.
+
+    Where its metadata is damaged that is an error. To ask pyarrow for the metadata itself would end the process: it
+    throws a C++ exception that Python's side does not catch (seen in 26.0).
+    """
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
+        for group in range(file.num_row_groups):
+            next(file.iter_batches(batch_size=1, row_groups=[group], columns=columns, use_threads=False), None)
 
 
 def _batches(
