@@ -253,8 +253,11 @@ def test_a_kernel_that_is_noise_alone(method):
     gp = GPRegressor(kernels.White(0.3), method, None, noise_variance=0.2, standardize=False).fit(X, y)
     mean, std = gp.predict(X_NEW, return_std=True, include_noise=True)
     np.testing.assert_allclose(mean, y.mean())
-    np.testing.assert_allclose(std, np.sqrt(0.5))
-    np.testing.assert_array_equal(gp.predict(X_NEW, return_std=True)[1], 0.0)
+    of_constant = 0.5 / len(y)  # the variance of the mean's constant
+    np.testing.assert_allclose(std, np.sqrt(0.5 + of_constant))
+    np.testing.assert_allclose(gp.predict(X_NEW, return_std=True)[1], np.sqrt(of_constant))
+    known = GPRegressor(kernels.White(0.3), method, None, "zero", 0.2, standardize=False).fit(X, y)
+    np.testing.assert_array_equal(known.predict(X_NEW, return_std=True)[1], 0.0)
 
 
 def test_kernels_that_do_not_fit_the_table():

@@ -119,6 +119,18 @@ class Model:
         return self.kernel.white(X) + self.noise_variance.to(X)
 
 
+def _require_numbers(model: Model, units: Units) -> None:
+    """Refuse hyperparameters that are nothing, or infinite, once they are standardized."""
+    for name, value in model.parameters().items():
+        if not bool((torch.isfinite(value) & (value > 0)).all()):
+            msg = (
+                f"{name} of GPRegressor is {value.tolist()} in units of the standardized problem, whose target has a "
+                f"variance of {units.variance:g} and whose inputs have scales of {units.scale.tolist()}. Give another "
+                "value, none at all, or scale the table."
+            )
+            raise InvalidInputError(msg)
+
+
 #: What the hyperparameters of an estimator are in: the data's own units, or those of the standardized problem.
 HyperparameterUnits = Literal["own", "standardized"]
 
@@ -150,7 +162,9 @@ class StartModel:
     def standardized(self, units: Units) -> Model:
         """Return the model for the standardized problem."""
         if self.units == "own":
-            return Model(self.kernel.standardized(units), self.mean, self._noise(units.variance))
+            model = Model(self.kernel.standardized(units), self.mean, self._noise(units.variance))
+            _require_numbers(model, units)
+            return model
         is_known = self.noise_variance is not None and self.noise_variance.ndim == 1
         return Model(self.kernel.bind(len(units.scale)), self.mean, self._noise(units.variance if is_known else 1.0))
 

@@ -42,7 +42,8 @@ class Scaling:
 
         Several targets are scaled apart, so that a variance that they share is a share of each one's own.
         """
-        variance = float(self.y_scale[0]) ** 2 if self.y_scale.size == 1 else 1.0
+        with np.errstate(over="ignore", under="ignore"):  # what squares cannot hold is infinity or zero
+            variance = float(np.square(self.y_scale[0])) if self.y_scale.size == 1 else 1.0
         return Units(torch.from_numpy(self.x_centre.copy()), torch.from_numpy(self.x_scale.copy()), variance)
 
     def inputs(self, X: np.ndarray) -> np.ndarray:
