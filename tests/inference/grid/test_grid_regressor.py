@@ -164,10 +164,9 @@ def test_a_grid_chosen_for_little_noise_is_as_good_as_exact_inference() -> None:
 
 def test_several_targets_share_the_grid() -> None:
     targets = np.stack([Y, 2 - 3 * Y], 1)
-    gp = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=20), optimizer=None, noise_variance=0.03).fit(
-        X, targets
-    )
-    alone = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=20), optimizer=None, noise_variance=0.03).fit(X, Y)
+    given = {"optimizer": None, "noise_variance": 0.03, "hyperparameter_units": "standardized"}
+    gp = GPRegressor(KERNEL, inference.Grid(size=20), **given).fit(X, targets)
+    alone = GPRegressor(KERNEL, inference.Grid(size=20), **given).fit(X, Y)
     both = gp.predict(NEW)
     assert np.allclose(both[:, 0], alone.predict(NEW), atol=1e-10)
     assert np.allclose(both[:, 1], 2 - 3 * both[:, 0], atol=1e-9)
@@ -222,7 +221,7 @@ def test_points_beyond_the_grid() -> None:
         fitted(**settings).predict(far)
     # the region in the data's own units, two cells around the rows, with the names that they have
     named = pd.DataFrame({"east": X[:, 0], "north": 1e6 + 100 * X[:, 1]})
-    gp = GPRegressor(kernel=KERNEL, inference=inference.Grid(size=24), **settings).fit(named, Y)
+    gp = GPRegressor(kernels.Matern(2.5, [0.6, 50.0]), inference.Grid(size=24), **settings).fit(named, Y)
     message = r"1 of 1 rows lie .*'east' from -0\.15\d+ to 3\.15\d+, 'north' from 9999\d\d.*'east' = 50, 'north' = 1e"
     with pytest.raises(InvalidInputError, match=message):
         gp.predict(pd.DataFrame({"east": [50.0], "north": [1e6]}))
