@@ -17,6 +17,7 @@ y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * GENERATOR.normal(size=90)
 PATHWISE = gradients.Pathwise(n_probes=4, n_features=40)
 METHODS = {
     "exact": (inference.Exact(), optimization.LBFGS(steps=8)),
+    "restarts": (inference.Exact(), optimization.Restarts(optimization.LBFGS(steps=4), 2)),
     "warm": (inference.Iterative(gradient=PATHWISE, n_samples=4), optimization.Adam(steps=7)),
     "cold": (inference.Iterative(gradient=PATHWISE, warm_start=False, n_samples=4), optimization.Adam(steps=7)),
     "hutchinson": (

@@ -49,6 +49,9 @@ def known_noise(noise_variance: Any, n_rows: int) -> torch.Tensor | None:
         raise InvalidInputError(msg)
     if not (np.isfinite(values).all() and (values > 0).all()):
         first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
-        msg = f"noise_variance of GPRegressor must be positive and finite; got {float(first)!r}."
+        msg = (
+            f"noise_variance of GPRegressor must be positive and finite; got {float(first)!r}. Zero is for kernels "
+            "with a White term; for targets without noise give a small variance."
+        )
         raise InvalidInputError(msg)
     return torch.from_numpy(values.copy())

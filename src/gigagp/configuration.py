@@ -61,6 +61,15 @@ def to_plain(value: Any) -> Any:
     raise InvalidInputError(msg)
 
 
+def kept_optimizer(optimizer: Any) -> Any:
+    """Return what a file keeps of an optimizer: itself, or of one that is code only what it calls itself."""
+    try:
+        to_plain(optimizer)
+    except InvalidInputError:
+        return optimization.Unsaved(repr(optimizer))
+    return optimizer
+
+
 def foreign_parts(value: Any) -> Iterator[type]:
     """Iterate over the classes in a setting that are not the package's."""
     if isinstance(value, tuple | list):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gigagp import means
-from gigagp.configuration import foreign_parts, from_plain, to_plain
+from gigagp.configuration import foreign_parts, from_plain, kept_optimizer, to_plain
 from gigagp.custom import Custom, Item
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, from_dict
@@ -37,10 +37,10 @@ def checked_again(estimator: GPRegressor, header: Mapping[str, Any]) -> dict[str
     """
     model, d = estimator.posterior_.model, len(estimator.scaling_.x_centre)
     likelihood = resolve_likelihood(estimator.likelihood)
-    plain = [
-        value for name, value in estimator.get_params(deep=False).items() if name not in ("mean", NOISE, "likelihood")
-    ]
-    plain += [estimator.inference_, estimator.optimizer_, estimator.solver_]
+    apart = ("mean", NOISE, "likelihood", "optimizer")
+    plain = [value for name, value in estimator.get_params(deep=False).items() if name not in apart]
+    plain += [estimator.inference_, estimator.solver_]
+    plain += [kept_optimizer(one) for one in (estimator.optimizer, estimator.optimizer_)]
     if not is_own(likelihood):
         plain.append(likelihood)
     parts: list[Item] = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]

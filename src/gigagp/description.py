@@ -10,6 +10,7 @@ import numpy as np
 from gigagp.model import NOISE
 
 if TYPE_CHECKING:
+    from gigagp.model import Model
     from gigagp.regression import GPRegressor
 
 _SHOWN = 12
@@ -56,7 +57,19 @@ def describe(estimator: GPRegressor) -> str:
             lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
     if scaling.y_scale.size > 1:
         lines.append("variances      shares of the variance of each target, which are scaled apart")
+    lines += [f"at its bound  {label}" for label in _at_bounds(posterior.model)]
     return "\n".join(lines)
+
+
+def _at_bounds(model: Model) -> list[str]:
+    """Return the learned hyperparameters that ended at a bound, with the side."""
+    values, found = model.parameters(), []
+    for name, pair in model.kernel.bounds().items():
+        if name in model.learned_names():
+            for side, at in (("lower", values[name] == pair.lower), ("upper", values[name] == pair.upper)):
+                where = at.reshape(-1).nonzero().reshape(-1).tolist()
+                found += [f"{name}[{i}] ({side})" if values[name].ndim else f"{name} ({side})" for i in where]
+    return found
 
 
 def _truncated_solves(estimator: GPRegressor) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp import means
-from gigagp.configuration import to_plain
+from gigagp.configuration import kept_optimizer, to_plain
 from gigagp.custom_parts import checked_again
 from gigagp.kernels.serialization import describe
 from gigagp.likelihoods import is_own, resolve_likelihood
@@ -36,7 +36,7 @@ def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, Tensor], dict[str
         tensors[f"scaling.{name}"] = torch.from_numpy(np.ascontiguousarray(getattr(estimator.scaling_, name)))
     tensors[NOISE] = posterior.model.noise_variance.double().cpu()
     settings = {
-        name: to_plain(value)
+        name: to_plain(kept_optimizer(value) if name == "optimizer" else value)
         for name, value in estimator.get_params(deep=False).items()
         if name not in ("mean", NOISE, "random_state", "verbose", "likelihood")
     }
@@ -53,7 +53,7 @@ def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, Tensor], dict[str
         "mean": means.describe(posterior.model.mean),
         "kernel": describe(posterior.model.kernel),
         "inference": to_plain(estimator.inference_),
-        "optimizer": to_plain(estimator.optimizer_),
+        "optimizer": to_plain(kept_optimizer(estimator.optimizer_)),
         "solver": to_plain(estimator.solver_),
         "history": estimator.history_.to_dict(),
         "posterior": {"kind": posterior.kind, **posterior_header},

@@ -119,10 +119,11 @@ class Model:
         return self.kernel.white(X) + self.noise_variance.to(X)
 
 
-def _require_numbers(model: Model, units: Units) -> None:
-    """Refuse hyperparameters that are nothing, or infinite, once they are standardized."""
+def _require_numbers(model: Model, units: Units, *, may_be_zero: bool) -> None:
+    """Refuse hyperparameters that are nothing, or infinite, once they are standardized; only noise may be zero."""
     for name, value in model.parameters().items():
-        if not bool((torch.isfinite(value) & (value > 0)).all()):
+        sound = (value > 0) | (value == 0 if name == NOISE and may_be_zero else value > 0)
+        if not bool((torch.isfinite(value) & sound).all()):
             msg = (
                 f"{name} of GPRegressor is {value.tolist()} in units of the standardized problem, whose target has a "
                 f"variance of {units.variance:g} and whose inputs have scales of {units.scale.tolist()}. Give another "
@@ -145,7 +146,8 @@ class StartModel:
         Not bound; what it was not given is found from the data.
     mean : Mean
     noise_variance : Tensor of shape () or (n,), or None
-        None: `START_NOISE_SHARE` of the target's variance. Known variances of rows are in the data's own units always.
+        None: `START_NOISE_SHARE` of the target's variance. 0 is held: the kernel's white part is all the noise there
+        is. Known variances of rows are in the data's own units always.
     units : {"own", "standardized"}
         Of the kernel's numbers and of one noise variance.
     """
@@ -157,18 +159,22 @@ class StartModel:
 
     def bound(self, n_inputs: int) -> Model:
         """Return a model with the numbers as they are, for checks that look at its structure."""
-        return Model(self.kernel.bind(n_inputs), self.mean, self._noise(1.0))
+        return self._model(self.kernel.bind(n_inputs), 1.0)
 
     def standardized(self, units: Units) -> Model:
         """Return the model for the standardized problem."""
         if self.units == "own":
-            model = Model(self.kernel.standardized(units), self.mean, self._noise(units.variance))
-            _require_numbers(model, units)
+            model = self._model(self.kernel.standardized(units), units.variance)
+            _require_numbers(model, units, may_be_zero=self._has_no_noise)
             return model
         is_known = self.noise_variance is not None and self.noise_variance.ndim == 1
-        return Model(self.kernel.bind(len(units.scale)), self.mean, self._noise(units.variance if is_known else 1.0))
+        return self._model(self.kernel.bind(len(units.scale)), units.variance if is_known else 1.0)
 
-    def _noise(self, unit: float) -> torch.Tensor:
-        if self.noise_variance is None:
-            return torch.tensor(START_NOISE_SHARE, dtype=torch.float64)
-        return self.noise_variance / unit
+    @property
+    def _has_no_noise(self) -> bool:
+        return self.noise_variance is not None and not bool(self.noise_variance.any())
+
+    def _model(self, kernel: Kernel, unit: float) -> Model:
+        given = self.noise_variance
+        noise = torch.tensor(START_NOISE_SHARE, dtype=torch.float64) if given is None else given / unit
+        return Model(kernel, self.mean, noise, noise_is_learned=bool((noise > 0).all()))

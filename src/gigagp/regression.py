@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import known_noise, resolve_device, resolve_dtype
+from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.estimate import Estimate
@@ -26,13 +26,16 @@ from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import HyperparameterUnits, Model, StartModel
-from gigagp.optimization import LBFGS, Adam, Auto, History, SparseAdaGrad, SparseAdam, SparseSGD, SubsetStart
+from gigagp.noise import start_noise
+from gigagp.optimization import Auto, History
+from gigagp.optimization.optimizer import check_found, check_optimizer
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
 from gigagp.random import RandomState, generator_from, spawn
 from gigagp.scaling import Scaling
 from gigagp.streamed_fit import StreamedFitting
+from gigagp.unfitted import PriorFunctions, before_fit
 from gigagp.validation import validation_scorer
 
 #: Rows at which the variances of a fit are held against the prior's.
@@ -64,14 +67,15 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         starts.
     inference : one of `gigagp.inference` or "auto", default "auto"
         ``"auto"``: exact up to 3,000 rows where the memory allows, iterative beyond (`gigagp.planning`).
-    optimizer : Auto, Adam, LBFGS, SubsetStart, "auto" or None, default "auto"
+    optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
         What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
         (n, d)) with values in the target's units, shape (n,).
     noise_variance : float, array-like of shape (n,) or None, default None
         In squared units of ``y``. A float is where learning starts (None: 0.09 of the target's variance). An array is
-        the known variance of each row; it is not learned.
+        the known variance of each row; it is not learned. With a `kernels.White` term in the kernel None means 0: that
+        term is all the noise there is.
     standardize : bool, default True
         Centre and scale inputs and targets with training statistics, for learning. Hyperparameters, given or read, are
         in the data's own units all the same; `describe` prints both.
@@ -262,7 +266,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     ) -> Posterior:
         """Return the posterior at the hyperparameters that the optimizer finds."""
         if optimizer is not None:
-            model = optimizer.run(objective, model, trace, spawn(generator))
+            model = check_found(optimizer.run(objective, model, trace, spawn(generator)), model, optimizer)
         trace.meter.start(1, "posterior")
         seed = spawn(generator)
         try:
@@ -299,35 +303,31 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
                 f"{self.hyperparameter_units!r}."
             )
             raise InvalidInputError(msg)
-        noise = known_noise(self.noise_variance, n_rows)
+        kernel = Matern(nu=1.5) if self.kernel is None else self.kernel
+        noise = start_noise(self.noise_variance, kernel, n_rows)
         if noise is not None and noise.ndim == 1 and n_targets > 1 and self.standardize:
             msg = (
                 "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
                 f"are scaled differently; got {n_targets} targets."
             )
             raise InvalidInputError(msg)
-        kernel = Matern(nu=1.5) if self.kernel is None else self.kernel
         return StartModel(kernel, mean, noise, self.hyperparameter_units)
 
     def _resolve_optimizer(self) -> Any:
-        if self.optimizer == "auto":
+        if isinstance(self.optimizer, str) and self.optimizer == "auto":
             return Auto()
-        if self.optimizer is None or isinstance(
-            self.optimizer, Auto | Adam | LBFGS | SparseAdaGrad | SparseAdam | SparseSGD | SubsetStart
-        ):
-            return self.optimizer
-        msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization; got {self.optimizer!r}.'
-        raise InvalidInputError(msg)
+        check_optimizer(self.optimizer)
+        return self.optimizer
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True  # made dense, where the memory budget holds that
+        tags.requires_fit = False  # before one it answers from the prior
         return tags
 
     # --------------------------------------------------------------- prediction
 
     def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
-        check_is_fitted(self)
         X = intake.estimator_inputs(self, X, reset=False)
         points = torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
         refusal = self.posterior_.refusal(points, self.scaling_, getattr(self, "feature_names_in_", None))
@@ -353,6 +353,9 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return_parts: bool = False,
     ) -> Any:
         """Predict the latent function.
+
+        Before `fit` these are predictions of the prior: the kernel at the values it was given, in the units of X and y,
+        and one target. A learned mean is 0 there, and its uncertainty, which is infinite, is left out.
 
         Parameters
         ----------
@@ -384,6 +387,11 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         if variance not in ("auto", "samples", "solve"):
             msg = f'variance of GPRegressor.predict must be "auto", "samples" or "solve"; got {variance!r}.'
             raise InvalidInputError(msg)
+        if not hasattr(self, "posterior_"):
+            prior = before_fit(self, X)
+            return prior.predict(
+                X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
+            )
         X, points = self._new_inputs(X)
         if return_parts:
             found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
@@ -396,7 +404,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
                 f"include_noise of GPRegressor.predict must be False: {self.likelihood} targets have no noise variance."
             )
             raise InvalidInputError(msg)
-        noise = self.posterior_.model.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
+        noise = self.posterior_.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         scale = self.scaling_.y_scale
         if return_cov:
             covariance = self.posterior_.covariance(points) + torch.diag(noise)
@@ -417,6 +425,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     def sample_functions(self, n_samples: int = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
 
+        Before `fit`: samples of the prior, see `predict`.
+
         Parameters
         ----------
         n_samples : int
@@ -428,10 +438,11 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         callable
             From points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
-        check_is_fitted(self)
         if n_samples < 1:
             msg = f"n_samples of GPRegressor must be at least 1; got {n_samples!r}."
             raise InvalidInputError(msg)
+        if not hasattr(self, "posterior_"):
+            return PriorFunctions(self, n_samples, random_state)
         functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
 
         def evaluate(X: Any) -> np.ndarray:
@@ -441,7 +452,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return evaluate
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
-        """Draw samples of the latent function at given points.
+        """Draw samples of the latent function at given points; before `fit`, of the prior (see `predict`).
 
         Parameters
         ----------
@@ -454,6 +465,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
             Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
         """
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000 and n_samples >= 1:
             return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
@@ -468,14 +481,14 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             ``value`` and ``standard_error``; exact inference has standard error 0. With inference.ComputationAware and
             SparseVariational the value is their lower bound, and the log marginal likelihood is at least that.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         return self.posterior_.log_marginal_likelihood(generator_from(random_state))
 
     # -------------------------------------------------------------- description
 
     def describe(self) -> str:
         """Return what ran and the hyperparameters, in the standardized problem's units and in the data's own."""
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         from gigagp.description import describe
 
         return describe(self)
@@ -491,7 +504,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         from gigagp.fitted_state import fitted_to_state
 
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         return fitted_to_state(self)
 
     @classmethod

@@ -23,6 +23,7 @@ from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import Mean
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
+from gigagp.noise import has_white_term
 from gigagp.optimization import History, SolveRecord
 from gigagp.scaling import Scaling
 from gigagp.schema import (
@@ -32,6 +33,7 @@ from gigagp.schema import (
     either,
     flag,
     listing,
+    not_negative,
     number,
     optional,
     part,
@@ -104,7 +106,7 @@ def state_to_fitted(
     d = sizes["d"]
     noise = {name: value for name, value in tensors.items() if name == NOISE}
     of_rows = any(value.ndim == 1 for value in noise.values())
-    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive)}, {})
+    check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive if of_rows else not_negative)}, {})
     scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
     # files from before the data's own units were the rule
     settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
@@ -119,6 +121,9 @@ def state_to_fitted(
         raise ModelFileError(msg)
     estimator.mean = _mean_argument(mean)
     variance = tensors.pop(NOISE)
+    held = not of_rows and float(variance) == 0
+    if held and not has_white_term(kernel):
+        raise ModelFileError("its tensor 'noise_variance' must be positive: its kernel has no White term.")
     if of_rows:
         estimator.noise_variance = variance.numpy() * scaling.y_scale[0] ** 2
     estimator.inference_ = from_plain(header["inference"], custom, d)
@@ -126,7 +131,7 @@ def state_to_fitted(
     estimator.history_ = _history(header["history"])
     estimator._one_target = header["one_target"]
     given = Given(
-        Model(kernel, mean, variance),
+        Model(kernel, mean, variance, noise_is_learned=not held),
         resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
         resolve_likelihood(estimator.likelihood),

@@ -111,6 +111,10 @@ class Posterior(ABC):
         """
         return None
 
+    def noise_at(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the noise variance of new rows, the kernel's white part included, shape (m,)."""
+        return self.model.noise_at(X)
+
     @property
     def n_rows(self) -> int:
         """Rows that it was fitted to."""

@@ -177,7 +177,9 @@ def _checked_centre(centre: ParameterLike) -> Tensor | None:
 class White(Leaf):
     """White noise as a kernel: ``variance`` between a row and itself, 0 otherwise, also for equal rows.
 
-    Models have a noise variance anyway; this is for noise that multiplies something, as in ``White() * Linear()``.
+    Models have a noise variance anyway; this is for noise that multiplies something, as in ``White() * Linear()``, and
+    for bounds on the noise. Where it is a term of its own, as in ``RBF() + White()``, it takes the place of the model's
+    noise variance, which is then 0 unless it is given too.
 
     Parameters
     ----------

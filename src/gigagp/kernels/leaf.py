@@ -318,13 +318,14 @@ class Leaf(Kernel):
         bound = self.bind(len(units.scale))
         if not self.says_units:
             return bound
-        factors = self.unit_factors(units)
+        # the same multiplication for values and bounds: a value at its bound must not leave it by rounding
+        factors = {name: 1 / factor for name, factor in self.unit_factors(units).items()}
         other = copy.copy(self)
         other._n_inputs = None
         other._values = {
-            name: None if given is None else bound.value(name) / factors[name] for name, given in self._values.items()
+            name: None if given is None else bound.value(name) * factors[name] for name, given in self._values.items()
         }
-        other._bounds = {name: pair.multiplied(1 / factors[name]) for name, pair in bound._bounds.items()}
+        other._bounds = {name: pair.multiplied(factors[name]) for name, pair in bound._bounds.items()}
         other = other.bind(len(units.scale))
         other._input_weights = self._weights_in(units)
         return other

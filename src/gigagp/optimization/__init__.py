@@ -5,6 +5,8 @@ from gigagp.optimization.auto import Auto
 from gigagp.optimization.history import History, SolveRecord, Step
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation, Objective
+from gigagp.optimization.optimizer import Minimiser, Optimizer, Unsaved
+from gigagp.optimization.restarts import Restarts
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.sparse import SparseAdaGrad, SparseAdam, SparseSGD
 from gigagp.optimization.subset_start import SubsetStart
@@ -15,12 +17,16 @@ __all__ = [
     "Auto",
     "Evaluation",
     "History",
+    "Minimiser",
     "Objective",
+    "Optimizer",
     "ParameterSpace",
+    "Restarts",
     "SolveRecord",
     "SparseAdaGrad",
     "SparseAdam",
     "SparseSGD",
     "Step",
     "SubsetStart",
+    "Unsaved",
 ]

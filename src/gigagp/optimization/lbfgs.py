@@ -14,6 +14,9 @@ from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
 from gigagp.optimization.trace import Trace
 
+#: Predicted gain in nats an observation that is not worth a step, with values and with gradients alone.
+_TOLERANCE, _TOLERANCE_WITHOUT_VALUES = 1e-10, 1e-4
+
 
 @dataclass(frozen=True)
 class LBFGS:
@@ -24,10 +27,11 @@ class LBFGS:
 
     Parameters
     ----------
-    steps : int, default 50
+    steps : int, default 100
         Largest number of accepted steps.
-    tolerance : float, default 1e-4
-        Ends when the predicted gain is below this many nats an observation.
+    tolerance : float or None, default None
+        Ends when the predicted gain is below this many nats an observation. None: 1e-10, which leaves as much as
+        rounding does; 1e-4 for iterative inference, whose gradients are not better than that.
     memory : int, default 10
         Pairs kept.
     max_change : float, default 1.0
@@ -36,15 +40,15 @@ class LBFGS:
         See `gigagp.optimization.ParameterSpace`.
     """
 
-    steps: int = 50
-    tolerance: float = 1e-4
+    steps: int = 100
+    tolerance: float | None = None
     memory: int = 10
     max_change: float = 1.0
     transform: TransformName = "log"
 
     def __post_init__(self) -> None:
         for name in ("steps", "tolerance", "memory", "max_change"):
-            if not getattr(self, name) > 0:
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 msg = f"{name} of LBFGS must be positive; got {getattr(self, name)!r}."
                 raise InvalidInputError(msg)
         check_transform(self.transform, "LBFGS")
@@ -65,7 +69,14 @@ class LBFGS:
             return model
         trace.meter.start(self.steps, "L-BFGS")
         start = space.encode(space.template)
-        settings = QuasiNewton(self.steps, self.tolerance, self.max_change, self.memory)
+        given = self.tolerance
+        settings = QuasiNewton(
+            self.steps,
+            _TOLERANCE if given is None else given,
+            self.max_change,
+            self.memory,
+            tolerance_without_values=_TOLERANCE_WITHOUT_VALUES if given is None else given,
+        )
         vector, _, finite = minimise(loss(trace, objective, space, stage), start, settings, box=space.box)
         if not finite:
             best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import torch
 
+from gigagp.kernels import Kernel, Sum, White
+from gigagp.model import NOISE
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
@@ -41,12 +43,14 @@ class WeakPrior:
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:
         log_target_scale = 0.5 * math.log(target_variance)
         centres, widths = [], []
+        noises = {NOISE, *_white_terms(space.template.kernel)}
         for label in space.labels:
-            name = label.split("[")[0].split(".")[-1]
+            full = label.split("[")[0]
+            name = NOISE if full in noises else full.split(".")[-1]
             if name == "lengthscale":
                 centres.append(0.5 * math.log(n_inputs))
                 widths.append(_LENGTHSCALE_WIDTH)
-            elif name == "noise_variance":
+            elif name == NOISE:
                 centres.append(math.log(_NOISE_SCALE) + log_target_scale)
                 widths.append(1.0)
             elif name == "variance":
@@ -68,6 +72,13 @@ class WeakPrior:
         gradient = torch.zeros_like(vector)
         gradient[: len(self.centre)] = self.precision * (vector[: len(self.centre)] - self.centre)
         return gradient
+
+
+def _white_terms(kernel: Kernel) -> list[str]:
+    """Return the names of variances that are noise of every row, as the model's own is."""
+    if isinstance(kernel, Sum):
+        return [f"{i}.variance" for i, part in enumerate(kernel.parts) if isinstance(part, White)]
+    return ["variance"] if isinstance(kernel, White) else []
 
 
 def loss(

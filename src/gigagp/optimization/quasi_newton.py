@@ -43,6 +43,8 @@ class QuasiNewton:
         Pairs of L-BFGS.
     patience : int
         See ``tolerance``.
+    tolerance_without_values : float or None
+        In the place of ``tolerance`` where there are gradients alone, which come from unfinished solves.
     """
 
     steps: int
@@ -50,6 +52,7 @@ class QuasiNewton:
     max_change: float = 1.0
     memory: int = 10
     patience: int = 1
+    tolerance_without_values: float | None = None
 
 
 def minimise(
@@ -90,7 +93,9 @@ def minimise(
     value, gradient = outcome
     box = Box.everywhere(len(start)) if box is None else box
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-    small = 0
+    small, tolerance = 0, settings.tolerance
+    if value is None and settings.tolerance_without_values is not None:
+        tolerance = settings.tolerance_without_values
     for iteration in range(settings.steps + 1):
         free = box.free(vector, gradient)
         step = -_inverse_product(gradient, pairs, metric, free)
@@ -100,7 +105,7 @@ def minimise(
         predicted = -0.5 * float(step @ gradient)
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         step = box.confine(vector, step, gradient * free)
-        small = small + 1 if predicted < settings.tolerance else 0
+        small = small + 1 if predicted < tolerance else 0
         if small >= settings.patience or iteration == settings.steps:
             break
         found, finite = _search(evaluate, box, vector, step, value, gradient)

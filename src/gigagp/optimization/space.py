@@ -98,7 +98,11 @@ class ParameterSpace:
         """Return the model at an unconstrained vector."""
         scale = self._scale(vector)
         natural = torch.where(self.is_variance, scale.square(), scale)
-        natural = torch.minimum(torch.maximum(natural, self._lower), self._upper)  # exactly: rounding must not cross
+        # At a bound the value is the bound itself, not the exponential of its logarithm: that can be off by a bit.
+        head = self._head(vector)
+        natural = torch.where(head <= self._head(self.box.lower), self._lower, natural)
+        natural = torch.where(head >= self._head(self.box.upper), self._upper, natural)
+        natural = torch.minimum(torch.maximum(natural, self._lower), self._upper)
         values, start = {}, 0
         for name in self.names:
             values[name] = natural[start : start + self._sizes[name]].reshape(self._shapes[name])

@@ -170,7 +170,7 @@ class QuadruplyStochasticObjective(TableObjective):
         if not gaussian:
             return SubsetFirst(signal_variance=self.likelihood.signal_variance, then=ascent)
         if ascent is None:
-            return LBFGS(5)
+            return LBFGS(5, tolerance=1e-4)
         rows = min(_LIKELIHOOD_ROWS, math.isqrt(self.table.budget // (8 * _LIKELIHOOD_SQUARES)))
         return SubsetFirst(rows, then=ascent)
 
@@ -194,9 +194,9 @@ class QuadruplyStochasticObjective(TableObjective):
         value = self._fit_whole(model)
         return Evaluation(value, self.whole.gradient(model, self.weights))
 
-    def _fit_whole(self, model: Model) -> float:
+    def _fit_whole(self, model: Model, *, to_the_end: bool = False) -> float:
         assert self.whole is not None
-        self.weights, value = self.whole.fit(model)
+        self.weights, value = self.whole.fit(model, to_the_end=to_the_end)
         self.fitted, self.controls = model, Controls(self, model, self._generator)  # there are none
         return value
 
@@ -440,7 +440,7 @@ class QuadruplyStochasticObjective(TableObjective):
         if self.whole is not None:
             if not hasattr(self, "basis"):
                 self._make_basis(model)
-            value = self._fit_whole(model)
+            value = self._fit_whole(model, to_the_end=True)
             posterior = QuadruplyStochasticPosterior.of(self, model)
             posterior.bound, posterior.from_samples = Estimate(value, 0.0), False
             return posterior

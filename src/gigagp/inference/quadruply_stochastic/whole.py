@@ -19,8 +19,9 @@ from gigagp.model import Model
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
-#: Most Newton steps at one model, and the gain in nats an observation that ends them.
-_STEPS, _TOLERANCE = 50, 1e-7
+#: Most Newton steps at one model, and the gain in nats an observation that ends them: while hyperparameters move, and
+#: for the weights that are kept, whose bound must not depend on where the search started.
+_STEPS, _TOLERANCE, _LAST_TOLERANCE = 50, 1e-7, 1e-11
 #: Most halvings of a step.
 _HALVINGS = 8
 #: Most conjugate gradient steps for the mean's Newton step, and the relative residual that ends them.
@@ -77,8 +78,8 @@ class WholeTable:
     # The weights ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def fit(self, model: Model) -> tuple[Weights, float]:
-        """Return the best weights at a model, and the bound there."""
+    def fit(self, model: Model, *, to_the_end: bool = False) -> tuple[Weights, float]:
+        """Return the best weights at a model, and the bound there; ``to_the_end``: those that are kept."""
         objective = self.objective
         index = torch.arange(objective.basis.size, device=objective.table.X.device)
         X = objective.table.X.double()
@@ -87,7 +88,8 @@ class WholeTable:
         if objective.settings.learns_precision:
             return self._relevance(model, Phi, noise)
         S = basis.prior_diagonal(index) if basis.has_diagonal_prior else basis.prior_block(index, index)
-        found = self._maximise(Phi, S, noise, self._start(Phi, noise))
+        tolerance = _LAST_TOLERANCE if to_the_end else _TOLERANCE
+        found = self._maximise(Phi, S, noise, self._start(Phi, noise), tolerance)
         self.mean, self.curvature = found.mean, found.curvature
         self._settle_trend(Phi, found)
         return self._weights(found), found.value
@@ -122,7 +124,9 @@ class WholeTable:
             mean, curvature = self.mean, self.curvature
         return mean, 1 / noise if isinstance(likelihood, Gaussian) else curvature
 
-    def _maximise(self, Phi: Tensor, S: Tensor, noise: Tensor, start: tuple[Tensor, Tensor]) -> _Point:
+    def _maximise(
+        self, Phi: Tensor, S: Tensor, noise: Tensor, start: tuple[Tensor, Tensor], tolerance: float = _TOLERANCE
+    ) -> _Point:
         here = self._at(Phi, S, noise, *start)
         if isinstance(self.objective.likelihood, Gaussian) and self.objective.table.basis.shape[1]:
             # The coefficients are at their best for these hyperparameters, and the curvature stays what it is.
@@ -141,7 +145,7 @@ class WholeTable:
             else:
                 break
             gain, here = there.value - here.value, there
-            if gain < _TOLERANCE * self.objective.n_observations:
+            if gain < tolerance * self.objective.n_observations:
                 break
         return here
 

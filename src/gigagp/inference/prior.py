@@ -1,0 +1,99 @@
+"""The prior as a posterior given no rows at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.table import TrainingTable
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.prior_samples import PriorSamples
+
+#: Random features of sampled functions.
+_N_FEATURES = 4000
+
+
+class PriorPosterior(Posterior):
+    """What is believed before any row: the kernel, and 0 for the coefficients of the mean.
+
+    Parameters
+    ----------
+    model : Model
+    X : Tensor of shape (0, d)
+        Says dtype and device.
+    budget : int
+        Bytes.
+    knows_noise : bool
+        Whether the model's noise was given; otherwise there is none to be told.
+    """
+
+    kind = "prior"
+    covariance_is_cheap = True
+
+    def __init__(self, model: Model, X: torch.Tensor, budget: int, knows_noise: bool) -> None:
+        self.model, self.X, self.budget, self.knows_noise = model, X, budget, knows_noise
+        self.table = TrainingTable(X, X.new_zeros(0, 1), model.mean, budget)
+        p = model.mean.basis(X).shape[1]
+        self.coefficients, self.basis_solutions = X.new_zeros(p, 1), X.new_zeros(0, p)
+        self.coefficient_root = X.new_zeros(0, 0)  # their prior is flat: what they add to a variance has no bound
+        self.target_solutions = X.new_zeros(0, 1)
+
+    def solver_name(self) -> str:
+        """Return that nothing is solved."""
+        return "none"
+
+    def noise_at(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the noise variance of rows, shape (m,).
+
+        Raises
+        ------
+        InvalidInputError
+            If none was given.
+        """
+        if self.knows_noise:
+            return self.model.noise_at(X)
+        msg = (
+            "include_noise of GPRegressor.predict before fit needs one number as noise_variance of the estimator, or a "
+            "White term in its kernel; there is neither."
+        )
+        raise InvalidInputError(msg)
+
+    def mean(self, X: torch.Tensor) -> torch.Tensor:
+        """Return zeros, (m, 1): a fixed mean is added elsewhere."""
+        return X.new_zeros(X.shape[0], 1)
+
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return zeros and the kernel's diagonal."""
+        return self.mean(X), self.model.kernel.diagonal(X)
+
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the kernel between all pairs."""
+        m = X.shape[0]
+        require(3 * m * m * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
+        return self.model.kernel.block(X, X)
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return functions of random features."""
+        kernel = self.model.kernel
+        prior = PriorSamples.new(kernel, self.X.shape[1], n_samples, _N_FEATURES, generator)
+        return lambda X: prior.evaluate(kernel, X, self.budget)[:, None, :]
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance, and that nothing was left uncomputed."""
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return that of no targets: 0."""
+        return Estimate(0.0, 0.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Raise: the constructor says all there is."""
+        raise NotImplementedError

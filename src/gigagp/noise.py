@@ -1,0 +1,47 @@
+"""Where the noise of a fit starts, and whether it is learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gigagp.checks import known_noise
+from gigagp.kernels import Constant, Kernel, White
+
+
+def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:
+    """Return the noise variance that a fit starts with, beside that of the kernel.
+
+    Two variances of which only the sum has a meaning cannot both be learned: the `White` term of a kernel is all the
+    noise there is, unless ``noise_variance`` is given too.
+
+    Parameters
+    ----------
+    noise_variance : float, array-like of shape (n_rows,) or None
+        As `GPRegressor` was given it.
+    kernel : Kernel
+    n_rows : int
+
+    Returns
+    -------
+    Tensor of shape () or (n_rows,), or None
+        0: it is held there. None: none was given, and it is found from the data.
+
+    Raises
+    ------
+    InvalidInputError
+        For what is neither, or 0 without a `White` term: nothing would bound the condition of the kernel matrix.
+    """
+    if has_white_term(kernel) and (noise_variance is None or (np.ndim(noise_variance) == 0 and noise_variance == 0)):
+        return torch.zeros((), dtype=torch.float64)
+    return known_noise(noise_variance, n_rows)
+
+
+def has_white_term(kernel: Kernel) -> bool:
+    """Whether the kernel adds the same white noise to every row; `White` times a function of the inputs does not."""
+    return any(
+        any(leaf.is_white for leaf in term) and all(isinstance(leaf, White | Constant) for leaf in term)
+        for term in kernel.terms()
+    )

@@ -1,0 +1,193 @@
+"""What an optimizer is: the contract of the package's own and of a user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from gigagp.errors import InvalidInputError
+from gigagp.model import Model
+from gigagp.optimization.objective import Objective
+from gigagp.optimization.prior import loss
+from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
+from gigagp.optimization.trace import Trace
+
+#: From a vector to the value and the gradient of what is to be minimised.
+Function = Callable[[np.ndarray], "tuple[float, np.ndarray]"]
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """What moves the hyperparameters: any object with this method can be the ``optimizer`` of an estimator.
+
+    When to use: to write a search of your own with all that the package's have at hand. A function that minimises
+    another one is enough for `Minimiser`.
+
+    A `gigagp.optimization.ParameterSpace` of ``objective.start(model)`` turns what is learned into a vector and back,
+    within its ``box``. ``trace.evaluate(objective, space, vector, "name")`` gives value and gradient, keeps the history
+    and the checkpoint, shows progress, and returns None where they are not finite. A checkpoint knows an optimizer by
+    its ``repr``, so give it one that says its settings. Model files have no code: a loaded model has `Unsaved` in its
+    place, unless it is a dataclass of plain fields, which `gigagp.load` finds in ``custom``.
+    """
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the model with the hyperparameters that it has found.
+
+        Parameters
+        ----------
+        objective : Objective
+            The log marginal likelihood, or what stands for it; it is maximised.
+        model : Model
+            Where to start.
+        trace : Trace
+            What an evaluation goes through.
+        generator : torch.Generator
+            All randomness comes from it, so that fits can be repeated and resumed.
+        """
+        ...
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise `InvalidInputError` for anything that is neither an optimizer nor None."""
+    if optimizer is None or (isinstance(optimizer, Optimizer) and not isinstance(optimizer, type)):
+        return
+    hint = "an object with a method run(objective, model, trace, generator), see gigagp.optimization.Optimizer"
+    if isinstance(optimizer, type):
+        hint += "; this is a class: call it"
+    elif callable(optimizer):
+        hint += "; wrap a function in optimization.Minimiser"
+    msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization, or {hint}; got {optimizer!r}.'
+    raise InvalidInputError(msg)
+
+
+def check_found(found: object, model: Model, optimizer: object) -> Model:
+    """Return what an optimizer has found; refuse what is no model of the hyperparameters it was given.
+
+    Raises
+    ------
+    InvalidInputError
+        For another object, other hyperparameters, or values that are not positive and finite.
+    """
+    owner = f"run of {type(optimizer).__name__}"
+    if not isinstance(found, Model):
+        msg = f"{owner} must return a gigagp.model.Model; got {found!r}."
+        raise InvalidInputError(msg)
+    before, after = model.parameters(), found.parameters()
+    if {name: value.shape for name, value in before.items()} != {name: value.shape for name, value in after.items()}:
+        msg = f"{owner} must return a model with the hyperparameters {list(before)}; got {list(after)}."
+        raise InvalidInputError(msg)
+    for name in found.learned_names():
+        if not bool((torch.isfinite(after[name]) & (after[name] > 0)).all()):
+            msg = f"{owner} must return positive finite hyperparameters; got {name} = {after[name].tolist()}."
+            raise InvalidInputError(msg)
+    return found
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """What a loaded model has in the place of an optimizer that was no part of this package.
+
+    Parameters
+    ----------
+    description : str
+        Its ``repr``.
+    """
+
+    description: str
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Raise: the file has the model, not the code that found it."""
+        msg = (
+            f"The optimizer of this model, {self.description}, is not in the model file. Set optimizer of the "
+            "estimator to fit it again."
+        )
+        raise InvalidInputError(msg)
+
+
+@dataclass(frozen=True)
+class Minimiser:
+    """Any function that minimises another one, such as those of `scipy.optimize`, as an optimizer.
+
+    When to use: for a search that the package does not have, on some hundred to some thousand rows.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(evaluate, start, bounds)`` returns the best vector it has found, shape (p,). ``evaluate(vector)``
+        returns minus the log marginal likelihood an observation, and its gradient, shape (p,); infinity and zeros where
+        the kernel matrix has no factor. ``start`` has shape (p,) and ``bounds`` (p, 2), infinite where the kernel was
+        given none. Vectors hold logarithms of hyperparameters, and half of the logarithm of variances.
+    transform : {"log", "softplus"}, default "log"
+        See `gigagp.optimization.ParameterSpace`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy.optimize import minimize
+    >>> from gigagp import GPRegressor, optimization
+    >>> def search(evaluate, start, bounds):
+    ...     return minimize(evaluate, start, jac=True, method="TNC", bounds=bounds).x
+    >>> X = np.linspace(0, 6, 40)[:, None]
+    >>> gp = GPRegressor(optimizer=optimization.Minimiser(search)).fit(X, np.sin(X[:, 0]))
+    """
+
+    function: Callable[[Function, np.ndarray, np.ndarray], Any]
+    transform: TransformName = "log"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            msg = f"function of Minimiser must be callable as function(evaluate, start, bounds); got {self.function!r}."
+            raise InvalidInputError(msg)
+        check_transform(self.transform, "Minimiser")
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the model at the vector that the function returns.
+
+        Raises
+        ------
+        InvalidInputError
+            If the objective has no value or another one at each evaluation, or the vector cannot be used.
+        """
+        require_deterministic(objective, "Minimiser")
+        space = ParameterSpace(objective.start(model), self.transform)
+        if not space.size:
+            return model
+        trace.meter.start(None, "Minimiser")
+        penalised = loss(trace, objective, space, "minimiser")
+
+        def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            found = penalised(space.box.clip(torch.tensor(np.asarray(vector), dtype=torch.float64)))
+            if found is None:
+                return np.inf, np.zeros(space.size)
+            return require_value(found[0], "Minimiser"), found[1].numpy()
+
+        bounds = torch.stack([space.box.lower, space.box.upper], 1).numpy()
+        best = np.asarray(self.function(evaluate, space.encode(space.template).numpy(), bounds), dtype=np.float64)
+        if best.shape != (space.size,) or not np.isfinite(best).all():
+            msg = f"function of Minimiser must return {space.size} finite numbers; got {best!r}."
+            raise InvalidInputError(msg)
+        return space.decode(space.box.clip(torch.from_numpy(best.copy())))
+
+
+def require_deterministic(objective: Objective, owner: str) -> None:
+    """Raise `InvalidInputError` for an objective whose values cannot be compared, as they are drawn anew each time."""
+    if not objective.deterministic:
+        raise _incomparable(owner, "estimates another value at each evaluation")
+
+
+def require_value(value: float | None, owner: str) -> float:
+    """Return the value of an evaluation; raise `InvalidInputError` where it has none."""
+    if value is None:
+        raise _incomparable(owner, "has gradients alone")
+    return value
+
+
+def _incomparable(owner: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{owner} compares values of the log marginal likelihood, but this inference {why}. Use it with "
+        'inference.Exact, or on a bound without minibatches. For large tables there is optimizer="auto".'
+    )

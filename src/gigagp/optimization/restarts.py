@@ -1,0 +1,107 @@
+"""Several starts of one optimizer, of which the best end is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.model import Model
+from gigagp.optimization.auto import Auto
+from gigagp.optimization.objective import Objective
+from gigagp.optimization.optimizer import Optimizer, check_optimizer, require_deterministic, require_value
+from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.trace import Trace
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """Run an optimizer from where it is told to and from random places, and keep the highest likelihood.
+
+    When to use: where the likelihood has several optima: small tables, `Periodic` and `Cosine` kernels, sums of
+    kernels. It needs values that can be compared, so exact inference or a bound without minibatches.
+
+    Parameters
+    ----------
+    optimizer : Optimizer, default ``Auto()``
+        Its first run is the same as without restarts, so restarts never end lower.
+    restarts : int, default 4
+        Further runs. The starts of k are the first of those of k + 1.
+    spread : float, default 10
+        A random start is log-uniform between the kernel's bounds where there are two, and otherwise up to this factor
+        below and above the value that was given.
+    """
+
+    optimizer: Optimizer = field(default_factory=Auto)
+    restarts: int = 4
+    spread: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_optimizer(self.optimizer)
+        if self.optimizer is None or isinstance(self.optimizer, Restarts):
+            msg = f"optimizer of Restarts must be an optimizer without restarts; got {self.optimizer!r}."
+            raise InvalidInputError(msg)
+        if isinstance(self.restarts, bool) or not isinstance(self.restarts, int) or self.restarts < 0:
+            msg = f"restarts of Restarts must be a whole number of at least 0; got {self.restarts!r}."
+            raise InvalidInputError(msg)
+        if not 1 < self.spread < math.inf:
+            msg = f"spread of Restarts must be a finite factor above 1; got {self.spread!r}."
+            raise InvalidInputError(msg)
+
+    def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
+        """Return the best of the models that the runs end with.
+
+        Raises
+        ------
+        InvalidInputError
+            If the objective has no value, or another one at each evaluation.
+        NonFiniteError, NotPositiveDefiniteError
+            From the first run; a random start that cannot be evaluated is passed over.
+        """
+        if not self.restarts or not model.learned_names():
+            return self.optimizer.run(objective, model, trace, generator)
+        require_deterministic(objective, "Restarts")
+        _value(objective, objective.start(model), trace, "start")  # an objective without values is refused before a run
+        best = self.optimizer.run(objective, model, trace, generator)
+        best_value, stopped = _value(objective, best, trace, "end"), trace.stopped
+        for _ in range(self.restarts):
+            start, trace.stopped = self._draw(model, generator), False
+            if _value(objective, objective.start(start), trace, "start") == -math.inf:
+                continue
+            try:
+                found = self.optimizer.run(objective, start, trace, generator)
+            except (NonFiniteError, NotPositiveDefiniteError):
+                continue
+            value = _value(objective, found, trace, "end")
+            if value > best_value:
+                best, best_value, stopped = found, value, trace.stopped
+        trace.stopped = stopped
+        if best_value > -math.inf:
+            trace.last_sound = best
+        return best
+
+    def _draw(self, model: Model, generator: torch.Generator) -> Model:
+        """Return the model with every learned hyperparameter drawn anew."""
+        bounds, values = model.kernel.bounds(), model.parameters()
+        drawn = {}
+        for name in model.learned_names():
+            value = values[name]
+            share = torch.rand(value.shape, generator=generator, dtype=torch.float64)
+            lower, upper = value / self.spread, value * self.spread
+            if name in bounds:
+                pair = bounds[name]
+                both = (pair.lower > 0) & (pair.upper < math.inf)
+                lower, upper = torch.where(both, pair.lower, lower), torch.where(both, pair.upper, upper)
+            drawn[name] = lower * (upper / lower) ** share
+            if name in bounds:
+                drawn[name] = bounds[name].clip(drawn[name])
+        return model.replace(drawn)
+
+
+def _value(objective: Objective, model: Model, trace: Trace, stage: str) -> float:
+    """Return the value at a model, minus infinity where it is not finite."""
+    space = ParameterSpace(model, "log")
+    found = trace.evaluate(objective, space, space.encode(model), f"restarts, {stage}")
+    return -math.inf if found is None else require_value(found[0].value, "Restarts")
