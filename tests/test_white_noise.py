@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization, solvers
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, ModelFileError
 
 RNG = np.random.default_rng(1)
 X = RNG.uniform(-3, 3, (40, 1))
@@ -135,3 +136,14 @@ def test_it_is_saved(tmp_path):
     assert again.noise_variance_ == 0
     refit = again.fit(X, Y)
     assert refit.kernel_ == gp.kernel_
+
+
+def test_a_file_without_noise_and_without_white_is_refused():
+    for kernel, good in ((kernels.RBF(0.8), False), (kernels.RBF(0.8) + kernels.White(), True)):
+        tensors, header = GPRegressor(kernel, **PLAIN).fit(X, Y)._to_state()
+        tensors["noise_variance"] = torch.zeros((), dtype=torch.float64)
+        if good:
+            assert not GPRegressor._from_state(tensors, header).posterior_.model.noise_is_learned
+        else:
+            with pytest.raises(ModelFileError, match="its kernel has no White term"):
+                GPRegressor._from_state(tensors, header)
