@@ -10,6 +10,7 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization, solvers
+from gigagp.custom import NOTHING
 from gigagp.errors import InvalidInputError, ModelFileError
 
 RNG = np.random.default_rng(1)
@@ -143,7 +144,7 @@ def test_a_file_without_noise_and_without_white_is_refused():
         tensors, header = GPRegressor(kernel, **PLAIN).fit(X, Y)._to_state()
         tensors["noise_variance"] = torch.zeros((), dtype=torch.float64)
         if good:
-            assert not GPRegressor._from_state(tensors, header).posterior_.model.noise_is_learned
+            assert not GPRegressor._from_state(tensors, header, NOTHING).posterior_.model.noise_is_learned
         else:
             with pytest.raises(ModelFileError, match="its kernel has no White term"):
-                GPRegressor._from_state(tensors, header)
+                GPRegressor._from_state(tensors, header, NOTHING)
