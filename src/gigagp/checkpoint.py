@@ -177,7 +177,12 @@ class Checkpoint:
             self.write()
 
     def write(self) -> bool:
-        """Write the file, and return whether that worked; see `OccasionalWrites.attempt`."""
+        """Write the file, and return whether that worked; see `OccasionalWrites.attempt`.
+
+        Not while steps are replayed: the file has them, and the objective has not yet.
+        """
+        if self._position < len(self._steps):
+            return True
         tensors, state = self.objective.snapshot()
         log = {
             name: torch.stack(kept) if kept else torch.zeros(0)

@@ -14,6 +14,7 @@ from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
+from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor
@@ -104,13 +105,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         InvalidInputError
             For labels of one class alone, or arguments that cannot be used.
         """
-        before = self.__dict__.copy()
-        try:
-            return self._fit(X, y, checkpoint)
-        except BaseException:
-            self.__dict__.clear()  # a failed refit leaves the old fit whole
-            self.__dict__.update(before)
-            raise
+        with whole_or_unchanged(self):
+            self._fit(X, y, checkpoint)
+        warn_of_interruption(self.latent_.history_, checkpoint)
+        return self
 
     def fit_table(
         self,
@@ -149,14 +147,18 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._check_likelihood()
         labels, latent = Labels(classes), self._latent()
         options: dict[str, Any] = {"checkpoint": checkpoint, "chunk_rows": chunk_rows, "header": header}
-        fit_streamed(latent, source, target, inputs, labels=labels, **options)
-        assert labels.classes is not None
-        self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
-        names = latent.__dict__.pop("feature_names_in_", None)  # this asks for them; the latent functions see arrays
-        if names is not None:
-            self.feature_names_in_ = names
-        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-            del self.feature_names_in_
+        with whole_or_unchanged(self):
+            fit_streamed(latent, source, target, inputs, labels=labels, **options)
+            assert labels.classes is not None
+            self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
+            names = latent.__dict__.pop(
+                "feature_names_in_", None
+            )  # this asks for them; the latent functions see arrays
+            if names is not None:
+                self.feature_names_in_ = names
+            elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+                del self.feature_names_in_
+        warn_of_interruption(latent.history_, checkpoint)
         return self
 
     def _check_likelihood(self) -> None:
@@ -164,7 +166,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             msg = f'likelihood of GPClassifier must be "logistic" or "probit"; got {self.likelihood!r}.'
             raise InvalidInputError(msg)
 
-    def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> Self:
+    def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> None:
         self._check_likelihood()
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
@@ -178,8 +180,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             signs = 2.0 * codes - 1.0
         else:  # one against the rest
             signs = np.where(codes[:, None] == np.arange(len(self.classes_)), 1.0, -1.0)
-        self.latent_ = self._latent().fit(X, signs, checkpoint=checkpoint)
-        return self
+        latent = self._latent()
+        latent._fit(X, signs, None, checkpoint)  # this estimator warns when it has its result
+        self.latent_ = latent
 
     def _latent(self) -> GPRegressor:
         from gigagp.kernels import RBF

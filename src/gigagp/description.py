@@ -31,6 +31,8 @@ def describe(estimator: GPRegressor) -> str:
         f"optimizer     {optimizer}, {len(estimator.history_)} evaluations, "
         f"{estimator.history_.epochs:.4g} epochs of kernel products",
     ]
+    if estimator.history_.interrupted == "learning":
+        lines.append("interrupted   Ctrl-C ended the learning; these are the best hyperparameters so far")
     lines += _truncated_solves(estimator)
     final = posterior.final_solve
     if final is not None:

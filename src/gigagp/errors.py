@@ -9,13 +9,14 @@
          │   └─ UnreadableRowsError                  rows on the disk that turn out to be damaged in the middle of a fit
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
-         ├─ NonFiniteError (also ArithmeticError)    a fit produced NaN or infinity at its very first step
+         ├─ NonFiniteError (also ArithmeticError)    NaN or infinity at the first step of a fit or in a prediction
          └─ ModelFileError (also ValueError)         a saved model is missing, damaged or of another kind
 
     UserWarning
      └─ GigaGPWarning
          ├─ SolverWarning                            a solve did not reach its tolerance
          └─ FitWarning                               a fit stopped before its end; the best state was kept
+             └─ FitInterruptedWarning                Ctrl-C ended it
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class UnreadableRowsError(InvalidInputError):
 
 
 class MemoryBudgetError(GigaGPError, MemoryError):
-    """The job does not fit into the memory budget; raised before anything is allocated."""
+    """The job does not fit into the memory budget, before anything is allocated; or the machine has no more."""
 
 
 class NotPositiveDefiniteError(GigaGPError, ArithmeticError):
@@ -66,6 +67,14 @@ class SolverWarning(GigaGPWarning):
 
 class FitWarning(GigaGPWarning):
     """A fit stopped before its end; the best state seen was kept."""
+
+
+class FitInterruptedWarning(FitWarning):
+    """Ctrl-C ended a fit; the estimator is fitted at the best hyperparameters so far.
+
+    It is given when the estimator has its result, so that nothing is lost where warnings are errors. In a loop of fits,
+    ``warnings.simplefilter("error", FitInterruptedWarning)`` lets the first Ctrl-C end the loop.
+    """
 
 
 def warn(message: str, category: type[GigaGPWarning]) -> None:

@@ -56,6 +56,7 @@ def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, Tensor], dict[str
         "optimizer": to_plain(kept_optimizer(estimator.optimizer_)),
         "solver": to_plain(estimator.solver_),
         "history": estimator.history_.to_dict(),
+        "interrupted": estimator.history_.interrupted,
         "posterior": {"kind": posterior.kind, **posterior_header},
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],

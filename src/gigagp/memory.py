@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -69,3 +71,30 @@ def require(needed: int, budget: int, what: str, remedy: str) -> None:
     if needed > budget:
         msg = f"{what} needs {needed:,} bytes, the memory budget is {budget:,}. {remedy}"
         raise MemoryBudgetError(msg)
+
+
+#: What torch and the C++ library write into a plain RuntimeError where memory cannot be had.
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread", re.I)
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the machine or the device has no memory left, whoever raised it."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+@contextmanager
+def memory_is_budget() -> Iterator[None]:
+    """Turn a failed allocation in the block (torch's, NumPy's, C++'s) into `MemoryBudgetError`; also a decorator."""
+    try:
+        yield
+    except MemoryBudgetError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        tried = re.search(r"tried to allocate ([0-9]+) bytes", str(error))
+        size = f" ({int(tried.group(1)):,} bytes could not be had)" if tried else ""
+        msg = f'The memory ran out{size}. Give a smaller memory_budget, such as "1GiB", or fewer rows.'
+        raise MemoryBudgetError(msg) from error

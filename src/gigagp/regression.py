@@ -15,20 +15,22 @@ from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.custom import Custom
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.guard import finite_prediction, guarded
 from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
+from gigagp.learning import learn_posterior, warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
-from gigagp.model import HyperparameterUnits, Model, StartModel
+from gigagp.model import HyperparameterUnits, StartModel
 from gigagp.noise import start_noise
 from gigagp.optimization import Auto, History
-from gigagp.optimization.optimizer import check_found, check_optimizer
+from gigagp.optimization.optimizer import check_optimizer
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference
 from gigagp.progress import meter_for
@@ -37,9 +39,6 @@ from gigagp.scaling import Scaling
 from gigagp.streamed_fit import StreamedFitting
 from gigagp.unfitted import PriorFunctions, before_fit
 from gigagp.validation import validation_scorer
-
-#: Rows at which the variances of a fit are held against the prior's.
-_CHECKED_ROWS = 256
 
 
 class UncertaintyParts(NamedTuple):
@@ -201,18 +200,21 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         InvalidInputError
             For arguments or data that cannot be used, before any work.
         MemoryBudgetError
-            If the job cannot fit the memory budget.
-        """
-        before = self.__dict__.copy()
-        try:
-            return self._fit(X, y, validation, checkpoint)
-        except BaseException:
-            # The checks of X set n_features_in_ and the names: a failed refit leaves the old fit whole.
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+            If the job cannot fit the memory budget, or the machine has no more.
 
-    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> Self:
+        Warns
+        -----
+        FitInterruptedWarning
+            After Ctrl-C. The first one ends the learning at the best hyperparameters so far (a checkpoint stays), the
+            second ends the fit, and the estimator is as it was before; so does the first where nothing was learned yet.
+            `gigagp.interruption` has the details.
+        """
+        with whole_or_unchanged(self):
+            self._fit(X, y, validation, checkpoint)
+        warn_of_interruption(self.history_, checkpoint)
+        return self
+
+    def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
@@ -243,7 +245,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             mean,
             budget,
             mixed=self.dtype == "mixed",
-        )
+        ).require_finite()
         if isinstance(inference, QuadruplyStochastic):
             objective: TableObjective = inference.objective(table, spawn(generator), likelihood)
         else:
@@ -253,32 +255,12 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         log = None if checkpoint is None else open_checkpoint(checkpoint, self, objective, model)
         trace = Trace(history, meter, validate, log)
         with meter:
-            posterior = self._infer(objective, model, optimizer, trace, generator)
-        if log is not None:
+            posterior = learn_posterior(objective, model, optimizer, trace, generator)
+        if log is not None and history.interrupted != "learning":
             log.remove()
         self._one_target = y.ndim == 1
         self.inference_, self.optimizer_ = inference, optimizer
         self._adopt(posterior, scaling, history)
-        return self
-
-    def _infer(
-        self, objective: TableObjective, model: Model, optimizer: Any, trace: Trace, generator: torch.Generator
-    ) -> Posterior:
-        """Return the posterior at the hyperparameters that the optimizer finds."""
-        if optimizer is not None:
-            model = check_found(optimizer.run(objective, model, trace, spawn(generator)), model, optimizer)
-        trace.meter.start(1, "posterior")
-        seed = spawn(generator)
-        try:
-            posterior = objective.posterior(model, seed)
-        except NotPositiveDefiniteError:
-            # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
-            if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
-                raise
-            posterior = objective.posterior(trace.last_sound, seed)
-        posterior.check_variances(objective.table.X[:_CHECKED_ROWS])
-        trace.meter.step()
-        return posterior
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
         """Take a posterior over, and the history of the standardized problem that led to it."""
@@ -339,9 +321,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         """Return means or samples, (m, t) or (m, t, s), in the targets' units, without the axis of one target."""
         array = self.scaling_.original(values.double().cpu().numpy())
         offset = self.posterior_.model.mean.offset(X)
-        array = array + offset.reshape((-1,) + (1,) * (array.ndim - 1))
+        array = finite_prediction(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
         return array[:, 0] if self._one_target else array
 
+    @guarded()
     def predict(
         self,
         X: Any,
@@ -380,6 +363,13 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         std : ndarray of the same shape, if ``return_std``
         cov : ndarray of shape (m, m) or (m, m, n_targets), if ``return_cov``
         parts : UncertaintyParts of two ndarrays shaped like std, if ``return_parts``
+
+        Raises
+        ------
+        NonFiniteError
+            If a number that would be returned is not finite, or the arithmetic breaks down on the way.
+        MemoryBudgetError
+            If the machine has no memory for it.
         """
         if return_std and return_cov:
             msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
@@ -405,10 +395,9 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             )
             raise InvalidInputError(msg)
         noise = self.posterior_.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
-        scale = self.scaling_.y_scale
         if return_cov:
             covariance = self.posterior_.covariance(points) + torch.diag(noise)
-            array = covariance.double().cpu().numpy()[:, :, None] * scale**2
+            array = finite_prediction(self.scaling_.covariances(covariance.double().cpu().numpy()))
             return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
         mean, latent = self.posterior_.mean_and_variance(points, method=variance)
         return self._in_units(mean, X), self._spread(latent + noise)
@@ -419,9 +408,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
 
     def _spread(self, variance: torch.Tensor) -> np.ndarray:
         """Return standard deviations in the targets' units, without the axis of one target."""
-        std = variance.sqrt().double().cpu().numpy()[:, None] * self.scaling_.y_scale
+        std = finite_prediction(self.scaling_.spreads(variance.sqrt().double().cpu().numpy()))
         return std[:, 0] if self._one_target else std
 
+    @guarded()
     def sample_functions(self, n_samples: int = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
 
@@ -445,12 +435,14 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             return PriorFunctions(self, n_samples, random_state)
         functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
 
+        @guarded()
         def evaluate(X: Any) -> np.ndarray:
             X, points = self._new_inputs(X)
             return self._in_units(functions(points), X)
 
         return evaluate
 
+    @guarded()
     def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
         """Draw samples of the latent function at given points; before `fit`, of the prior (see `predict`).
 
@@ -472,6 +464,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
         return self.sample_functions(n_samples, random_state)(X)
 
+    @guarded()
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
         """Return the log marginal likelihood of the training targets in the standardized problem's units.
 

@@ -35,6 +35,7 @@ from gigagp.schema import (
     listing,
     not_negative,
     number,
+    one_of,
     optional,
     part,
     positive,
@@ -70,7 +71,8 @@ _HEADER = record(
         "posterior": record({"kind": text}),
         "one_target": flag,
         "feature_names": listing(text),
-    }
+    },
+    {"interrupted": one_of("", "learning", "last solve")},
 )
 
 
@@ -129,6 +131,7 @@ def state_to_fitted(
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
+    estimator.history_.interrupted = header.get("interrupted", "")  # files of earlier versions have none
     estimator._one_target = header["one_target"]
     given = Given(
         Model(kernel, mean, variance, noise_is_learned=not held),

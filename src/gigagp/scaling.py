@@ -9,6 +9,9 @@ import torch
 
 from gigagp.kernels.units import Units
 
+#: What leaves the range of float64 is infinite without a word of NumPy's: callers refuse it.
+_quiet = np.errstate(over="ignore", invalid="ignore")
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -46,14 +49,27 @@ class Scaling:
             variance = float(np.square(self.y_scale[0])) if self.y_scale.size == 1 else 1.0
         return Units(torch.from_numpy(self.x_centre.copy()), torch.from_numpy(self.x_scale.copy()), variance)
 
+    @_quiet
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Return standardized inputs."""
         return (X - self.x_centre) / self.x_scale
 
+    @_quiet
     def targets(self, Y: np.ndarray) -> np.ndarray:
         """Return standardized targets."""
         return (Y - self.y_centre) / self.y_scale
 
+    @_quiet
+    def spreads(self, std: np.ndarray) -> np.ndarray:
+        """Return standard deviations (m,), which targets share, as (m, t) in the targets' own units."""
+        return std[:, None] * self.y_scale
+
+    @_quiet
+    def covariances(self, covariance: np.ndarray) -> np.ndarray:
+        """Return a covariance (m, m), which targets share, as (m, m, t) in the targets' own units."""
+        return covariance[:, :, None] * self.y_scale**2
+
+    @_quiet
     def original(self, mean: np.ndarray) -> np.ndarray:
         """Return a mean of shape (m, t) or samples (m, t, s) in the targets' own units."""
         shape = (1, -1) + (1,) * (mean.ndim - 2)

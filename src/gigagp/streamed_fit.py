@@ -23,6 +23,7 @@ from gigagp.inference.grid.posterior import GridPosterior, in_units
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import StreamJob
+from gigagp.learning import learn_posterior, warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import resolve_mean
 from gigagp.memory import resolve_budget
@@ -103,17 +104,18 @@ class StreamedFitting:
         InvalidInputError
             For arguments or rows that cannot be used; the message names the file and the row.
         MemoryBudgetError
-            If the job cannot fit the memory budget.
+            If the job cannot fit the memory budget, or the machine has no more.
+
+        Warns
+        -----
+        FitInterruptedWarning
+            After Ctrl-C, as for `GPRegressor.fit`. In a pass over the rows nothing is learned yet, and it ends the fit.
         """
         estimator = cast("GPRegressor", self)
         options: dict[str, Any] = {"bounds": bounds, "checkpoint": checkpoint, "chunk_rows": chunk_rows}
-        before = self.__dict__.copy()
-        try:
+        with whole_or_unchanged(self):
             fit_streamed(estimator, source, target, inputs, header=header, **options)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+        warn_of_interruption(estimator.history_, checkpoint)
         return self
 
     @available_if(_keeps_sums)  # type: ignore[untyped-decorator]  # scikit-learn has no types
@@ -141,7 +143,8 @@ class StreamedFitting:
         """
         estimator = cast("GPRegressor", self)
         if hasattr(estimator, "posterior_"):
-            _add_rows(estimator, X, y)
+            with whole_or_unchanged(self):
+                _add_rows(estimator, X, y)
         else:
             estimator.fit(X, y)
         return self
@@ -213,10 +216,10 @@ def fit_streamed(
             extra = {"source": rows.identity, "rows": found.objective.n_rows}
             trace.log = open_checkpoint(checkpoint, estimator, found.objective, found.model, extra)
         try:
-            posterior = estimator._infer(found.objective, found.model, optimizer, trace, generator)
+            posterior = learn_posterior(found.objective, found.model, optimizer, trace, generator)
         except UnreadableRowsError as error:
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
-    if checkpoint is not None:
+    if checkpoint is not None and history.interrupted != "learning":
         Path(checkpoint).unlink(missing_ok=True)
     estimator.n_features_in_ = rows.n_inputs
     if rows.input_names is not None:

@@ -20,7 +20,8 @@ from gigagp.commands.evaluate import evaluate
 from gigagp.commands.fit import fit
 from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
-from gigagp.errors import GigaGPError, GigaGPWarning
+from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
+from gigagp.memory import is_lack_of_memory
 
 #: Of a wrong command, a table that cannot be used, a damaged model: whatever the user can mend.
 EXIT_WRONG_INPUT = 2
@@ -111,16 +112,17 @@ def _run(arguments: list[str]) -> int:
     except usage_error as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         return _fail(f"{message.rstrip('.')}. See gigagp --help.")
+    except FitInterruptedWarning as stopped:
+        _fail(str(stopped))
+        return EXIT_INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         result = EXIT_INTERRUPTED
     except BrokenPipeError:
         raise
     except (GigaGPError, OSError) as error:
         return _fail(str(error))
-    except MemoryError:
-        return _fail(_OUT_OF_MEMORY)
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, of a GPU
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
             raise
         return _fail(_OUT_OF_MEMORY)
     if result == EXIT_INTERRUPTED:  # newer versions of typer return it, older ones raise
@@ -139,6 +141,8 @@ def _plain_warnings() -> Iterator[None]:
     """Show gigagp's own warnings as one line without the place in the code; leave the others as they are."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", GigaGPWarning)
+        # Raised when the model is there: a command saves it if it can, and ends.
+        warnings.simplefilter("error", FitInterruptedWarning)
         usual = warnings.showwarning
 
         def show(

@@ -14,7 +14,7 @@ import typer
 from gigagp.commands import options
 from gigagp.data import Table, find_column, read_columns
 from gigagp.data.streaming import column_names
-from gigagp.errors import InvalidInputError
+from gigagp.errors import FitInterruptedWarning, InvalidInputError
 from gigagp.files import check_folder
 
 
@@ -138,14 +138,20 @@ def fit(
         settings["noise_variance"] = None if data is None or noise_column is None else data.column(noise_column)
     regressor: Any = GPClassifier(**settings) if of_classes else GPRegressor(**settings)
     began = time.perf_counter()
-    if data is None:
-        regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
-        n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows
-    else:
-        regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
-        n_rows = len(data)
+    stopped = None
+    try:
+        if data is None:
+            regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
+        else:
+            regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
+    except FitInterruptedWarning as warning:  # the model is there
+        stopped = warning
+    n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if data is None else len(data)
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": n_rows})
+    if stopped is not None:
+        msg = f"{stopped} Saved to {out}."
+        raise FitInterruptedWarning(msg)
     if of_classes:
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
     typer.echo((regressor.latent_ if of_classes else regressor).describe())

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.weight_space import RowSums
 from gigagp.kernels import Kernel
@@ -41,6 +42,7 @@ def row_blocks(n_rows: int, n_columns: int, budget: int) -> Iterator[slice]:
     left = budget - _SQUARES * 8 * n_columns**2
     rows = max(1, min(_MOST_ROWS, left // (8 * _COPIES * max(n_columns, 1))))
     for first in range(0, n_rows, rows):
+        interruption.check()
         yield slice(first, min(first + rows, n_rows))
 
 

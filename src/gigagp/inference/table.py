@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from gigagp.errors import InvalidInputError
 from gigagp.means import Mean
 
 
@@ -31,6 +32,18 @@ class TrainingTable:
     mean: Mean
     budget: int
     mixed: bool = False
+
+    def require_finite(self) -> TrainingTable:
+        """Return the table; raise `InvalidInputError` where scaling or the dtype has made its numbers infinite."""
+        for name, values in (("X", self.X), ("y", self.Y)):
+            if not bool(torch.isfinite(values).all()):
+                dtype = str(values.dtype).removeprefix("torch.")
+                msg = (
+                    f"{name} leaves the range of {dtype} in the units of the fit: its entries, or their differences, "
+                    'are too large. Take standardize=True, dtype="float64" or other units.'
+                )
+                raise InvalidInputError(msg)
+        return self
 
     @property
     def basis(self) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.dense import tall_product
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, StationaryKernel
@@ -158,6 +159,7 @@ class KernelMatrix(SymmetricMatrix):
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return ``H @ vectors`` for vectors of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
+        interruption.check()
         if self.storage == "dense":
             product = tall_product(self._matrix(), vectors)
         else:
@@ -167,6 +169,7 @@ class KernelMatrix(SymmetricMatrix):
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
+        interruption.check()
         if self.storage == "dense":
             product = tall_product(self._matrix()[rows], vectors)
         else:
@@ -177,6 +180,7 @@ class KernelMatrix(SymmetricMatrix):
         """Return ``H[:, columns] @ vectors``."""
         chosen = self.X[columns]
         check_vectors(self, vectors, chosen.shape[0])
+        interruption.check()
         if self.storage == "dense":  # rows of a symmetric matrix are its columns, and lie together in memory
             product = tall_product(self._matrix()[columns].T, vectors)
         else:
@@ -196,6 +200,7 @@ class KernelMatrix(SymmetricMatrix):
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``H[rows, columns]`` as a new tensor."""
+        interruption.check()
         if self.storage == "dense":
             block = take(self._matrix(), rows, columns)
         else:
@@ -289,6 +294,7 @@ class KernelMatrix(SymmetricMatrix):
 
     def _gradient(self, weights: Weights, diagonal: Tensor) -> dict[str, Tensor]:
         """Return the gradient for weights A; ``diagonal`` is A's and is complete once all tiles were read."""
+        interruption.check()
         self.entries_computed += self.n * self.n
         found = self._engine.gradient(self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget)
         if any(leaf.is_white for leaf in self.kernel.leaves()):

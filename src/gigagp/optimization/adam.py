@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -70,16 +71,21 @@ class Adam:
         first, second = torch.zeros_like(vector), torch.zeros_like(vector)
         trace.meter.start(self.steps, "Adam")
         best: Model | None = None
-        done = 0
+        done, highest = 0, -math.inf
         kept = trace.resume(objective, space)
         if kept is not None:
             vector, first, second, done = kept["vector"], kept["first"], kept["second"], int(kept["step"])
             best = space.decode(kept["last"])
+            trace.accept(objective, space, kept["last"])
         for step in range(done + 1, self.steps + 1):
             outcome = trace.evaluate(objective, space, vector, "adam")
             if outcome is None:
                 return trace.stop(space, vector, best, "adam")
             last, best = vector, space.decode(vector)
+            value = outcome[0].value if objective.deterministic else None
+            if value is None or value >= highest:
+                trace.accept(objective, space, vector)
+                highest = value if value is not None else highest
             gradient = -outcome[1]
             first = self.beta1 * first + (1 - self.beta1) * gradient
             second = self.beta2 * second + (1 - self.beta2) * gradient.square()

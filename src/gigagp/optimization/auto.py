@@ -12,7 +12,9 @@ that it follows the likelihood (`gigagp.inference.ComputationAware`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -187,6 +189,7 @@ class Auto:
             trace.stop(space, vector, None if known is None else space.decode(vector), stage)  # raises at the first
             assert known is not None
             return vector, known
+        trace.accept(objective, space, vector)
         damping, trials, failures = _DAMPING, 0, 0
         for _ in range(self.subset_steps - 1):
             value, gradient, information = best
@@ -200,6 +203,7 @@ class Auto:
             outcome = evaluate(trial)
             if outcome is not None and outcome[0] < value:
                 vector, best, damping = trial, outcome, max(damping * 0.3, _DAMPING)
+                trace.accept(objective, space, vector)
                 trials = failures = 0
             else:
                 damping *= 10
@@ -223,15 +227,16 @@ class Auto:
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
+        accept = partial(trace.accept, objective, space)
         if not objective.deterministic:
-            return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage)
+            return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage, accept)
         settings = QuasiNewton(
             steps=self.polish_steps - 1,
             tolerance=min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
             patience=2,
         )
-        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box)
+        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
         # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
@@ -245,6 +250,7 @@ class Auto:
         vector: torch.Tensor,
         trace: Trace,
         stage: str,
+        accept: Callable[[torch.Tensor], None],
     ) -> Model:
         """Fisher scoring with noisy gradients: steps divided by their number (Robbins and Monro 1951).
 
@@ -257,6 +263,7 @@ class Auto:
             outcome = evaluate(vector)
             if outcome is None:
                 return trace.stop(space, vector, space.decode(best), stage)
+            accept(vector)
             step = -metric(outcome[1]) / (k + _FIRST_GAIN)
             best, vector = (
                 vector,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -92,10 +93,19 @@ _PLAIN = (
 
 @dataclass
 class History:
-    """The steps of a fit, in order."""
+    """The steps of a fit, in order.
+
+    Attributes
+    ----------
+    steps : list of Step
+    interrupted : {"", "learning", "last solve"}
+        Where Ctrl-C came: in the learning, which it ended at the best hyperparameters so far, or in the last solve,
+        which was completed all the same. Empty where it did not come.
+    """
 
     steps: list[Step] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter, repr=False)
+    interrupted: Literal["", "learning", "last solve"] = ""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -130,7 +140,7 @@ class History:
             )
             for step in self.steps
         ]
-        return History(steps, self.started)
+        return replace(self, steps=steps)
 
     @property
     def epochs(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -77,7 +78,9 @@ class LBFGS:
             self.memory,
             tolerance_without_values=_TOLERANCE_WITHOUT_VALUES if given is None else given,
         )
-        vector, _, finite = minimise(loss(trace, objective, space, stage), start, settings, box=space.box)
+        accept = partial(trace.accept, objective, space)
+        evaluate = loss(trace, objective, space, stage)
+        vector, _, finite = minimise(evaluate, start, settings, box=space.box, accept=accept)
         if not finite:
             best = None if torch.equal(vector, start) and len(trace.history) <= 1 else space.decode(vector)
             return trace.stop(space, vector, best, stage)

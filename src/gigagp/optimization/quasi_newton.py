@@ -61,6 +61,7 @@ def minimise(
     settings: QuasiNewton,
     metric: Metric | None = None,
     box: Box | None = None,
+    accept: Callable[[torch.Tensor], None] = lambda vector: None,
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Minimise from ``start``.
 
@@ -74,6 +75,8 @@ def minimise(
         Product with the first inverse Hessian; None: scaled identity.
     box : Box or None
         Where the minimum is looked for; it holds the start. None: everywhere.
+    accept : callable
+        Called with every point that the loop goes on from.
 
     Returns
     -------
@@ -90,6 +93,7 @@ def minimise(
     vector = start
     if outcome is None:
         return vector, torch.zeros_like(vector), False
+    accept(vector)
     value, gradient = outcome
     box = Box.everywhere(len(start)) if box is None else box
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -117,6 +121,7 @@ def minimise(
             pairs.append((moved, change))
             del pairs[: -settings.memory]
         vector, value, gradient = new_vector, new_value, new_gradient
+        accept(vector)
     return vector, step, True
 
 

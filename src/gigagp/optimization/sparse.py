@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, UnreadableRowsError, warn
+from gigagp.interruption import Interruption, asked_between_steps
 from gigagp.model import Model
 from gigagp.optimization.history import Step, natural_values
 from gigagp.optimization.plateau import Plateau
@@ -283,13 +284,21 @@ class _Run:
         self.last = _MOST_STEPS if steps is None else steps
         self.every = _LOOK_STEPS if steps is None else max(1, steps // _REPORTS)
         self.tail: TailAverage | None = None
+        self.interrupted = False
 
     def go(self) -> Model:
+        # A step moves numbers in place: Ctrl-C ends the ascent between two of them.
+        with asked_between_steps() as interruption:
+            return self._ascend(interruption)
+
+    def _ascend(self, interruption: Interruption) -> Model:
         steps = None if self.settings.steps is None else -(-self.settings.steps // self.every) + 1
         self.trace.meter.start(steps, type(self.settings).__name__)
         if not self._resume():
             self._look_at_start()
         while True:
+            if interruption.requested and not self.interrupted and self.step < self.last:
+                self._interrupt(interruption)
             at_end = self.step == self.last or (self.plateau is not None and self.plateau.ended)
             # after an error in the middle a resumed run can be where it has looked back already
             due = at_end or (self.step % self.every == 0 and (self.values or not self.step))
@@ -306,6 +315,7 @@ class _Run:
                 raise
             if not sound:
                 return self._stop("the estimate or its gradient is not finite")
+            interruption.keep()
         if self.tail is not None:
             self.tail.settle(self.step)
         try:
@@ -314,6 +324,12 @@ class _Run:
             self._save()
             raise
         return self.model
+
+    def _interrupt(self, interruption: Interruption) -> None:
+        """Make the step that was taken the last one, and write the checkpoint before that shows anywhere."""
+        self._save()
+        self.trace.log = None
+        self.last, self.interrupted, interruption.cut = self.step, True, True
 
     def _take_step(self) -> bool:
         settings, share = self.settings, self.settings.rate(self.step)
@@ -426,6 +442,8 @@ class _Run:
 
     def _stage(self) -> str:
         """Return what the history calls this part of a fit; its last step says why the fit ended."""
+        if self.interrupted and self.step == self.last:
+            return "sparse, interrupted"
         if self.plateau is None:
             return "sparse"
         if self.plateau.ended:

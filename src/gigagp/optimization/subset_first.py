@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class SubsetFirst:
             start,
             QuasiNewton(self.steps, self.tolerance, patience=2),
             box=space.box,
+            accept=partial(trace.accept, objective, space),
         )
         if not finite:
             return trace.stop(space, vector, space.decode(vector) if len(trace.history) > 1 else None, stage)

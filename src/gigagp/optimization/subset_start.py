@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.interruption import Interrupted
 from gigagp.model import Model
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Objective
+from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
 
 
@@ -53,16 +55,25 @@ class SubsetStart:
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both parts."""
-        fitted = []
+        fitted: list[Model] = []
         for centroid in torch.randperm(objective.n_rows, generator=generator)[: self.n_centroids]:
             rows = objective.nearest(int(centroid), min(self.n_neighbours, objective.n_rows))
-            local = self.optimizer.run(objective.subset(rows), model.take_rows(rows), trace, generator)
-            fitted.append(local.parameters())
-        mean = {name: _average(name, [values[name] for values in fitted]) for name in model.learned_names()}
-        return self.then.run(objective, model.replace(mean), trace, generator)
+            subset, here = objective.subset(rows), model.take_rows(rows)
+            try:
+                fitted.append(self.optimizer.run(subset, here, trace, generator))
+            except Interrupted:
+                if fitted:  # their average says more than the neighbourhood that was not finished
+                    space = ParameterSpace(here, "log")
+                    trace.accept(subset, space, space.encode(_average(here, fitted)))
+                raise
+        return self.then.run(objective, _average(model, fitted), trace, generator)
 
 
-def _average(name: str, values: list[torch.Tensor]) -> torch.Tensor:
-    stacked = torch.stack(values)
-    is_variance = name.split(".")[-1] in ("variance", "noise_variance")
-    return stacked.sqrt().mean(0).square() if is_variance else stacked.mean(0)
+def _average(model: Model, fitted: list[Model]) -> Model:
+    """Return the model with what is learned at its mean over some fits."""
+    mean = {}
+    for name in model.learned_names():
+        values = torch.stack([one.parameters()[name] for one in fitted])
+        is_variance = name.split(".")[-1] in ("variance", "noise_variance")
+        mean[name] = values.sqrt().mean(0).square() if is_variance else values.mean(0)
+    return model.replace(mean)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gigagp import interruption
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
 from gigagp.model import Model
 from gigagp.optimization.history import History, Step, natural_values
@@ -75,6 +76,7 @@ class Trace:
         self.last_sound: Model | None = None
         #: whether a step that is not finite has ended the fit
         self.stopped = False
+        self._accepted: tuple[Objective, ParameterSpace, torch.Tensor] | None = None
         self._singular: NotPositiveDefiniteError | None = None
 
     def evaluate(
@@ -83,7 +85,11 @@ class Trace:
         """Evaluate, record and show; return the evaluation and its unconstrained gradient.
 
         Returns None when value or gradient are not finite, or the matrix has no factor: the caller keeps what it had.
+        Ctrl-C ends the learning here, with the checkpoint written, or in the middle of the evaluation.
         """
+        if interruption.is_pending():
+            self.write(objective)
+        interruption.check()
         model = space.decode(vector)
         self._singular = None
         log = self._log_of(objective)
@@ -103,6 +109,22 @@ class Trace:
             return None
         self.last_sound = model
         return evaluation, gradient
+
+    def accept(self, objective: Objective, space: ParameterSpace, vector: torch.Tensor) -> None:
+        """Note the best point so far, which the fit ends at after Ctrl-C.
+
+        Optimizers call it with what they go on from: the lowest loss where there are values, else the last step that
+        they have taken.
+        """
+        self._accepted = objective, space, vector.clone()
+        interruption.keep()
+
+    @property
+    def accepted(self) -> tuple[Objective, Model]:
+        """The objective whose point was last accepted, and its model."""
+        assert self._accepted is not None, "Ctrl-C ends no learning that has nothing to keep"
+        objective, space, vector = self._accepted
+        return objective, space.decode(vector)
 
     def record(self, objective: Objective, model: Model, step: Step) -> None:
         """Record and show a step that an optimizer has evaluated by itself, in parts too large for one vector."""

@@ -122,7 +122,7 @@ def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> Stream
 
     def table(X: Tensor, Y: Tensor) -> TrainingTable:
         X, Y = (torch.from_numpy(part) for part in (scaling.inputs(X.numpy()), scaling.targets((Y + shift).numpy())))
-        return TrainingTable(X, Y, model.mean, job.budget)
+        return TrainingTable(X, Y, model.mean, job.budget).require_finite()
 
     sample = table(collector.sample.X, collector.sample.Y)
     boxes = [] if collector.neighbourhoods is None else collector.neighbourhoods.boxes()

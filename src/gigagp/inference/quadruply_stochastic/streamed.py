@@ -186,7 +186,7 @@ def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Gener
         )
         raise InvalidInputError(msg)
     budget = job.budget - window * per_row // _SHARE
-    sample = TrainingTable(*rows.scaled(X, Y), job.start.mean, budget)
+    sample = TrainingTable(*rows.scaled(X, Y), job.start.mean, budget).require_finite()
     objective = StreamedQuadruplyStochasticObjective(settings, sample, generator, job.likelihood, rows)
     return StreamedFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
 
@@ -204,7 +204,7 @@ def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, gene
         torch.from_numpy(scaling.targets(Y)).to(job.device, job.dtype),
         job.start.mean,
         job.budget,
-    )
+    ).require_finite()
     model = job.start.standardized(scaling.units())
     return StreamedFit(settings.objective(table, generator, job.likelihood), model, scaling, logs_steps=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel
@@ -39,6 +40,7 @@ def row_blocks(n_rows: int, n_inducing: int, budget: int, device: torch.device) 
     entries = min(_CPU_ENTRIES if device.type == "cpu" else _GPU_ENTRIES, left // (8 * _COPIES))
     rows = max(1, entries // n_inducing)
     for first in range(0, n_rows, rows):
+        interruption.check()
         yield slice(first, min(first + rows, n_rows))
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.grids import RegularGrid
 from gigagp.kernels import Kernel
@@ -168,6 +169,7 @@ class GridKernel:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return ``K_G @ vectors`` for vectors of shape (m, s), float64."""
         self._check(vectors)
+        interruption.check()
         self.products += 1
         torus, factor = self.torus, self.spectrum
         return column_major(

@@ -1,0 +1,150 @@
+"""Signals from outside: at random times to whole processes, and to the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import gigagp
+from gigagp.persistence import load_state
+
+#: Fits for ever, unless it is stopped; then what there is has to be whole.
+FIT = """
+import os, sys, warnings
+import numpy as np
+import gigagp.checkpoint
+from gigagp import GPRegressor, errors, gradients, inference, interruption, optimization
+
+name, folder = sys.argv[1:]
+rng = np.random.default_rng(0)
+X = rng.normal(size=(300, 2))
+y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=300)
+long = 10**6
+inferences = {
+    "exact": (inference.Exact(), optimization.Adam(1e-3, steps=long)),
+    "iterative": (
+        inference.Iterative(gradient=gradients.Pathwise(n_probes=4, n_features=40), n_samples=4),
+        optimization.Adam(1e-3, steps=long),
+    ),
+    "sparse": (inference.SparseVariational(n_inducing=20, batch_size=50), optimization.Adam(1e-3, steps=long)),
+    "quadruply": (
+        inference.QuadruplyStochastic(n_basis=100, row_batch=20, basis_batch=20),
+        optimization.SparseAdam(1e-3, steps=long),
+    ),
+}
+method, optimizer = inferences[name]
+estimator = GPRegressor(inference=method, optimizer=optimizer)
+gigagp.checkpoint.Checkpoint.__init__.__defaults__ = (0.05,)  # seconds between two writes
+places = 0
+
+
+def announced(self, original=interruption.Interruption.keep):
+    global places
+    places += 1
+    if places == 5:
+        print("learning", flush=True)
+    return original(self)
+
+
+interruption.Interruption.keep = announced
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    try:
+        estimator.fit(X, y, checkpoint=os.path.join(folder, "fit.part"))
+    except KeyboardInterrupt:
+        assert not hasattr(estimator, "posterior_")
+        sys.exit(7)
+assert any(one.category is errors.FitInterruptedWarning for one in caught)
+mean, std = estimator.predict(X[:5], return_std=True)
+assert np.isfinite(mean).all() and np.isfinite(std).all()
+assert estimator.history_.interrupted == "learning" and "Ctrl-C" in estimator.describe()
+estimator.save(os.path.join(folder, "model.gp"))
+assert np.allclose(gigagp.load(os.path.join(folder, "model.gp")).predict(X[:5]), mean)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that starts a fit and returns when it has learned something; none of them outlives the test."""
+    started = []
+
+    def begin(name):
+        process = subprocess.Popen(
+            [sys.executable, "-c", FIT, name, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        started.append(process)
+        assert process.stdout.readline() == "learning\n"
+        return process
+
+    yield begin
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["exact", "iterative", "sparse", "quadruply"])
+def test_at_a_random_time(start, name):
+    process = start(name)
+    time.sleep(np.random.default_rng().uniform(0.0, 0.3))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert errors == ""
+
+
+def test_sigterm_leaves_a_checkpoint_that_the_same_call_goes_on_from(start, tmp_path):
+    steps = []
+    for ending in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        process = start("exact")
+        time.sleep(0.3)  # some writes
+        process.send_signal(ending)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == (3 if ending == signal.SIGINT else -signal.SIGTERM), errors
+        steps.append(len(load_state(tmp_path / "fit.part")[2]["steps"]))
+    assert 0 < steps[0] < steps[1] < steps[2]
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2500, 3))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=2500)
+    path = tmp_path / "table.csv"
+    np.savetxt(path, np.column_stack([X, y]), delimiter=",", header="a,b,c,y", comments="")
+    return path
+
+
+def test_the_command_line_saves_what_it_has(table, tmp_path):
+    """One line on standard error, nothing on standard output, a model, and the exit code of Ctrl-C."""
+    command = [sys.executable, "-m", "gigagp", "fit", str(table), "--target", "y", "--out", str(tmp_path / "m.gp")]
+    process = subprocess.Popen(
+        [*command, "--optimizer", "adam", "--steps", "100000", "-v"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    lines = [process.stderr.readline()]  # of the first steps
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    lines += errors.splitlines()
+    assert process.returncode == 130, lines
+    assert output == ""
+    said = [line for line in lines if line.startswith("gigagp")]
+    assert len(said) == 1
+    assert "Ctrl-C ended the learning after" in said[0]
+    assert said[0].endswith(f"Saved to {tmp_path / 'm.gp'}.")
+    model = gigagp.load(tmp_path / "m.gp")
+    assert model.history_.interrupted == "learning"
