@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,11 +13,8 @@ from gigagp.intake import numbers
 _DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.float64}
 
 
-def resolve_dtype(dtype: str) -> torch.dtype:
+def resolve_dtype(dtype: Literal["float64", "float32", "mixed"]) -> torch.dtype:
     """Return the torch dtype of a setting."""
-    if dtype not in _DTYPES:
-        msg = f'dtype of GPRegressor must be "float64", "float32" or "mixed"; got {dtype!r}.'
-        raise InvalidInputError(msg)
     return _DTYPES[dtype]
 
 

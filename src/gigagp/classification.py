@@ -13,11 +13,14 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, check_parameters, checks_arguments
+from gigagp.inference import QuadruplyStochastic
 from gigagp.kernels import Kernel
 from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.progress import Verbosity
 from gigagp.random import RandomState
-from gigagp.regression import GPRegressor
+from gigagp.regression import GPRegressor, OptimizerChoice
 
 #: Probabilities are at least this, so that their logarithms are finite.
 _LEAST = 1e-300
@@ -68,14 +71,14 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         kernel: Kernel | None = None,
-        inference: Any = "auto",
-        optimizer: Any = "auto",
-        likelihood: str = "logistic",
+        inference: Literal["auto"] | QuadruplyStochastic = "auto",
+        optimizer: OptimizerChoice = "auto",
+        likelihood: Literal["logistic", "probit"] | Logistic | Probit = "logistic",
         standardize: bool = True,
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "auto",
-        memory_budget: float | str | None = None,
-        verbose: int = 0,
+        memory_budget: Positive | str | None = None,
+        verbose: Verbosity = 0,
         random_state: RandomState = 0,
     ) -> None:
         self.kernel = kernel
@@ -89,6 +92,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
 
+    @checks_arguments
     def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Learn the latent functions.
 
@@ -110,6 +114,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         warn_of_interruption(self.latent_.history_, checkpoint)
         return self
 
+    @checks_arguments
     def fit_table(
         self,
         source: Any,
@@ -118,7 +123,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         *,
         classes: Sequence[Any] | None = None,
         checkpoint: str | PathLike[str] | None = None,
-        chunk_rows: int = 2**20,
+        chunk_rows: Count = 2**20,
         header: bool | None = None,
     ) -> Self:
         """Learn from a table that is never held: minibatches from random places of it.
@@ -144,7 +149,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         from gigagp.data.labels import Labels
         from gigagp.streamed_fit import fit_streamed
 
-        self._check_likelihood()
+        check_parameters(self)
         labels, latent = Labels(classes), self._latent()
         options: dict[str, Any] = {"checkpoint": checkpoint, "chunk_rows": chunk_rows, "header": header}
         with whole_or_unchanged(self):
@@ -161,13 +166,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         warn_of_interruption(latent.history_, checkpoint)
         return self
 
-    def _check_likelihood(self) -> None:
-        if not isinstance(resolve_likelihood(self.likelihood), Logistic | Probit):
-            msg = f'likelihood of GPClassifier must be "logistic" or "probit"; got {self.likelihood!r}.'
-            raise InvalidInputError(msg)
-
     def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> None:
-        self._check_likelihood()
+        check_parameters(self)
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
             column_or_1d(y, warn=True)  # the warning that scikit-learn's users know

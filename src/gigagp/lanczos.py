@@ -9,13 +9,15 @@ import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError
 from gigagp.estimate import Estimate
+from gigagp.fields import Count, checks_arguments
 from gigagp.operators.base import LinearOperator
 from gigagp.preconditioners import Preconditioner
-from gigagp.preconditioners.automatic import PreconditionerChoice, build, check_choice
+from gigagp.preconditioners.automatic import PreconditionerChoice, build
 from gigagp.random import standard_normal
 from gigagp.solvers.base import own_generator
 from gigagp.solvers.krylov import Recurrence
 from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
+from gigagp.truncation.estimators import TruncationChoice
 
 #: The quadrature is done when its mean moves by less than this share of the standard error between two looks.
 _SHARE_OF_ERROR = 0.05
@@ -99,13 +101,14 @@ class Quadrature:
         return (vectors[:, 0, :].square() * eigenvalues.clamp_min(smallest).log()).sum(1)
 
 
+@checks_arguments
 def log_determinant(
     operator: LinearOperator,
     preconditioner: PreconditionerChoice = "auto",
-    n_probes: int = 16,
-    max_steps: int | None = None,
+    n_probes: Count = 16,
+    max_steps: Count | None = None,
     generator: torch.Generator | None = None,
-    truncation: Distribution | TruncatedSeries | None = None,
+    truncation: TruncationChoice | None = None,
     starts: torch.Tensor | None = None,
 ) -> Estimate:
     """Estimate ``log det H``.
@@ -152,11 +155,6 @@ def log_determinant(
     Potapczynski et al. (2021), arXiv:2102.06695, eq. S12 (truncation).
     Wenger et al. (2022), "Preconditioning for scalable Gaussian process hyperparameter optimization", arXiv:2107.00243.
     """
-    for name, value in (("n_probes", n_probes), ("max_steps", max_steps)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            msg = f"{name} of log_determinant must be a positive int; got {value!r}."
-            raise InvalidInputError(msg)
-    check_choice(preconditioner, "log_determinant")
     generator = own_generator(generator)
     series = None if truncation is None else _bounded(truncation, operator.dimension, max_steps)
     built = build(preconditioner, operator, generator)

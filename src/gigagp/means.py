@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor, cat
 
 from gigagp.custom import MARK, NOTHING, Custom, Item, marked, state_of
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Words, checked
 
 #: A known mean: takes float64 inputs of shape (n, d) in their own units, returns values of shape (n,).
 MeanFunction = Callable[[np.ndarray], np.ndarray]
@@ -114,7 +115,10 @@ class FixedMean(ZeroMean):
 
 _MEANS: dict[str, type[Mean]] = {item.name: item for item in (ZeroMean, ConstantMean, LinearMean)}
 #: What users pass as ``mean``.
-MeanLike = str | Mean | MeanFunction
+MeanLike = Annotated[
+    str | Mean | MeanFunction,
+    Words('"zero", "constant", "linear", a Mean or a function of the inputs'),
+]
 
 
 def resolve_mean(mean: MeanLike) -> Mean:
@@ -129,14 +133,15 @@ def resolve_mean(mean: MeanLike) -> Mean:
     InvalidInputError
         If it is none of these.
     """
+    mean = checked(mean, MeanLike, "mean", "resolve_mean")
     if isinstance(mean, Mean):
         return mean
-    if isinstance(mean, str) and mean in _MEANS:
-        return _MEANS[mean]()
-    if callable(mean):
+    if not isinstance(mean, str):
         return FixedMean(mean)
-    msg = f"mean must be one of {list(_MEANS)}, a Mean, or a function of the inputs; got {mean!r}."
-    raise InvalidInputError(msg)
+    if mean not in _MEANS:
+        msg = f"mean must be one of {list(_MEANS)}, a Mean, or a function of the inputs; got {mean!r}."
+        raise InvalidInputError(msg)
+    return _MEANS[mean]()
 
 
 def describe(mean: Mean) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.fields import shown
 
 #: Share of the free memory that a model takes when it is given no budget.
 DEFAULT_SHARE = 0.5
@@ -60,8 +61,8 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
             msg = f'memory_budget must be bytes or a text like "2GiB"; got {memory_budget!r}.'
             raise InvalidInputError(msg)
         memory_budget = float(match.group(1)) * _UNITS[match.group(2).upper()]
-    if not memory_budget > 0:
-        msg = f"memory_budget must be positive; got {memory_budget!r}."
+    if not 0 < memory_budget < 2**63:  # also not NaN
+        msg = f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}."
         raise InvalidInputError(msg)
     return int(memory_budget)
 

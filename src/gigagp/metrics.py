@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Fraction, checks_arguments
 from gigagp.intake import numbers
 
 #: Probabilities of the intervals that the commands report.
@@ -87,7 +88,8 @@ def gaussian_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     return float(np.mean(spread * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))))
 
 
-def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
+@checks_arguments
+def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.95) -> float:
     """Return the share of rows that lie inside the central interval of probability ``level``.
 
     A calibrated model covers ``level`` of the rows. With n independent rows the standard error of the share is
@@ -106,15 +108,13 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95)
         If the shapes differ, there is no row, a value is not finite, a standard deviation is not above zero, or
         ``level`` is not between 0 and 1.
     """
-    if not 0.0 < level < 1.0:
-        msg = f"level must be a probability between 0 and 1; got {level!r}."
-        raise InvalidInputError(msg)
     target, centre, spread = _checked(y=y, mean=mean, std=std)
     half_width = NormalDist().inv_cdf(0.5 + 0.5 * level)
     return float(np.mean(np.abs(target - centre) <= half_width * spread))
 
 
-def coverage_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
+@checks_arguments
+def coverage_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.95) -> float:
     """Return how far `coverage` is from ``level``, in either direction (Wenger et al. 2024, section S2.5).
 
     It does not tell intervals that are too wide from ones that are too narrow: look at `coverage` for that.
@@ -166,7 +166,8 @@ def log_loss(codes: np.ndarray, probability: np.ndarray) -> float:
     return float(-np.mean(np.log(np.maximum(chosen, np.finfo(float).tiny))))
 
 
-def calibration_error(codes: np.ndarray, probability: np.ndarray, n_bins: int = 10) -> float:
+@checks_arguments
+def calibration_error(codes: np.ndarray, probability: np.ndarray, n_bins: Count = 10) -> float:
     """Return the expected calibration error: the mean gap between confidence and accuracy, over bins of confidence.
 
     It is not zero for perfect probabilities of finitely many rows: the gap of a bin of k rows has a standard error of
@@ -194,8 +195,9 @@ def calibration_error(codes: np.ndarray, probability: np.ndarray, n_bins: int = 
 
 
 def _check_classes(codes: np.ndarray, probability: np.ndarray) -> None:
-    sound = np.ndim(probability) == 2 and np.shape(codes) == np.shape(probability)[:1] and len(codes) > 0
-    sound = sound and codes.dtype.kind in "iu" and bool(np.min(codes) >= 0 and np.max(codes) < probability.shape[1])
+    sound = isinstance(codes, np.ndarray) and isinstance(probability, np.ndarray) and probability.ndim == 2
+    sound = sound and codes.shape == probability.shape[:1] and len(codes) > 0 and codes.dtype.kind in "iu"
+    sound = sound and bool(np.min(codes) >= 0 and np.max(codes) < probability.shape[1])
     if not sound:
         msg = (
             "codes must be places of classes, whole numbers of shape (n,), and probability of shape (n, n_classes), "

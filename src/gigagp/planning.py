@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Annotated, Literal, cast, get_args
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Words, checked
 from gigagp.inference import (
     ComputationAware,
     Exact,
@@ -29,6 +30,8 @@ RULE = (
 
 #: Every way of inference that can be asked for.
 Inference = ComputationAware | Exact | Grid | Iterative | QuadruplyStochastic | RandomFeatures | SparseVariational
+#: What users ask for.
+InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
 
 
 def resolve_inference(
@@ -52,6 +55,7 @@ def resolve_inference(
     InvalidInputError
         If it is neither ``"auto"`` nor one of `gigagp.inference`, or not one for the likelihood.
     """
+    inference = checked(inference, InferenceChoice, "inference", "GPRegressor")
     if likelihood is not None and not isinstance(likelihood, Gaussian):
         if inference == "auto":
             return QuadruplyStochastic()
@@ -64,10 +68,7 @@ def resolve_inference(
         raise InvalidInputError(msg)
     if inference == "auto":
         return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
-    if isinstance(inference, Inference):
-        return inference
-    msg = f'inference of GPRegressor must be "auto" or one of gigagp.inference; got {inference!r}.'
-    raise InvalidInputError(msg)
+    return cast("Inference", inference)
 
 
 def resolve_streaming(inference: object, likelihood: Likelihood) -> StreamingInference:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gigagp import gradients, inference, kernels, optimization, solvers
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, checks_arguments
 
 SolverName = Literal["cg", "ap", "sgd"]
 EstimatorName = Literal["standard", "pathwise"]
 
 
+@checks_arguments
 def lin2024(
     solver: SolverName = "cg",
     estimator: EstimatorName = "pathwise",
     warm_start: bool = True,
     *,
-    steps: int = 100,
-    learning_rate: float = 0.1,
-    tolerance: float = 0.01,
-    max_epochs: float = 1000,
-    n_probes: int = 64,
-    block_size: int = 1000,
-    batch_size: int = 500,
-    sgd_learning_rate: float | Literal["auto"] = "auto",
+    steps: Count = 100,
+    learning_rate: Positive = 0.1,
+    tolerance: Positive = 0.01,
+    max_epochs: Positive = 1000,
+    n_probes: Count = 64,
+    block_size: Count = 1000,
+    batch_size: Count = 500,
+    sgd_learning_rate: Positive | Literal["auto"] = "auto",
 ) -> dict[str, Any]:
     """Return the settings of Lin et al. 2024 as arguments of `gigagp.GPRegressor`.
 
@@ -60,12 +61,6 @@ def lin2024(
     ----------
     Lin, Padhy, Mlodozeniec, Antoran and Hernandez-Lobato (2024), arXiv:2405.18457, section 3, tables 1 to 6.
     """
-    if solver not in ("cg", "ap", "sgd"):
-        msg = f'solver of lin2024 must be "cg", "ap" or "sgd"; got {solver!r}.'
-        raise InvalidInputError(msg)
-    if estimator not in ("standard", "pathwise"):
-        msg = f'estimator of lin2024 must be "standard" or "pathwise"; got {estimator!r}.'
-        raise InvalidInputError(msg)
     common: dict[str, Any] = {"tolerance": tolerance, "max_epochs": max_epochs}
     chosen: Any
     if solver == "cg":

@@ -17,9 +17,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Self, TextIO
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import CountOrZero, Words, checked
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -47,6 +47,12 @@ class Meter(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+#: What estimators take as ``verbose``.
+Verbosity = Annotated[
+    bool | CountOrZero | Meter, Words("0 (nothing), 1 (a bar or plain lines), 2 (a line for every step) or a Meter")
+]
 
 
 class NoProgress(Meter):
@@ -197,7 +203,7 @@ def describe_fields(fields: dict[str, object]) -> str:
     return "  ".join(shown)
 
 
-def meter_for(verbose: int | bool | Meter, stream: TextIO | None = None) -> Meter:
+def meter_for(verbose: Verbosity, stream: TextIO | None = None) -> Meter:
     """Return the meter that an estimator's ``verbose`` asks for.
 
     Parameters
@@ -213,15 +219,11 @@ def meter_for(verbose: int | bool | Meter, stream: TextIO | None = None) -> Mete
     InvalidInputError
         If ``verbose`` is none of these.
     """
+    verbose = checked(verbose, Verbosity, "verbose", "meter_for")
     if isinstance(verbose, Meter):
         return verbose
-    if isinstance(verbose, bool) or (isinstance(verbose, int) and verbose >= 0):
-        if verbose == 0:
-            return NoProgress()
-        if verbose >= 2:
-            return PlainProgress(stream, every=0.0)
-        return RichProgress(stream) if (stream or sys.stderr).isatty() else PlainProgress(stream)
-    msg = (
-        f"verbose must be 0 (nothing), 1 (a bar or plain lines), 2 (a line for every step) or a Meter; got {verbose!r}."
-    )
-    raise InvalidInputError(msg)
+    if verbose == 0:
+        return NoProgress()
+    if verbose >= 2:
+        return PlainProgress(stream, every=0.0)
+    return RichProgress(stream) if (stream or sys.stderr).isatty() else PlainProgress(stream)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import CountOrZero, Words, checked
 
-RandomState = int | None | np.random.RandomState | np.random.Generator | torch.Generator
+#: What scikit-learn users pass as ``random_state``; a seed is not negative, as NumPy's are not.
+RandomState = Annotated[
+    CountOrZero | np.random.RandomState | np.random.Generator | torch.Generator | None,
+    Words("None, an int of at least 0, a NumPy generator or a torch.Generator"),
+]
 
 
 def generator_from(random_state: RandomState) -> torch.Generator:
@@ -15,20 +21,18 @@ def generator_from(random_state: RandomState) -> torch.Generator:
 
     Draws are made on the CPU and moved, so that a seed means the same numbers on every device.
     """
+    random_state = checked(random_state, RandomState, "random_state", "generator_from")
     if isinstance(random_state, torch.Generator):
         return random_state
     generator = torch.Generator()
     if random_state is None:
         generator.seed()
-    elif isinstance(random_state, (int, np.integer)):
-        generator.manual_seed(int(random_state))
+    elif isinstance(random_state, int):
+        generator.manual_seed(random_state)
     elif isinstance(random_state, np.random.RandomState):
         generator.manual_seed(int(random_state.randint(2**31)))
-    elif isinstance(random_state, np.random.Generator):
-        generator.manual_seed(int(random_state.integers(2**31)))
     else:
-        msg = f"random_state must be None, an int, a NumPy generator or a torch.Generator; got {random_state!r}."
-        raise InvalidInputError(msg)
+        generator.manual_seed(int(random_state.integers(2**31)))
     return generator
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
 from gigagp.inference.objective import TableObjective
@@ -25,20 +26,23 @@ from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel, Matern
 from gigagp.learning import learn_posterior, warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Likelihood, resolve_likelihood
-from gigagp.means import Mean, resolve_mean
+from gigagp.means import Mean, MeanLike, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import HyperparameterUnits, StartModel
 from gigagp.noise import start_noise
 from gigagp.optimization import Auto, History
 from gigagp.optimization.optimizer import check_optimizer
 from gigagp.optimization.trace import Trace
-from gigagp.planning import resolve_inference
-from gigagp.progress import meter_for
+from gigagp.planning import InferenceChoice, resolve_inference
+from gigagp.progress import Verbosity, meter_for
 from gigagp.random import RandomState, generator_from, spawn
 from gigagp.scaling import Scaling
 from gigagp.streamed_fit import StreamedFitting
 from gigagp.unfitted import PriorFunctions, before_fit
 from gigagp.validation import validation_scorer
+
+#: What learns hyperparameters; `gigagp.optimization.optimizer.check_optimizer` says what that has to be.
+OptimizerChoice = Any
 
 
 class UncertaintyParts(NamedTuple):
@@ -140,15 +144,15 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     def __init__(
         self,
         kernel: Kernel | None = None,
-        inference: Any = "auto",
-        optimizer: Any = "auto",
-        mean: str | Callable[[np.ndarray], np.ndarray] | Mean = "constant",
+        inference: InferenceChoice = "auto",
+        optimizer: OptimizerChoice = "auto",
+        mean: MeanLike = "constant",
         noise_variance: Any = None,
         standardize: bool = True,
         dtype: Literal["float64", "float32", "mixed"] = "float64",
         device: str = "auto",
-        memory_budget: float | str | None = None,
-        verbose: int = 0,
+        memory_budget: Positive | str | None = None,
+        verbose: Verbosity = 0,
         random_state: RandomState = 0,
         likelihood: str | Likelihood = "gaussian",
         hyperparameter_units: HyperparameterUnits = "own",
@@ -169,11 +173,12 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
 
     # ------------------------------------------------------------------ fitting
 
+    @checks_arguments
     def fit(
         self,
         X: Any,
         y: Any,
-        validation: tuple[Any, Any] | None = None,
+        validation: Annotated[tuple[Any, Any], Words("a pair (X, y)")] | None = None,
         checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
         """Learn the hyperparameters and solve for the posterior.
@@ -215,6 +220,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return self
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
+        check_parameters(self)
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
         dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
@@ -276,15 +282,6 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         self.engine_ = posterior.engine_name()
 
     def _start_model(self, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
-        if self.kernel is not None and not isinstance(self.kernel, Kernel):
-            msg = f"kernel of GPRegressor must be one of gigagp.kernels or None; got {self.kernel!r}."
-            raise InvalidInputError(msg)
-        if self.hyperparameter_units not in ("own", "standardized"):
-            msg = (
-                'hyperparameter_units of GPRegressor must be "own" or "standardized"; got '
-                f"{self.hyperparameter_units!r}."
-            )
-            raise InvalidInputError(msg)
         kernel = Matern(nu=1.5) if self.kernel is None else self.kernel
         noise = start_noise(self.noise_variance, kernel, n_rows)
         if noise is not None and noise.ndim == 1 and n_targets > 1 and self.standardize:
@@ -325,6 +322,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return array[:, 0] if self._one_target else array
 
     @guarded()
+    @checks_arguments
     def predict(
         self,
         X: Any,
@@ -374,9 +372,6 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         if return_std and return_cov:
             msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
             raise InvalidInputError(msg)
-        if variance not in ("auto", "samples", "solve"):
-            msg = f'variance of GPRegressor.predict must be "auto", "samples" or "solve"; got {variance!r}.'
-            raise InvalidInputError(msg)
         if not hasattr(self, "posterior_"):
             prior = before_fit(self, X)
             return prior.predict(
@@ -412,7 +407,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return std[:, 0] if self._one_target else std
 
     @guarded()
-    def sample_functions(self, n_samples: int = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
+    @checks_arguments
+    def sample_functions(self, n_samples: Count = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
 
         Before `fit`: samples of the prior, see `predict`.
@@ -428,9 +424,6 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         callable
             From points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
-        if n_samples < 1:
-            msg = f"n_samples of GPRegressor must be at least 1; got {n_samples!r}."
-            raise InvalidInputError(msg)
         if not hasattr(self, "posterior_"):
             return PriorFunctions(self, n_samples, random_state)
         functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
@@ -443,7 +436,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         return evaluate
 
     @guarded()
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
+    @checks_arguments
+    def sample_y(self, X: Any, n_samples: Count = 1, random_state: RandomState = 0) -> np.ndarray:
         """Draw samples of the latent function at given points; before `fit`, of the prior (see `predict`).
 
         Parameters
@@ -460,11 +454,12 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         if not hasattr(self, "posterior_"):
             return before_fit(self, X).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
-        if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000 and n_samples >= 1:
+        if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
             return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
         return self.sample_functions(n_samples, random_state)(X)
 
     @guarded()
+    @checks_arguments
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
         """Return the log marginal likelihood of the training targets in the standardized problem's units.
 

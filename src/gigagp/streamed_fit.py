@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, UnreadableRowsError
+from gigagp.fields import Count, Words, check_parameters, checks_arguments
 from gigagp.files import check_folder
 from gigagp.inference import Grid
 from gigagp.inference.grid.posterior import GridPosterior, in_units
@@ -54,15 +55,16 @@ def _keeps_sums(estimator: GPRegressor) -> bool:
 class StreamedFitting:
     """What `GPRegressor` does with rows that it never holds."""
 
+    @checks_arguments
     def fit_table(
         self,
         source: Any,
         target: str | Sequence[str] | None = None,
         inputs: Sequence[str] | None = None,
         *,
-        bounds: tuple[Any, Any] | None = None,
+        bounds: Annotated[tuple[Any, Any], Words("a pair (lower, upper)")] | None = None,
         checkpoint: str | PathLike[str] | None = None,
-        chunk_rows: int = 2**20,
+        chunk_rows: Count = 2**20,
         header: bool | None = None,
     ) -> Self:
         """Learn from a table that is read a chunk at a time and never held.
@@ -166,6 +168,7 @@ def fit_streamed(
 
     With ``labels`` the target is a column of them, and the estimator learns their signs; the classes are found out.
     """
+    check_parameters(estimator)
     dtype, device = resolve_dtype(estimator.dtype), resolve_device(estimator.device)
     budget = resolve_budget(estimator.memory_budget, device)
     mean, likelihood = resolve_mean(estimator.mean), resolve_likelihood(estimator.likelihood)

@@ -68,7 +68,5 @@ def test_bad_input():
     for head in ([1, 1], [-1], [20]):
         with pytest.raises(InvalidInputError, match="head of ReorderedBasis must be different indices from 0 to 19"):
             ReorderedBasis(BASES["fourier"], torch.tensor(head))
-    with pytest.raises(InvalidInputError, match="order of QuadruplyStochastic must be one of 'given', 'information'"):
-        QuadruplyStochastic(order="size")
     with pytest.raises(InvalidInputError, match='order of RelevanceVectorMachine must be "given"'):
         RelevanceVectorMachine(order="information")

@@ -181,8 +181,3 @@ def test_memory_bounds_what_is_remembered():
     model = Model(KERNEL, ZeroMean(), torch.as_tensor(0.05, **F64))
     assert RecordingMatrix(model, TrainingTable(X, Y, ZeroMean(), 2**30)).capacity == 1024
     assert RecordingMatrix(model, TrainingTable(X, Y, ZeroMean(), 2**20)).capacity == 2**20 // (4 * 16 * 150)
-
-
-def test_the_option_is_a_bool():
-    with pytest.raises(InvalidInputError, match="computational_uncertainty of Iterative must be a bool"):
-        Iterative(computational_uncertainty="yes")

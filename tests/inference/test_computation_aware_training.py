@@ -323,20 +323,6 @@ def test_no_step_allocates_more_than_rows_times_actions():
     assert sizes[1] <= 70_000
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: inference.ComputationAware(0), "n_actions of ComputationAware must be a whole number, at least 1"),
-        (lambda: inference.ComputationAware(2.5), "n_actions of ComputationAware"),
-        (lambda: inference.ComputationAware(policy="learned"), "policy of ComputationAware must be one of gigagp.act"),
-        (lambda: inference.ComputationAware(loss="nll"), 'loss of ComputationAware must be "elbo" or "projected"'),
-    ],
-)
-def test_settings_that_are_none_are_refused(make, message):
-    with pytest.raises(InvalidInputError, match=message):
-        make()
-
-
 def test_only_inference_that_can_tells_the_parts_apart():
     gp = GPRegressor(inference=inference.Iterative(), optimizer=None).fit(X, Y)
     with pytest.raises(

@@ -253,22 +253,6 @@ def test_what_predicts(settings, kind):
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"n_features": 3}, "n_features of RandomFeatures must be an even int"),
-        ({"n_features": 0}, "n_features of RandomFeatures must be an even int"),
-        ({"n_features": 20.0}, "n_features of RandomFeatures must be an even int"),
-        ({"truncation": 10}, "truncation of RandomFeatures must be None or one of gigagp.truncation"),
-        ({"law": "independent"}, 'law of RandomFeatures must be "joint" or "balanced"'),
-        ({"prediction": "exact"}, 'prediction of RandomFeatures must be "auto", "features", Exact or Iterative'),
-    ],
-)
-def test_wrong_settings(wrong, message):
-    with pytest.raises(InvalidInputError, match=message):
-        RandomFeatures(**wrong)
-
-
 def test_more_features_than_memory_and_longer_series_than_rows():
     with pytest.raises(MemoryBudgetError, match=r"2,000 columns of random features needs 224,192,000 bytes"):
         RandomFeatures(2000).objective(table_of(budget=10**8), generator())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gigagp.errors import InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
+from gigagp.errors import MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.inference import SparseVariational
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.sparse_variational import points as blocks
@@ -328,27 +328,6 @@ def test_points_stay_where_they_are_fixed():
     handed = replace(model, free={"inducing_points": X[:4]})
     assert moving.start(handed) is handed  # what an earlier stage has learned stays
     assert torch.equal(moving.start(model).free["inducing_points"], ours.posterior(model).inducing_points)
-
-
-# Bad input ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_inducing": 0}, "n_inducing of SparseVariational must be an int of at least 1; got 0"),
-        ({"n_inducing": 10.0}, "n_inducing of SparseVariational must be an int"),
-        ({"n_inducing": True}, "n_inducing of SparseVariational must be an int"),
-        ({"batch_size": 0}, "batch_size of SparseVariational must be an int of at least 1 or None; got 0"),
-        ({"start": "k-means"}, 'start of SparseVariational must be "greedy", "kmeans\\+\\+" or "random"'),
-        ({"learn_inducing_points": 1}, "learn_inducing_points of SparseVariational must be a bool"),
-        ({"jitter": -1e-9}, "jitter of SparseVariational must be a share of the prior variance"),
-        ({"jitter": float("nan")}, "jitter of SparseVariational must be a share"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(InvalidInputError, match=message):
-        SparseVariational(**settings)
 
 
 def test_white_noise_alone_has_no_inducing_values():

@@ -107,5 +107,5 @@ def test_bad_arguments(operator: GridOperator, problem: GoldenGrid) -> None:
     starts = Starts(problem.statistics.cross, problem.statistics.target_squares)
     with pytest.raises(InvalidInputError, match="either sources or starts"):
         GridOperator(operator.kernel, operator.gram, NOISE, starts, sources=True)
-    with pytest.raises(InvalidInputError, match="errors of ConjugateGradients must be a pair"):
+    with pytest.raises(InvalidInputError, match="errors of ConjugateGradients must be a pair of positive numbers"):
         ConjugateGradients(errors=(1.0,))  # type: ignore[arg-type]

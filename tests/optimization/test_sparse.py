@@ -203,20 +203,6 @@ def test_other_optimizers_and_objectives_are_refused():
         GPRegressor(inference=inference.Exact(), optimizer=SparseAdaGrad()).fit(X, y)
 
 
-@pytest.mark.parametrize("kind", [SparseAdaGrad, SparseAdam, SparseSGD])
-def test_bad_settings(kind):
-    for settings, message in [
-        ({"learning_rate": 0}, "learning_rate of Sparse.* must be positive and finite; got 0"),
-        ({"learning_rate": float("inf")}, "must be positive and finite; got inf"),
-        ({"steps": 0}, "steps of Sparse.* must be an int of at least 1"),
-        ({"final_share": 0}, "final_share of Sparse.* must be a share"),
-        ({"hyper_learning_rate": -1}, "hyper_learning_rate of Sparse"),
-        ({"hyper_start": 1.5}, "hyper_start of Sparse.* must be a share of the steps"),
-    ]:
-        with pytest.raises(InvalidInputError, match=message):
-            kind(**settings)
-
-
 def test_other_optimizers_say_which_one_to_use():
     X, Y = sine(60)
     settings = inference.QuadruplyStochastic(n_basis=20, row_batch=10)

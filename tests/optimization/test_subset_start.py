@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, inference, kernels
-from gigagp.errors import InvalidInputError
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
@@ -76,8 +75,3 @@ def test_a_neighbourhood_larger_than_the_table_is_the_table():
     once = Adam(steps=1).run(ExactObjective(TABLE), start, new_trace(), generator())
     twice = Adam(steps=1).run(ExactObjective(TABLE), once, new_trace(), generator())
     torch.testing.assert_close(space.encode(found), space.encode(twice))
-
-
-def test_sizes_are_checked():
-    with pytest.raises(InvalidInputError, match="n_centroids of SubsetStart must be at least 1"):
-        SubsetStart(Adam(), n_centroids=0)

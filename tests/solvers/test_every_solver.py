@@ -334,14 +334,6 @@ def test_a_solver_is_an_immutable_value(solver):
         solver.tolerance = 0.1
 
 
-@pytest.mark.parametrize("kind", [ConjugateGradients, AlternatingProjections, StochasticGradientDescent])
-@pytest.mark.parametrize("argument", ["tolerance", "max_epochs", "probe_tolerance"])
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "a", True])
-def test_settings_are_checked(kind, argument, value):
-    with pytest.raises(InvalidInputError, match=f"{argument} of {kind.__name__} must be a positive number; got"):
-        kind(**{argument: value})
-
-
 def test_known_noise_of_each_row_may_be_a_dense_matrix_too():
     noise = torch.linspace(0.1, 3, 60).double()
     matrix = DenseMatrix(smooth_part(kernel_matrix(60)), noise)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gigagp.errors import InvalidInputError
 from gigagp.operators import DenseMatrix
 from gigagp.solvers import Start, Status, StochasticGradientDescent
 from gigagp.solvers.learning_rate import automatic_step
@@ -127,18 +126,3 @@ def test_a_step_costs_its_rows():
     assert solution.status is Status.BUDGET_SPENT
     assert (solution.iterations, solution.epochs) == (8, 2.0)
     assert solution.setup_epochs == pytest.approx(4 * (25 / 100) ** 2 + 1)  # the rate, and the residual at return
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"learning_rate": "fast"}, 'learning_rate of StochasticGradientDescent must be "auto" or a positive number'),
-        ({"learning_rate": 0.0}, "learning_rate of StochasticGradientDescent must be a positive number; got 0.0"),
-        ({"momentum": 1.0}, "momentum of StochasticGradientDescent must be at least 0 and below 1; got 1.0"),
-        ({"sampling": "once"}, "sampling of StochasticGradientDescent must be"),
-        ({"batch_size": 0}, "batch_size of StochasticGradientDescent must be a positive int; got 0"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(InvalidInputError, match=message):
-        StochasticGradientDescent(**settings)

@@ -14,7 +14,7 @@ from gigagp.actions.base import Actions
 from gigagp.actions.block import BlockActions, balanced_bounds
 from gigagp.actions.dense import DenseActions, RowActions
 from gigagp.actions.sequence import Sequence, Stop
-from gigagp.errors import InvalidInputError
+from gigagp.fields import NotNegative, Settings, ShareBelowOne
 from gigagp.memory import require
 from gigagp.operators import KernelMatrix
 from gigagp.preconditioners import pivoting
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     note: str = ""
 
 
-class Policy(ABC):
+class Policy(Settings, ABC):
     """A way of choosing actions; an immutable value without data."""
 
     #: whether the entries are learned with the hyperparameters
@@ -93,10 +93,6 @@ class Learned(Policy):
     blocks: Literal["clusters", "shuffled"] = "clusters"
     initial: Literal["eigenvectors", "targets", "random"] = "eigenvectors"
 
-    def __post_init__(self) -> None:
-        _check_word("blocks", "Learned", self.blocks, ("clusters", "shuffled"))
-        _check_word("initial", "Learned", self.initial, ("random", "targets", "eigenvectors"))
-
     def order(self, matrix: KernelMatrix, count: int, generator: torch.Generator) -> Tensor:
         """Return a random order, or one in which clusters at the current lengthscales lie together."""
         if self.blocks == "shuffled":
@@ -136,10 +132,6 @@ class Random(Policy):
     law: Literal["gaussian", "rademacher"] = "gaussian"
     structure: Literal["dense", "blocks"] = "dense"
 
-    def __post_init__(self) -> None:
-        _check_word("law", "Random", self.law, ("gaussian", "rademacher"))
-        _check_word("structure", "Random", self.structure, ("dense", "blocks"))
-
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
         """Draw."""
         shape = (matrix.n, count) if self.structure == "dense" else (matrix.n,)
@@ -162,9 +154,6 @@ class UnitVectors(Policy):
     """
 
     choice: Literal["random", "pivoted"] = "random"
-
-    def __post_init__(self) -> None:
-        _check_word("choice", "UnitVectors", self.choice, ("random", "pivoted"))
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
         """Choose rows."""
@@ -277,11 +266,8 @@ class ConjugateGradients(SequentialPolicy):
     against all before them, twice, which changes no span. It stops with fewer actions where nothing is left to add.
     """
 
-    tolerance: float = 1e-4
-    absolute_tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_tolerances(self, "ConjugateGradients")
+    tolerance: ShareBelowOne = 1e-4
+    absolute_tolerance: NotNegative = 0.0
 
     def next_action(self, sequence: Sequence) -> Tensor | None:
         """Return the residual (Wenger et al. 2024, section 3; S3.1)."""
@@ -302,11 +288,8 @@ class Lanczos(SequentialPolicy):
     """
 
     ritz: bool = False
-    tolerance: float = 1e-4
-    absolute_tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_tolerances(self, "Lanczos")
+    tolerance: ShareBelowOne = 1e-4
+    absolute_tolerance: NotNegative = 0.0
 
     def next_action(self, sequence: Sequence) -> Tensor | None:
         """Return H times the last vector, orthogonalised; the targets in turn at first."""
@@ -324,18 +307,3 @@ class Lanczos(SequentialPolicy):
         projected = basis.T @ choice.product
         rotation = torch.linalg.eigh(0.5 * (projected + projected.T)).eigenvectors.flip(1)
         return Choice(DenseActions.trusted(basis @ rotation), choice.product @ rotation, choice.note)
-
-
-def _check_word(argument: str, owner: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        msg = f"{argument} of {owner} must be one of {', '.join(map(repr, allowed))}; got {value!r}."
-        raise InvalidInputError(msg)
-
-
-def _check_tolerances(policy: SequentialPolicy, owner: str) -> None:
-    if not (0 <= policy.tolerance < 1 and policy.absolute_tolerance >= 0):
-        msg = (
-            f"tolerance of {owner} must be from 0 to below 1 and absolute_tolerance at least 0; "
-            f"got {policy.tolerance!r} and {policy.absolute_tolerance!r}."
-        )
-        raise InvalidInputError(msg)

@@ -10,12 +10,13 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Range, checks_arguments
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.iterative import IterativeObjective
 from gigagp.inference.table import TrainingTable
@@ -162,12 +163,13 @@ class BiasReport:
         }
 
 
+@checks_arguments
 def measure_bias(
     method: Inference,
     model: Model,
     table: TrainingTable,
     *,
-    n_draws: int = 100,
+    n_draws: Annotated[int, Range(least=2)] = 100,
     random_state: RandomState = 0,
     values: bool = True,
     meter: Meter | None = None,
@@ -214,9 +216,6 @@ def measure_bias(
     >>> abs(few["log likelihood"].errors) > 4
     True
     """
-    if isinstance(n_draws, bool) or not isinstance(n_draws, int) or n_draws < 2:
-        msg = f"n_draws of measure_bias must be an int of at least 2; got {n_draws!r}."
-        raise InvalidInputError(msg)
     space = ParameterSpace(model, "log")
     if not space.labels:
         msg = "model of measure_bias must have a hyperparameter that is learned; all of its are fixed."

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from gigagp.diagnostics.plots import check_plot
 from gigagp.errors import InvalidInputError
+from gigagp.fields import CountOrZero, Range, checks_arguments, shown
 from gigagp.inference.grid.posterior import GridPosterior
 
 if TYPE_CHECKING:
@@ -50,15 +51,16 @@ class MapValues:
     std: np.ndarray
 
 
+@checks_arguments
 def map_values(
     model: GPRegressor | GPClassifier,
     *,
-    target: int = 0,
+    target: CountOrZero = 0,
     across: str | int | None = None,
     at: Sequence[float] | None = None,
     lower: Sequence[float] | None = None,
     upper: Sequence[float] | None = None,
-    resolution: int = 160,
+    resolution: Annotated[int, Range(least=2, most=10_000)] = 160,
     include_noise: bool = False,
 ) -> MapValues:
     """Return mean and standard deviation of a fitted function on a regular grid.
@@ -196,9 +198,6 @@ def _check_counts(regressor: GPRegressor, target: int, resolution: int) -> None:
     if not 0 <= target < n_targets:
         msg = f"target of a map must be from 0 to {n_targets - 1}; got {target!r}."
         raise InvalidInputError(msg)
-    if not 2 <= resolution <= 10_000:
-        msg = f"resolution of a map must be from 2 to 10,000 points; got {resolution!r}."
-        raise InvalidInputError(msg)
 
 
 def _region(
@@ -219,7 +218,7 @@ def _region(
         if given is None:
             corners.append((own * scaling.x_scale + scaling.x_centre).tolist())
             continue
-        values = np.asarray(given, dtype=np.float64).reshape(-1)
+        values = _numbers(given, name)
         if len(values) != len(own) or not np.isfinite(values).all():
             msg = f"{name} of a map must be {len(own)} finite numbers, one an input; got {given!r}."
             raise InvalidInputError(msg)
@@ -229,6 +228,14 @@ def _region(
             msg = f"lower of a map must be below upper; got {corners[0]} and {corners[1]}."
             raise InvalidInputError(msg)
     return corners[0], corners[1]
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{name} of a map must be a sequence of numbers; got {shown(values)}."
+        raise InvalidInputError(msg) from error
 
 
 def _which(across: str | int | None, names: list[str]) -> int:
@@ -245,7 +252,7 @@ def _which(across: str | int | None, names: list[str]) -> int:
 def _levels(at: Sequence[float] | None, low: float, high: float) -> list[float]:
     if at is None:
         return [low + share * (high - low) for share in (1 / 6, 1 / 2, 5 / 6)]
-    levels = np.asarray(at, dtype=np.float64).reshape(-1)
+    levels = _numbers(at, "at")
     if not len(levels) or len(levels) > 20 or not np.isfinite(levels).all():
         msg = f"at of a map must be 1 to 20 finite numbers; got {at!r}."
         raise InvalidInputError(msg)

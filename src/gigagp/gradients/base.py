@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from gigagp.fields import Settings
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 
@@ -23,7 +24,7 @@ class Probes(ABC):
         """Return the probes' right-hand sides at the current hyperparameters, shape (n, s)."""
 
 
-class GradientEstimator(ABC):
+class GradientEstimator(Settings, ABC):
     """A way to estimate the gradient from solves with ``[targets, probes]``."""
 
     n_probes: int

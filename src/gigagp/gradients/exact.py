@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.dense import lower_inverse
+from gigagp.fields import Settings
 from gigagp.operators import KernelMatrix
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Settings):
     """``(v' D v - tr(H^-1 D)) / 2`` without an estimate, in O(n^3) time and two n x n arrays.
 
     When to use: up to a few thousand rows, and as the reference for the others.

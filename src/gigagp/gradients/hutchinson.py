@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count
 from gigagp.gradients.base import GradientEstimator, Probes
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -37,16 +37,8 @@ class Hutchinson(GradientEstimator):
         The papers use Gaussian probes; Rademacher ones have a smaller variance.
     """
 
-    n_probes: int = 64
+    n_probes: Count = 64
     law: Literal["gaussian", "rademacher"] = "gaussian"
-
-    def __post_init__(self) -> None:
-        if self.n_probes < 1:
-            msg = f"n_probes of Hutchinson must be at least 1; got {self.n_probes!r}."
-            raise InvalidInputError(msg)
-        if self.law not in ("gaussian", "rademacher"):
-            msg = f'law of Hutchinson must be "gaussian" or "rademacher"; got {self.law!r}.'
-            raise InvalidInputError(msg)
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
         """Draw ``z``, which stays the same at all hyperparameters."""

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from gigagp.dense import cholesky
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Pairs
 from gigagp.gradients.base import GradientEstimator, Probes
 from gigagp.memory import require
 from gigagp.model import Model
@@ -73,22 +73,10 @@ class Pathwise(GradientEstimator):
         pathwise numbers on bike and protein. Only to reproduce those.
     """
 
-    n_probes: int = 64
-    n_features: int = 2000
+    n_probes: Count = 64
+    n_features: Pairs = 2000
     prior: Literal["features", "exact"] = "features"
     law: Literal["balanced", "joint", "independent"] = "balanced"
-
-    def __post_init__(self) -> None:
-        if self.n_probes < 1:
-            msg = f"n_probes of Pathwise must be at least 1; got {self.n_probes!r}."
-            raise InvalidInputError(msg)
-        if self.n_features < 2 or self.n_features % 2:
-            msg = f"n_features of Pathwise must be even, 2 or more (pairs of sine and cosine); got {self.n_features!r}."
-            raise InvalidInputError(msg)
-        for name, allowed in (("prior", ("features", "exact")), ("law", ("balanced", "joint", "independent"))):
-            if getattr(self, name) not in allowed:
-                msg = f"{name} of Pathwise must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> PathwiseProbes:
         """Draw frequencies, weights and noise; none of them depends on hyperparameters."""

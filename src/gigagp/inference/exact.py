@@ -10,6 +10,7 @@ import torch
 
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
+from gigagp.fields import Settings
 from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
@@ -29,7 +30,7 @@ _ARRAYS = 3
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Settings):
     """Inference without approximation, in O(n^3) time and three n x n arrays.
 
     When to use: up to a few thousand rows. ``inference="auto"`` takes it up to 3,000 rows where the memory allows.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 
 from gigagp.dense import cholesky
-from gigagp.errors import InvalidInputError, SolverWarning, warn
+from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
+from gigagp.fields import Count, Positive, Settings, Words
 from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
 from gigagp.inference.computation_aware import ComputationAwarePosterior, RecordingMatrix
@@ -42,7 +43,7 @@ _LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-
 
 
 @dataclass(frozen=True)
-class Iterative:
+class Iterative(Settings):
     """Inference by iterative linear solves, with posterior samples from the same solves.
 
     When to use: from a few thousand rows to a few hundred thousand. Memory O(n), or n x n where the budget has it;
@@ -73,31 +74,11 @@ class Iterative:
     """
 
     solver: Solver | Literal["auto"] = "auto"
-    gradient: GradientEstimator | ExactGradient | Literal["auto"] = "auto"
+    gradient: Annotated[GradientEstimator | ExactGradient, Words("one of gigagp.gradients")] | Literal["auto"] = "auto"
     warm_start: bool | Literal["previous", "subspace"] = True
-    n_samples: int = 64
-    final_tolerance: float | None = None
+    n_samples: Count = 64
+    final_tolerance: Positive | None = None
     computational_uncertainty: bool = False
-
-    def __post_init__(self) -> None:
-        if self.solver != "auto" and not isinstance(self.solver, Solver):
-            msg = f'solver of Iterative must be "auto" or one of gigagp.solvers; got {self.solver!r}.'
-            raise InvalidInputError(msg)
-        if self.gradient != "auto" and not isinstance(self.gradient, GradientEstimator | ExactGradient):
-            msg = f'gradient of Iterative must be "auto" or one of gigagp.gradients; got {self.gradient!r}.'
-            raise InvalidInputError(msg)
-        if self.warm_start not in (True, False, "previous", "subspace"):
-            msg = f'warm_start of Iterative must be True, False, "previous" or "subspace"; got {self.warm_start!r}.'
-            raise InvalidInputError(msg)
-        if self.n_samples < 1:
-            msg = f"n_samples of Iterative must be at least 1; got {self.n_samples!r}."
-            raise InvalidInputError(msg)
-        if self.final_tolerance is not None and not self.final_tolerance > 0:
-            msg = f"final_tolerance of Iterative must be positive or None; got {self.final_tolerance!r}."
-            raise InvalidInputError(msg)
-        if not isinstance(self.computational_uncertainty, bool):
-            msg = f"computational_uncertainty of Iterative must be a bool; got {self.computational_uncertainty!r}."
-            raise InvalidInputError(msg)
 
     def resolve(self) -> Iterative:
         """Return the same with every ``"auto"`` replaced by what it means."""

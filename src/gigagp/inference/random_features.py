@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Pairs, Settings
 from gigagp.inference.exact import Exact, ExactObjective
 from gigagp.inference.iterative import Iterative
 from gigagp.inference.objective import TableObjective
@@ -26,10 +26,11 @@ from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 from gigagp.truncation import Distribution, SingleSample, TruncatedSeries
+from gigagp.truncation.estimators import TruncationChoice
 
 
 @dataclass(frozen=True)
-class RandomFeatures:
+class RandomFeatures(Settings):
     """Inference with a kernel replaced by random Fourier features, or an unbiased likelihood made of such.
 
     With m columns of features an evaluation costs O(n m^2) time and O(m^2) memory beside the table, and predictions
@@ -69,31 +70,11 @@ class RandomFeatures:
     (2021), "Bias-free scalable Gaussian processes via randomized truncations", eqs. 5 and 18 to 20, arXiv:2102.06695.
     """
 
-    n_features: int = 1000
-    truncation: Distribution | TruncatedSeries | None = None
+    n_features: Pairs = 1000
+    truncation: TruncationChoice | None = None
     redraw: bool = False
     law: Literal["joint", "balanced"] = "joint"
     prediction: Exact | Iterative | Literal["auto", "features"] = "auto"
-
-    def __post_init__(self) -> None:
-        number = self.n_features
-        if isinstance(number, bool) or not isinstance(number, int) or number < 2 or number % 2:
-            msg = f"n_features of RandomFeatures must be an even int, 2 or more (sines and cosines); got {number!r}."
-            raise InvalidInputError(msg)
-        if self.truncation is not None and not isinstance(self.truncation, Distribution | TruncatedSeries):
-            msg = (
-                "truncation of RandomFeatures must be None or one of gigagp.truncation, such as "
-                f"OneOverJ(base=350, step=50); got {self.truncation!r}."
-            )
-            raise InvalidInputError(msg)
-        if self.law not in ("joint", "balanced"):
-            msg = f'law of RandomFeatures must be "joint" or "balanced"; got {self.law!r}.'
-            raise InvalidInputError(msg)
-        if self.prediction not in ("auto", "features") and not isinstance(self.prediction, Exact | Iterative):
-            msg = (
-                f'prediction of RandomFeatures must be "auto", "features", Exact or Iterative; got {self.prediction!r}.'
-            )
-            raise InvalidInputError(msg)
 
     def predictor(self) -> Exact | Iterative | None:
         """Return what predicts, None for the features themselves."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, Remedy, Settings, Share, ShareBelowOne
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
-from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
+from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace, in_range
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Settings):
     """Adam ascent on the log marginal likelihood.
 
     When to use: with redrawn probes (the objective is noisy), or to reproduce a paper. From unit lengthscales it
@@ -35,27 +36,13 @@ class Adam:
         The learning rate of the last step as a share of the first; it falls linearly. Wenger et al. 2024 take 0.1.
     """
 
-    learning_rate: float = 0.1
-    steps: int = 100
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    learning_rate: Positive = 0.1
+    steps: Annotated[Count, Remedy("To keep the hyperparameters use optimizer=None.")] = 100
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.999
+    epsilon: Positive = 1e-8
     transform: TransformName = "softplus"
-    final_share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            msg = f"learning_rate of Adam must be positive; got {self.learning_rate!r}."
-            raise InvalidInputError(msg)
-        if self.steps < 1:
-            msg = (
-                f"steps of Adam must be at least 1; got {self.steps!r}. To keep the hyperparameters use optimizer=None."
-            )
-            raise InvalidInputError(msg)
-        if not 0 <= self.final_share <= 1:
-            msg = f"final_share of Adam must be a share of learning_rate, from 0 to 1; got {self.final_share!r}."
-            raise InvalidInputError(msg)
-        check_transform(self.transform, "Adam")
+    final_share: Share = 1.0
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1."""

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Annotated
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Length, Positive, Range, Settings
 from gigagp.model import Model
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.fisher import damped_inverse
@@ -38,7 +40,7 @@ _FIRST_GAIN = 4
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Settings):
     """Fisher scoring on random subsets, then quasi-Newton steps on all rows in the subset's metric.
 
     When to use: always, unless a paper's optimizer is to be reproduced. It is what ``optimizer="auto"`` means.
@@ -69,32 +71,29 @@ class Auto:
         gradients do not cost more for more rows ends the polish at a gain in nats of its own (`Objective.least_gain`).
     n_probes : int, default 8
         Probe vectors of the Fisher information.
+    max_subset_change, max_polish_change : float, defaults 1.5 and 0.7
+        Largest change of a log hyperparameter in one step.
     bound_polish : LBFGS, default ``LBFGS(steps=100, tolerance=1e-5, memory=50)``
     stochastic_polish : Adam, default ``Adam(0.03, steps=2000, transform="log", final_share=0.1)``
     """
 
-    subset_sizes: tuple[int, ...] = (500, 1000)
-    subset_steps: int = 15
-    middle_size: int = 8000
-    polish_steps: int = 10
-    noisy_steps: int = 30
-    subset_tolerance: float = 5e-4
-    polish_tolerance: float = 1e-3
-    n_probes: int = 8
-    max_subset_change: float = 1.5
-    max_polish_change: float = 0.7
+    subset_sizes: Annotated[tuple[Annotated[int, Range(least=2)], ...], Length(1)] = (500, 1000)
+    subset_steps: Count = 15
+    middle_size: CountOrZero = 8000
+    polish_steps: CountOrZero = 10
+    noisy_steps: Count = 30
+    subset_tolerance: Positive = 5e-4
+    polish_tolerance: Positive = 1e-3
+    n_probes: Count = 8
+    max_subset_change: Positive = 1.5
+    max_polish_change: Positive = 0.7
     bound_polish: LBFGS = field(default_factory=lambda: LBFGS(steps=100, tolerance=1e-5, memory=50))
     stochastic_polish: Adam = field(default_factory=lambda: Adam(0.03, 2000, transform="log", final_share=0.1))
 
     def __post_init__(self) -> None:
-        if not self.subset_sizes or any(size < 2 for size in self.subset_sizes):
-            msg = f"subset_sizes of Auto must be one size or more, at least 2 each; got {self.subset_sizes!r}."
-            raise InvalidInputError(msg)
-        if self.middle_size < 0 or self.middle_size == 1:
+        super().__post_init__()
+        if self.middle_size == 1:
             msg = f"middle_size of Auto must be 0 or at least 2; got {self.middle_size!r}."
-            raise InvalidInputError(msg)
-        if min(self.subset_steps, self.noisy_steps, self.n_probes) < 1 or self.polish_steps < 0:
-            msg = "subset_steps, noisy_steps and n_probes of Auto must be at least 1 and polish_steps at least 0."
             raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:

@@ -8,11 +8,12 @@ from functools import partial
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, Settings
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
-from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
+from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
 
 #: Predicted gain in nats an observation that is not worth a step, with values and with gradients alone.
@@ -20,7 +21,7 @@ _TOLERANCE, _TOLERANCE_WITHOUT_VALUES = 1e-10, 1e-4
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(Settings):
     """Limited-memory BFGS ascent on the log marginal likelihood.
 
     When to use: with exact inference, or with frozen probes (``Iterative(warm_start=True)``), where the same
@@ -41,18 +42,11 @@ class LBFGS:
         See `gigagp.optimization.ParameterSpace`.
     """
 
-    steps: int = 100
-    tolerance: float | None = None
-    memory: int = 10
-    max_change: float = 1.0
+    steps: Count = 100
+    tolerance: Positive | None = None
+    memory: Count = 10
+    max_change: Positive = 1.0
     transform: TransformName = "log"
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "tolerance", "memory", "max_change"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                msg = f"{name} of LBFGS must be positive; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
-        check_transform(self.transform, "LBFGS")
 
     def run(
         self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator, *, stage: str = "lbfgs"

@@ -8,19 +8,12 @@ from typing import Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import checked
 from gigagp.model import Model
 from gigagp.optimization.box import Box
 
 #: How positive hyperparameters are made unconstrained.
 TransformName = Literal["softplus", "log"]
-
-
-def check_transform(transform: str, owner: str) -> None:
-    """Raise `InvalidInputError` for anything that is not a transform."""
-    if transform not in ("softplus", "log"):
-        msg = f'transform of {owner} must be "softplus" or "log"; got {transform!r}.'
-        raise InvalidInputError(msg)
 
 
 class ParameterSpace:
@@ -43,8 +36,7 @@ class ParameterSpace:
     """
 
     def __init__(self, model: Model, transform: TransformName) -> None:
-        check_transform(transform, "ParameterSpace")
-        self.transform = transform
+        self.transform: TransformName = checked(transform, TransformName, "transform", "ParameterSpace")
         self.template = model
         values = model.parameters()
         self.names = model.learned_names()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, UnreadableRowsError, warn
+from gigagp.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
 from gigagp.interruption import Interruption, asked_between_steps
 from gigagp.model import Model
 from gigagp.optimization.history import Step, natural_values
@@ -30,7 +31,7 @@ _PILOTS, _PATIENCE = 8, 3
 
 
 @dataclass(frozen=True)
-class SparseAscent:
+class SparseAscent(Settings):
     """What `SparseAdam`, `SparseAdaGrad` and `SparseSGD` share; use one of those.
 
     Parameters
@@ -50,33 +51,12 @@ class SparseAscent:
         0: the last step's is.
     """
 
-    learning_rate: float = 0.1
-    steps: int | None = None
-    final_share: float = 0.01
-    hyper_learning_rate: float = 1e-3
-    hyper_start: float = 0.1
-    tail_share: float = 0.25
-
-    def __post_init__(self) -> None:
-        owner = type(self).__name__
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            msg = f"learning_rate of {owner} must be positive and finite; got {self.learning_rate!r}."
-            raise InvalidInputError(msg)
-        if self.steps is not None and (
-            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
-        ):
-            msg = f"steps of {owner} must be an int of at least 1 or None; got {self.steps!r}."
-            raise InvalidInputError(msg)
-        if not 0 < self.final_share <= 1:
-            msg = f"final_share of {owner} must be a share, above 0 and at most 1; got {self.final_share!r}."
-            raise InvalidInputError(msg)
-        if not 0 <= self.hyper_learning_rate < 1:
-            msg = f"hyper_learning_rate of {owner} must be at least 0 and below 1; got {self.hyper_learning_rate!r}."
-            raise InvalidInputError(msg)
-        for name in ("hyper_start", "tail_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                msg = f"{name} of {owner} must be a share of the steps, from 0 to 1; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
+    learning_rate: Positive = 0.1
+    steps: Count | None = None
+    final_share: PositiveShare = 0.01
+    hyper_learning_rate: ShareBelowOne = 1e-3
+    hyper_start: Share = 0.1
+    tail_share: Share = 0.25
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1, as a share of the largest.
@@ -145,7 +125,7 @@ class SparseAdaGrad(SparseAscent):
     arXiv:2006.03015, section 6 (its rates are 0.1 and 1e-5).
     """
 
-    epsilon: float = 1e-10
+    epsilon: Positive = 1e-10
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient over the root of accumulated squares."""
@@ -193,20 +173,13 @@ class SparseAdam(SparseAscent):
     in its place, and the averages of the squares start at the first square.
     """
 
-    learning_rate: float = 0.01
-    steps: int | None = None
-    final_share: float = 0.03
-    beta1: float = 0.95
-    beta2: float = 0.99
-    warm_up: float = 0.05
-    epsilon: float = 1e-10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("beta1", "beta2", "warm_up"):
-            if not 0 <= getattr(self, name) < 1:
-                msg = f"{name} of SparseAdam must be from 0 to below 1; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
+    learning_rate: Positive = 0.01
+    steps: Count | None = None
+    final_share: PositiveShare = 0.03
+    beta1: ShareBelowOne = 0.95
+    beta2: ShareBelowOne = 0.99
+    warm_up: ShareBelowOne = 0.05
+    epsilon: Positive = 1e-10
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1, as a share of the largest."""
@@ -243,7 +216,7 @@ class SparseSGD(SparseAscent):
         As for `SparseAdaGrad`.
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, Range, Settings
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import WeakPrior, loss
@@ -18,7 +18,7 @@ from gigagp.optimization.trace import Trace
 
 
 @dataclass(frozen=True)
-class SubsetFirst:
+class SubsetFirst(Settings):
     """Maximise what an objective has on a subset of its rows, times a weak prior, and go on from there.
 
     When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic` that samples, and
@@ -39,16 +39,11 @@ class SubsetFirst:
         On all rows. None: the weights alone are fitted to them.
     """
 
-    rows: int = 1000
-    steps: int = 20
-    tolerance: float = 5e-4
-    signal_variance: float | None = None
+    rows: Annotated[int, Range(least=2)] = 1000
+    steps: Count = 20
+    tolerance: Positive = 5e-4
+    signal_variance: Positive | None = None
     then: Any = None
-
-    def __post_init__(self) -> None:
-        if self.rows < 2 or self.steps < 1:
-            msg = f"rows of SubsetFirst must be at least 2 and steps at least 1; got {self.rows!r} and {self.steps!r}."
-            raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both stages."""

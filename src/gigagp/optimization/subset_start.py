@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Range, Settings
 from gigagp.interruption import Interrupted
 from gigagp.model import Model
 from gigagp.optimization.adam import Adam
@@ -17,7 +18,7 @@ from gigagp.optimization.trace import Trace
 
 
 @dataclass(frozen=True)
-class SubsetStart:
+class SubsetStart(Settings):
     """Fit the exact likelihood on the nearest rows of a few random rows, average, and go on from there.
 
     When to use: to reproduce the papers on more than 50,000 rows. `Auto` starts from random rows instead, which see the
@@ -41,17 +42,9 @@ class SubsetStart:
     """
 
     then: Adam | LBFGS
-    n_centroids: int = 10
-    n_neighbours: int = 10_000
+    n_centroids: Count = 10
+    n_neighbours: Annotated[int, Range(least=2)] = 10_000
     optimizer: Adam | LBFGS = field(default_factory=Adam)
-
-    def __post_init__(self) -> None:
-        if self.n_centroids < 1 or self.n_neighbours < 2:
-            msg = (
-                "n_centroids of SubsetStart must be at least 1 and n_neighbours at least 2; "
-                f"got {self.n_centroids!r} and {self.n_neighbours!r}."
-            )
-            raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both parts."""

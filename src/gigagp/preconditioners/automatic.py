@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Words
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of
 from gigagp.preconditioners.two_level import TwoLevel
 
 #: A recipe, a preconditioner that was built before, the automatic choice, or none.
-PreconditionerChoice = PreconditionerRecipe | Preconditioner | Literal["auto"] | None
+PreconditionerChoice = (
+    Annotated[
+        PreconditionerRecipe | Preconditioner,
+        Words("a recipe such as TwoLevel(), a Preconditioner that was built for this matrix"),
+    ]
+    | Literal["auto"]
+    | None
+)
 
 _SMALLEST, _LARGEST = 20, 2000
 #: Arrays of n rows and ``size`` columns that are alive at the peak of a build (measured).
@@ -43,17 +51,6 @@ def automatic(matrix: SymmetricMatrix) -> TwoLevel:
     """Return the recipe for a matrix; it takes at most half of the memory budget."""
     rank, block_size = auto_sizes(matrix.n, budget_of(matrix) // 2)
     return TwoLevel(rank=rank, block_size=block_size)
-
-
-def check_choice(choice: PreconditionerChoice, owner: str) -> None:
-    """Raise `InvalidInputError` for anything that is not a `PreconditionerChoice`."""
-    if choice is None or isinstance(choice, (PreconditionerRecipe, Preconditioner)) or choice == "auto":
-        return
-    msg = (
-        f'preconditioner of {owner} must be "auto", None, a recipe such as TwoLevel() or a Preconditioner that was '
-        f"built for this matrix; got {choice!r}."
-    )
-    raise InvalidInputError(msg)
 
 
 def build(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from gigagp import memory
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
+from gigagp.errors import NotPositiveDefiniteError
+from gigagp.fields import Settings
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.random import standard_normal
 
@@ -85,7 +86,7 @@ class Preconditioner(ABC):
 
 
 @dataclass(frozen=True)
-class PreconditionerRecipe(ABC):
+class PreconditionerRecipe(Settings, ABC):
     """How to build a preconditioner; a small object without data."""
 
     @abstractmethod
@@ -109,13 +110,6 @@ class PreconditionerRecipe(ABC):
         bound : bool
             Also keep what `Preconditioner.lower_bound_apply` needs (some memory, no kernel entries).
         """
-
-
-def require_positive_int(value: int, argument: str, owner: str) -> None:
-    """Raise `InvalidInputError` unless ``value`` is an int of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{argument} of {owner} must be a positive int; got {value!r}."
-        raise InvalidInputError(msg)
 
 
 def budget_of(matrix: SymmetricMatrix) -> int:

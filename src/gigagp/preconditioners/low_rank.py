@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.dense import tall_product
+from gigagp.fields import Count
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import (
@@ -15,7 +16,6 @@ from gigagp.preconditioners.base import (
     PreconditionerRecipe,
     Reuse,
     factor_with_jitter,
-    require_positive_int,
     safe_noise,
 )
 
@@ -135,11 +135,8 @@ class PivotedCholesky(LowRankRecipe):
     Harbrecht, Peters & Schneider (2012), doi:10.1016/j.apnum.2011.10.001; Gardner et al. (2018), arXiv:1809.11165.
     """
 
-    rank: int = 100
+    rank: Count = 100
     _name = "greedily pivoted"
-
-    def __post_init__(self) -> None:
-        require_positive_int(self.rank, "rank", "PivotedCholesky")
 
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
@@ -164,14 +161,9 @@ class RandomlyPivotedCholesky(LowRankRecipe):
     Chen, Epperly, Tropp & Webber (2023), arXiv:2207.06503; Epperly, Tropp & Webber (2024), arXiv:2410.03969.
     """
 
-    rank: int = 300
-    block: int | None = None
+    rank: Count = 300
+    block: Count | None = None
     _name = "randomly pivoted"
-
-    def __post_init__(self) -> None:
-        require_positive_int(self.rank, "rank", "RandomlyPivotedCholesky")
-        if self.block is not None:
-            require_positive_int(self.block, "block", "RandomlyPivotedCholesky")
 
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
@@ -198,11 +190,8 @@ class Nystrom(LowRankRecipe):
     Williams & Seeger (2001), "Using the Nystrom method to speed up kernel machines".
     """
 
-    rank: int = 300
+    rank: Count = 300
     _name = "uniformly drawn"
-
-    def __post_init__(self) -> None:
-        require_positive_int(self.rank, "rank", "Nystrom")
 
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None

@@ -8,6 +8,7 @@ import torch
 
 from gigagp import memory
 from gigagp.dense import tall_product
+from gigagp.fields import Count
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import (
@@ -16,7 +17,6 @@ from gigagp.preconditioners.base import (
     Reuse,
     budget_of,
     factor_with_jitter,
-    require_positive_int,
     safe_noise,
 )
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
@@ -156,12 +156,8 @@ class TwoLevel(PreconditionerRecipe):
     the matrix's dtype afterwards. Both sizes pay: see `auto_sizes` for the balance.
     """
 
-    rank: int = 300
-    block_size: int = 500
-
-    def __post_init__(self) -> None:
-        require_positive_int(self.rank, "rank", "TwoLevel")
-        require_positive_int(self.block_size, "block_size", "TwoLevel")
+    rank: Count = 300
+    block_size: Count = 500
 
     def build(
         self,

@@ -9,16 +9,15 @@ from typing import Literal
 import torch
 
 from gigagp import memory
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Positive
 from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
 from gigagp.preconditioners import Reuse, pivoting
-from gigagp.preconditioners.base import budget_of, factor_with_jitter, require_positive_int
+from gigagp.preconditioners.base import budget_of, factor_with_jitter
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
 from gigagp.solvers.base import (
     Problem,
     Solver,
     StoppingRule,
-    check_common,
     has_finite_diagonal,
     own_generator,
     require_matrix,
@@ -75,27 +74,13 @@ class AlternatingProjections(Solver):
     projection", arXiv:2310.17137.
     """
 
-    block_size: int = 1000
-    tolerance: float = 0.01
-    max_epochs: float = 1000
-    probe_tolerance: float | None = None
+    block_size: Count = 1000
+    tolerance: Positive = 0.01
+    max_epochs: Positive = 1000
+    probe_tolerance: Positive | None = None
     partition: Literal["clustered", "contiguous", "shuffled"] = "clustered"
     score: Literal["frobenius", "sum"] = "frobenius"
-    coarse_rank: int = 300
-
-    def __post_init__(self) -> None:
-        owner = "AlternatingProjections"
-        require_positive_int(self.block_size, "block_size", owner)
-        check_common(owner, self.tolerance, self.max_epochs, self.probe_tolerance)
-        for argument, allowed in (
-            ("partition", ("clustered", "contiguous", "shuffled")),
-            ("score", ("frobenius", "sum")),
-        ):
-            if getattr(self, argument) not in allowed:
-                msg = f"{argument} of {owner} must be one of {', '.join(allowed)}; got {getattr(self, argument)!r}."
-                raise InvalidInputError(msg)
-        if self.coarse_rank != 0:
-            require_positive_int(self.coarse_rank, "coarse_rank (if it is not 0)", owner)
+    coarse_rank: CountOrZero = 300
 
     def solve(
         self,

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Settings
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.solvers.solution import Solution, Start, Status
 
 
-class Solver(ABC):
+class Solver(Settings, ABC):
     """A way of solving ``H v = b`` for many right-hand sides; an immutable value without data."""
 
     @abstractmethod
@@ -321,21 +322,6 @@ def require_matrix(operator: LinearOperator, owner: str) -> SymmetricMatrix:
 def has_finite_diagonal(operator: LinearOperator) -> bool:
     """Whether the diagonal is finite: the cheap look at a matrix before anything is built from it."""
     return not isinstance(operator, SymmetricMatrix) or bool(torch.isfinite(operator.diagonal()).all())
-
-
-def require_positive(value: float, argument: str, owner: str) -> None:
-    """Raise `InvalidInputError` unless ``value`` is a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        msg = f"{argument} of {owner} must be a positive number; got {value!r}."
-        raise InvalidInputError(msg)
-
-
-def check_common(owner: str, tolerance: float, max_epochs: float, probe_tolerance: float | None) -> None:
-    """Check the arguments that every iterative solver has."""
-    require_positive(tolerance, "tolerance", owner)
-    require_positive(max_epochs, "max_epochs", owner)
-    if probe_tolerance is not None:
-        require_positive(probe_tolerance, "probe_tolerance", owner)
 
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, Range, Words
 from gigagp.operators.base import LinearOperator
 from gigagp.preconditioners import Preconditioner, Reuse
-from gigagp.preconditioners.automatic import PreconditionerChoice, build, check_choice
+from gigagp.preconditioners.automatic import PreconditionerChoice, build
 from gigagp.solvers.base import (
     Problem,
     Solver,
     StoppingRule,
-    check_common,
     has_finite_diagonal,
     inner_norm,
     own_generator,
-    require_positive,
     slack,
     stopping_rule,
 )
@@ -26,6 +26,7 @@ from gigagp.solvers.krylov import Recurrence
 from gigagp.solvers.solution import Solution, Start, Status
 from gigagp.solvers.truncated import TruncatedRun
 from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
+from gigagp.truncation.estimators import TruncationChoice
 
 #: A refreshed residual this many times without progress means that the precision is exhausted.
 _PATIENCE = 2
@@ -38,6 +39,8 @@ _SMALL_CORRECTION = 0.5
 _DELAY = 10
 #: Relative residual that no healthy run reaches: conjugate gradients may raise it by the root of the condition number.
 _BLOWN_UP = 1e8
+#: Of targets and probes.
+_Bounds = Annotated[tuple[Positive, Positive], Words("a pair of positive numbers (targets, probes)")]
 
 
 @dataclass(frozen=True)
@@ -97,41 +100,21 @@ class ConjugateGradients(Solver):
     (2021), "Bias-free scalable Gaussian processes via randomized truncations", eqs. 16 and 17, arXiv:2102.06695.
     """
 
-    tolerance: float = 0.01
-    max_epochs: float = 1000
+    tolerance: Positive = 0.01
+    max_epochs: Annotated[float, Range(least=1)] = 1000  # an iteration is an epoch
     preconditioner: PreconditionerChoice = "auto"
-    truncation: Distribution | TruncatedSeries | None = None
-    probe_tolerance: float | None = None
-    nats: tuple[float, float] | None = None
-    errors: tuple[float, float] | None = None
-    refresh_every: int | None = 50
+    truncation: TruncationChoice | None = None
+    probe_tolerance: Positive | None = None
+    nats: _Bounds | None = None
+    errors: _Bounds | None = None
+    refresh_every: Count | None = 50
 
     def __post_init__(self) -> None:
-        check_common("ConjugateGradients", self.tolerance, self.max_epochs, self.probe_tolerance)
-        if self.max_epochs < 1:
-            msg = f"max_epochs of ConjugateGradients must be at least 1, one iteration; got {self.max_epochs!r}."
-            raise InvalidInputError(msg)
-        check_choice(self.preconditioner, "ConjugateGradients")
+        super().__post_init__()
         if self.truncation is not None:
             self._check_truncation()
-        for name, bounds in (("nats", self.nats), ("errors", self.errors)):
-            if bounds is None:
-                continue
-            if len(bounds) != 2:
-                msg = f"{name} of ConjugateGradients must be a pair (targets, probes); got {bounds!r}."
-                raise InvalidInputError(msg)
-            for bound in bounds:
-                require_positive(bound, name, "ConjugateGradients")
-        if self.refresh_every is not None:
-            require_positive(self.refresh_every, "refresh_every", "ConjugateGradients")
 
     def _check_truncation(self) -> None:
-        if not isinstance(self.truncation, Distribution | TruncatedSeries):
-            msg = (
-                "truncation of ConjugateGradients must be None or one of gigagp.truncation, such as "
-                f"ExponentialDecay(rate=0.05, minimum=80); got {self.truncation!r}."
-            )
-            raise InvalidInputError(msg)
         for name, bounds in (("nats", self.nats), ("errors", self.errors)):
             if bounds is not None:
                 msg = (

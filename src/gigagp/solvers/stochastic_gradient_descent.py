@@ -9,18 +9,15 @@ from typing import Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Positive, ShareBelowOne
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.preconditioners.base import require_positive_int
 from gigagp.solvers.base import (
     Problem,
     Solver,
     StoppingRule,
-    check_common,
     has_finite_diagonal,
     own_generator,
     require_matrix,
-    require_positive,
     slack,
     stopping_rule,
 )
@@ -72,29 +69,13 @@ class StochasticGradientDescent(Solver):
     Lin et al. (2024), Alg. 3, arXiv:2405.18457.
     """
 
-    batch_size: int = 500
-    tolerance: float = 0.01
-    max_epochs: float = 1000
-    probe_tolerance: float | None = None
-    learning_rate: float | Literal["auto"] = "auto"
-    momentum: float = 0.9
+    batch_size: Count = 500
+    tolerance: Positive = 0.01
+    max_epochs: Positive = 1000
+    probe_tolerance: Positive | None = None
+    learning_rate: Positive | Literal["auto"] = "auto"
+    momentum: ShareBelowOne = 0.9
     sampling: Literal["independent", "epoch"] = "independent"
-
-    def __post_init__(self) -> None:
-        owner = "StochasticGradientDescent"
-        require_positive_int(self.batch_size, "batch_size", owner)
-        check_common(owner, self.tolerance, self.max_epochs, self.probe_tolerance)
-        if self.learning_rate != "auto":
-            if isinstance(self.learning_rate, str):
-                msg = f'learning_rate of {owner} must be "auto" or a positive number; got {self.learning_rate!r}.'
-                raise InvalidInputError(msg)
-            require_positive(self.learning_rate, "learning_rate", owner)
-        if not 0 <= self.momentum < 1:
-            msg = f"momentum of {owner} must be at least 0 and below 1; got {self.momentum!r}."
-            raise InvalidInputError(msg)
-        if self.sampling not in {"independent", "epoch"}:
-            msg = f'sampling of {owner} must be "independent" or "epoch"; got {self.sampling!r}.'
-            raise InvalidInputError(msg)
 
     def solve(
         self,

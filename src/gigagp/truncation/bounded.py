@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gigagp.errors import InvalidInputError
-from gigagp.truncation.distribution import Distribution, check_int, check_moments
+from gigagp.fields import Count, CountOrZero, NotNegative, checks_arguments
+from gigagp.truncation.distribution import Deviation, Distribution, MeanLength
 from gigagp.truncation.special import harmonic
 
 
@@ -31,13 +32,9 @@ class OneOverJ(Distribution):
     Potapczynski et al. (2021), arXiv:2102.06695, Theorem 4 and section 4.2.
     """
 
-    base: int = 1
-    maximum: int | None = None
-    step: int = 1
-
-    def __post_init__(self) -> None:
-        check_int(self.base, "base", "OneOverJ", 0)
-        self._check_support()
+    base: CountOrZero = 1
+    maximum: Count | None = None
+    step: Count = 1
 
     @property
     def minimum(self) -> int:
@@ -60,20 +57,19 @@ class OneOverJ(Distribution):
         return mean - start, mean * (2 * start + n_points - 1) / 2 - mean**2
 
     @classmethod
-    def from_moments(cls, mean: float, standard_deviation: float, step: int = 1) -> OneOverJ:
+    @checks_arguments
+    def from_moments(cls, mean: MeanLength, standard_deviation: Deviation, step: Count = 1) -> OneOverJ:
         """Return the law whose mean and standard deviation are nearest.
 
         ``E[J^2] = E[J] (first + last) / 2`` gives the sum of the two ends; the mean then decides between pairs.
         """
-        check_moments("OneOverJ", mean, standard_deviation)
-        check_int(step, "step", "OneOverJ.from_moments", 1)
         ends = round(2 * (mean + standard_deviation**2 / mean))
         # the mean of the law on [first, ends - first] grows with first
         low, high = step, max(step, ends // 2)
         if cls(0, max(ends - step, step), step).mean > mean:
             msg = (
-                f"from_moments of OneOverJ: a standard deviation of {standard_deviation} is too large for a mean of "
-                f"{mean}, the smallest length being {step}. Lower standard_deviation."
+                f"from_moments of OneOverJ: a standard deviation of {standard_deviation:g} is too large for a mean of "
+                f"{mean:g}, the smallest length being {step}. Lower standard_deviation."
             )
             raise InvalidInputError(msg)
         while high - low > 1:
@@ -97,12 +93,9 @@ class Uniform(Distribution):
     step : int, default 1
     """
 
-    minimum: int = 1
-    maximum: int | None = None
-    step: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_support()
+    minimum: Count = 1
+    maximum: Count | None = None
+    step: Count = 1
 
     def _tail(self, index: int) -> float:
         n_points = self._require_points()
@@ -116,15 +109,15 @@ class Uniform(Distribution):
         return (n_points - 1) / 2, (n_points - 1) * (n_points + 1) / 12
 
     @classmethod
-    def from_moments(cls, mean: float, standard_deviation: float) -> Uniform:
+    @checks_arguments
+    def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Uniform:
         """Return the law whose mean and standard deviation are nearest."""
-        check_moments("Uniform", mean, standard_deviation)
         width = math.sqrt(12 * standard_deviation**2 + 1) - 1
         minimum = round(mean - width / 2)
         if minimum < 1:
             msg = (
-                f"from_moments of Uniform: a standard deviation of {standard_deviation} needs a mean of at least "
-                f"{0.5 + width / 2:.4g}, the smallest length being 1; got {mean}. Lower standard_deviation."
+                f"from_moments of Uniform: a standard deviation of {standard_deviation:g} needs a mean of at least "
+                f"{0.5 + width / 2:.4g}, the smallest length being 1; got {mean:g}. Lower standard_deviation."
             )
             raise InvalidInputError(msg)
         return cls(minimum, max(round(2 * mean) - minimum, minimum))
@@ -141,11 +134,8 @@ class Fixed(Distribution):
     length : int
     """
 
-    length: int
+    length: Count
     step: ClassVar[int] = 1  # type: ignore[misc]  # there is one length only
-
-    def __post_init__(self) -> None:
-        check_int(self.length, "length", "Fixed", 1)
 
     @property
     def minimum(self) -> int:
@@ -167,7 +157,8 @@ class Fixed(Distribution):
         return 0.0, 0.0
 
     @classmethod
-    def from_moments(cls, mean: float, standard_deviation: float = 0.0) -> Fixed:
+    @checks_arguments
+    def from_moments(cls, mean: MeanLength, standard_deviation: NotNegative = 0.0) -> Fixed:
         """Return the law of one length, which has to be an integer with standard deviation 0."""
         if standard_deviation != 0 or mean != round(mean):
             msg = (

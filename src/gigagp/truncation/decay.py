@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 from gigagp.errors import InvalidInputError
-from gigagp.truncation.distribution import Distribution, check_moments
+from gigagp.fields import Count, Fraction, Positive, Remedy, checks_arguments
+from gigagp.truncation.distribution import Deviation, Distribution, MeanLength
 from gigagp.truncation.special import geometric_mean, geometric_variance
 
 
@@ -48,7 +50,6 @@ class _Decay(Distribution):
 
 def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tuple[float, int]:
     """Return the decay and the smallest length that meet a mean exactly and a standard deviation nearly."""
-    check_moments(owner, mean, standard_deviation)
     # sd = 1 / (2 sinh(a / 2)) gives the mean's distance from the smallest length, which has to be an integer
     offset = 1 / math.expm1(2 * math.asinh(0.5 / standard_deviation))
     minimum = round(mean - offset)
@@ -56,8 +57,8 @@ def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tup
         minimum = math.ceil(mean) - 1
     if minimum < 1:
         msg = (
-            f"from_moments of {owner}: with a standard deviation of {standard_deviation} the mean is at least "
-            f"{1 + offset:.4g}, the smallest length being 1; got a mean of {mean}. Lower standard_deviation."
+            f"from_moments of {owner}: with a standard deviation of {standard_deviation:g} the mean is at least "
+            f"{1 + offset:.4g}, the smallest length being 1; got a mean of {mean:g}. Lower standard_deviation."
         )
         raise InvalidInputError(msg)
     return math.log1p(1 / (mean - minimum)), minimum
@@ -93,23 +94,18 @@ class ExponentialDecay(_Decay):
     (99.5, 20.0)
     """
 
-    rate: float
-    minimum: int = 1
-    maximum: int | None = None
-    step: int = 1
-
-    def __post_init__(self) -> None:
-        if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate < math.inf:
-            msg = f"rate of ExponentialDecay must be a positive number; got {self.rate!r}. 0.05 is the paper's."
-            raise InvalidInputError(msg)
-        self._check_support()
+    rate: Annotated[Positive, Remedy("0.05 is the paper's.")]
+    minimum: Count = 1
+    maximum: Count | None = None
+    step: Count = 1
 
     @property
     def _decay(self) -> float:
         return self.rate * self.step
 
     @classmethod
-    def from_moments(cls, mean: float, standard_deviation: float) -> ExponentialDecay:
+    @checks_arguments
+    def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> ExponentialDecay:
         """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
         decay, minimum = _decay_of_moments("ExponentialDecay", mean, standard_deviation)
         return cls(decay, minimum)
@@ -128,23 +124,18 @@ class Geometric(_Decay):
     step : int, default 1
     """
 
-    ratio: float = 0.5
-    minimum: int = 1
-    maximum: int | None = None
-    step: int = 1
-
-    def __post_init__(self) -> None:
-        if isinstance(self.ratio, bool) or not isinstance(self.ratio, (int, float)) or not 0 < self.ratio < 1:
-            msg = f"ratio of Geometric must be above 0 and below 1; got {self.ratio!r}."
-            raise InvalidInputError(msg)
-        self._check_support()
+    ratio: Fraction = 0.5
+    minimum: Count = 1
+    maximum: Count | None = None
+    step: Count = 1
 
     @property
     def _decay(self) -> float:
         return -math.log(self.ratio)
 
     @classmethod
-    def from_moments(cls, mean: float, standard_deviation: float) -> Geometric:
+    @checks_arguments
+    def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Geometric:
         """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
         decay, minimum = _decay_of_moments("Geometric", mean, standard_deviation)
         return cls(math.exp(-decay), minimum)

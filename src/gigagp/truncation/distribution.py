@@ -10,14 +10,19 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import lru_cache
-from typing import Self
+from typing import Annotated, Self
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Range, Settings
+
+#: Mean and standard deviation of lengths, of which the smallest is 1; they are counted exactly up to 2^53.
+MeanLength = Annotated[float, Range(least=1, below=2**53)]
+Deviation = Annotated[float, Range(least=1e-12, below=2**53)]
 
 
-class Distribution(ABC):
+class Distribution(Settings, ABC):
     """A law of the length J of a truncated series.
 
     Terms are counted from 1. ``minimum`` terms are always computed; where the law does not reach the end of the
@@ -55,7 +60,7 @@ class Distribution(ABC):
 
     @classmethod
     @abstractmethod
-    def from_moments(cls, mean: float, standard_deviation: float) -> Distribution:
+    def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Distribution:
         """Return the law of this kind with a wanted mean and standard deviation of J.
 
         Lengths are integers, so that not every pair can be met: the mean comes first.
@@ -174,26 +179,15 @@ class Distribution(ABC):
             raise InvalidInputError(msg)
         return n_points
 
-    def _check_support(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
-        check_int(self.step, "step", name, 1)
-        check_int(self.minimum, "minimum", name, 1)
-        if self.maximum is None:
-            return
-        check_int(self.maximum, "maximum", name, 1)
-        if self.maximum < self.minimum:
+        if self.maximum is not None and self.maximum < self.minimum:
             msg = (
                 f"maximum of {name} must be at least its smallest length, {self.minimum}; got {self.maximum}: there is "
                 "no length left."
             )
             raise InvalidInputError(msg)
-
-
-def check_int(value: object, argument: str, owner: str, least: int) -> None:
-    """Raise `InvalidInputError` unless ``value`` is an int that is large enough."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        msg = f"{argument} of {owner} must be an int of at least {least}; got {value!r}."
-        raise InvalidInputError(msg)
 
 
 @lru_cache(maxsize=64)
@@ -206,14 +200,3 @@ def _expected_longest(law: Distribution, draws: int) -> float:
             return total
         total += law.step * (1 - (1 - tail) ** draws)
         j += law.step
-
-
-def check_moments(owner: str, mean: float, standard_deviation: float) -> None:
-    """Raise `InvalidInputError` for moments that no law of lengths has."""
-    # Lengths are counted exactly up to 2**53.
-    if not (1 <= mean < 2**53 and 1e-12 <= standard_deviation < 2**53):
-        msg = (
-            f"from_moments of {owner} needs a mean of at least 1 and a positive standard_deviation, both below 2**53; "
-            f"got {mean!r} and {standard_deviation!r}."
-        )
-        raise InvalidInputError(msg)

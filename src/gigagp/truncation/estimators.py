@@ -11,18 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Settings, Words
 from gigagp.truncation.distribution import Distribution
 
 #: A term of a series: a number or a tensor, whatever can be added and multiplied by a float.
 Term = TypeVar("Term", float, torch.Tensor)
 
+#: A law of the length.
+Law = Annotated[Distribution, Words("one of gigagp.truncation, such as ExponentialDecay(0.05, 80)")]
 
-class TruncatedSeries(ABC):
+
+class TruncatedSeries(Settings, ABC):
     """How the terms of a series are weighted when it is cut at a random length.
 
     Attributes
@@ -32,14 +36,6 @@ class TruncatedSeries(ABC):
     """
 
     distribution: Distribution
-
-    def _check_distribution(self) -> None:
-        if not isinstance(self.distribution, Distribution):
-            msg = (
-                f"distribution of {type(self).__name__} must be one of gigagp.truncation, such as "
-                f"ExponentialDecay(0.05, 80); got {self.distribution!r}."
-            )
-            raise InvalidInputError(msg)
 
     @abstractmethod
     def weight(self, j: int, length: int) -> float:
@@ -111,11 +107,8 @@ class RussianRoulette(TruncatedSeries):
     Potapczynski et al. (2021), arXiv:2102.06695, eq. 6.
     """
 
-    distribution: Distribution
+    distribution: Law
     trust_convergence: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_distribution()
 
     def weight(self, j: int, length: int) -> float:
         """Return ``1 / P(J >= j)`` for terms that were reached."""
@@ -138,10 +131,7 @@ class SingleSample(TruncatedSeries):
     Potapczynski et al. (2021), arXiv:2102.06695, eqs. 7 and 20.
     """
 
-    distribution: Distribution
-
-    def __post_init__(self) -> None:
-        self._check_distribution()
+    distribution: Law
 
     def weight(self, j: int, length: int) -> float:
         """Return 1 up to the law's base, ``1 / P(J = length)`` within the last step, 0 between."""
@@ -149,6 +139,13 @@ class SingleSample(TruncatedSeries):
         if j <= law.base:
             return 1.0
         return 1 / law.probability(length) if length - law.step < j <= length else 0.0
+
+
+#: What users give to be truncated by: a law alone stands for the estimate that is usual where it is used.
+TruncationChoice = Annotated[
+    Distribution | TruncatedSeries,
+    Words("one of gigagp.truncation, such as ExponentialDecay(rate=0.05, minimum=80)"),
+]
 
 
 def russian_roulette(terms: Iterable[Term], distribution: Distribution, length: int) -> Term:

@@ -235,23 +235,3 @@ def test_points_beyond_the_grid() -> None:
     assert 1.01 < unknown.predict(far, return_std=True)[1][0] / Y.std() < 1.2
     clamped = fitted(inference=inference.Grid(size=20, outside="clamp"), **settings)
     assert np.isfinite(clamped.predict(far)).all()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"size": 3}, "size of Grid"),
-        ({"size": (10, 2.5)}, "size of Grid"),
-        ({"size": "fine"}, "size of Grid"),
-        ({"interpolation": "quintic"}, "interpolation"),
-        ({"outside": "ignore"}, "outside of Grid"),
-        ({"tolerance": 0.0}, "tolerance of Grid"),
-        ({"n_samples": 0}, "n_samples of Grid"),
-        ({"rank": True}, "rank of Grid"),
-        ({"preconditioner": "best"}, "preconditioner of Grid"),
-        ({"distributed": 2}, "distributed of Grid"),
-    ],
-)
-def test_bad_settings(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        inference.Grid(**settings)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gigagp.actions import Learned, Policy
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Settings
 from gigagp.inference.computation_aware.evidence import Loss
 from gigagp.inference.table import TrainingTable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ComputationAware:
+class ComputationAware(Settings):
     """Inference from ``i`` linear combinations of the rows, with error bars for what was not looked at.
 
     The posterior variance is never below the exact one at the same hyperparameters: it holds what the data leave open
@@ -46,20 +46,9 @@ class ComputationAware:
     Linear-Time Inference", https://arxiv.org/abs/2411.01036
     """
 
-    n_actions: int = 512
+    n_actions: Count = 512
     policy: Policy = field(default_factory=Learned)
     loss: Loss = "elbo"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.n_actions, bool) or not isinstance(self.n_actions, int) or self.n_actions < 1:
-            msg = f"n_actions of ComputationAware must be a whole number, at least 1; got {self.n_actions!r}."
-            raise InvalidInputError(msg)
-        if not isinstance(self.policy, Policy):
-            msg = f"policy of ComputationAware must be one of gigagp.actions; got {self.policy!r}."
-            raise InvalidInputError(msg)
-        if self.loss not in ("elbo", "projected"):
-            msg = f'loss of ComputationAware must be "elbo" or "projected"; got {self.loss!r}.'
-            raise InvalidInputError(msg)
 
     def objective(self, table: TrainingTable, generator: torch.Generator) -> ComputationAwareObjective:
         """Return the loss of a table."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Fraction, Length, Range, Settings, Words
 from gigagp.grids import RegularGrid
-from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.operators.grid.kernel import check_stationary
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
     from gigagp.inference.streaming import StreamedFit, StreamJob
 
 Outside = Literal["refuse", "clamp", "prior"]
+#: Fewer nodes have no room for the margins and a cell between them.
+_Nodes = Annotated[int, Range(least=6)]
+_Size = Annotated[
+    Literal["auto"] | _Nodes | Annotated[Sequence[_Nodes], Length(1)],
+    Words('"auto", or nodes an input, each at least 6'),
+]
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Settings):
     """Inference on a regular grid: one pass over the rows, then a cost that does not depend on their number.
 
     The function is a Gaussian process on the nodes of a grid, interpolated between them. All that learning and
@@ -74,59 +80,20 @@ class Grid:
     Nickisch (2015), arXiv:1503.01057. Pleiss, Gardner, Weinberger and Wilson (2018), arXiv:1803.06058 (low rank).
     """
 
-    size: Literal["auto"] | int | Sequence[int] = "auto"
-    interpolation: str = "cubic"
+    size: _Size = "auto"
+    interpolation: Literal["cubic", "linear"] = "cubic"
     outside: Outside = "refuse"
-    tolerance: float = 1e-3
-    final_tolerance: float = 1e-4
-    max_iterations: int = 1000
+    tolerance: Fraction = 1e-3
+    final_tolerance: Fraction = 1e-4
+    max_iterations: Count = 1000
     preconditioner: Literal["auto", "circulant", "holes", "long_waves", "none"] = "auto"
-    n_probes: int = 16
-    n_samples: int = 32
+    n_probes: Count = 16
+    n_samples: Count = 32
     variance: Literal["samples", "low_rank", "solve"] = "samples"
-    rank: int = 100
-    exact_nodes: int = 1500
-    seed: int = 0
+    rank: Count = 100
+    exact_nodes: CountOrZero = 1500
+    seed: CountOrZero = 0
     distributed: bool = False
-
-    def __post_init__(self) -> None:
-        interpolation_named(self.interpolation)
-        if isinstance(self.size, list):
-            object.__setattr__(self, "size", tuple(self.size))
-        self._check_size()
-        for name, allowed in (
-            ("outside", ("refuse", "clamp", "prior")),
-            ("preconditioner", ("auto", "circulant", "holes", "long_waves", "none")),
-            ("variance", ("samples", "low_rank", "solve")),
-        ):
-            if getattr(self, name) not in allowed:
-                msg = f"{name} of Grid must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
-        for name in ("tolerance", "final_tolerance"):
-            if not 0 < getattr(self, name) < 1:
-                msg = f"{name} of Grid must be between 0 and 1; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
-        for name, least in (("max_iterations", 1), ("n_probes", 1), ("n_samples", 1), ("rank", 1), ("exact_nodes", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                msg = f"{name} of Grid must be an int of at least {least}; got {value!r}."
-                raise InvalidInputError(msg)
-
-        if not isinstance(self.distributed, bool):
-            msg = f"distributed of Grid must be True or False; got {self.distributed!r}."
-            raise InvalidInputError(msg)
-
-    def _check_size(self) -> None:
-        size = self.size
-        counts = (size,) if isinstance(size, int) else size
-        whole = counts == "auto" or (
-            isinstance(counts, tuple)
-            and len(counts) > 0
-            and all(isinstance(count, int) and not isinstance(count, bool) and count >= 6 for count in counts)
-        )
-        if not whole:
-            msg = f'size of Grid must be "auto", or nodes an input, each at least 6; got {size!r}.'
-            raise InvalidInputError(msg)
 
     @property
     def n_collected(self) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Positive, Range, Settings
 from gigagp.inference.quadruply_stochastic.bound import BoundForm
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import NODES, Gaussian, Likelihood
@@ -26,18 +27,8 @@ _DENSE_BATCH = 1000
 _LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
 
 
-def check_count(value: object, name: str, owner: str, least: int = 1, *, optional: bool = False) -> None:
-    """Raise `InvalidInputError` for anything but an int of at least ``least`` (or None, where that is allowed)."""
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        allowed = f"an int of at least {least}" + (" or None" if optional else "")
-        msg = f"{name} of {owner} must be {allowed}; got {value!r}."
-        raise InvalidInputError(msg)
-
-
 @dataclass(frozen=True)
-class QuadruplyStochastic:
+class QuadruplyStochastic(Settings):
     """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
 
     The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
@@ -127,15 +118,15 @@ class QuadruplyStochastic:
     Theorem 3 lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
     """
 
-    n_basis: int | None = None
+    n_basis: Annotated[int, Range(least=2)] | None = None
     basis: Literal["fourier", "inducing", "grid"] = "fourier"
-    row_batch: int | None = None
-    basis_batch: int | None = None
-    n_columns: int | None = None
+    row_batch: Count | None = None
+    basis_batch: Count | None = None
+    n_columns: CountOrZero | None = None
     diagonal: Literal["learned", "closed_form"] = "learned"
-    start_rows: int | None = None
+    start_rows: CountOrZero | None = None
     anchor: bool = True
-    n_support: int = 0
+    n_support: CountOrZero = 0
     control: Literal["residual", "quadratic"] = "residual"
     prior_control: bool = False
     linear_control: bool = False
@@ -143,34 +134,14 @@ class QuadruplyStochastic:
     bound: BoundForm = "sqrt"
     replacement: bool = False
     augment: bool = False
-    quadrature_nodes: int = NODES
+    quadrature_nodes: Count = NODES
 
     #: whether every weight has a prior precision of its own that is learned
     learns_precision = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         owner = type(self).__name__
-        check_count(self.n_basis, "n_basis", owner, 2, optional=True)
-        check_count(self.row_batch, "row_batch", owner, optional=True)
-        check_count(self.basis_batch, "basis_batch", owner, optional=True)
-        check_count(self.n_columns, "n_columns", owner, 0, optional=True)
-        check_count(self.start_rows, "start_rows", owner, 0, optional=True)
-        check_count(self.n_support, "n_support", owner, 0)
-        check_count(self.quadrature_nodes, "quadrature_nodes", owner)
-        for name, allowed in (
-            ("basis", ("fourier", "inducing", "grid")),
-            ("diagonal", ("learned", "closed_form")),
-            ("control", ("residual", "quadratic")),
-            ("order", ("given", "information")),
-            ("bound", ("sqrt", "linear", "as_printed")),
-        ):
-            if getattr(self, name) not in allowed:
-                msg = f"{name} of {owner} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
-        for name in ("anchor", "prior_control", "linear_control", "replacement", "augment"):
-            if not isinstance(getattr(self, name), bool):
-                msg = f"{name} of {owner} must be a bool; got {getattr(self, name)!r}."
-                raise InvalidInputError(msg)
         for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
             if value is not None and value > self.n_functions:
                 msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
@@ -287,15 +258,12 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     Tipping 2001, https://jmlr.org/papers/v1/tipping01a.html; Evans and Nair 2020, arXiv:2006.03015, appendix I.3.
     """
 
-    threshold: float = 1e4
+    threshold: Positive = 1e4
 
     learns_precision = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.threshold > 0:
-            msg = f"threshold of RelevanceVectorMachine must be positive; got {self.threshold!r}."
-            raise InvalidInputError(msg)
         if self.order != "given":
             msg = f'order of RelevanceVectorMachine must be "given"; got {self.order!r}.'
             raise InvalidInputError(msg)

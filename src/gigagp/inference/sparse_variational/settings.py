@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, Settings, ShareBelowOne
 from gigagp.inference.table import TrainingTable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ StartRule = Literal["kmeans++", "greedy", "random"]
 
 
 @dataclass(frozen=True)
-class SparseVariational:
+class SparseVariational(Settings):
     """Inference through inducing points: a lower bound of the log marginal likelihood in place of it.
 
     When to use: where a few hundred numbers can tell what the table says (smooth functions of few inputs), or to
@@ -56,33 +56,11 @@ class SparseVariational:
     Burt, Rasmussen and van der Wilk 2020, https://jmlr.org/papers/v21/19-1015.html.
     """
 
-    n_inducing: int = 512
-    batch_size: int | None = None
+    n_inducing: Count = 512
+    batch_size: Count | None = None
     start: StartRule = "kmeans++"
     learn_inducing_points: bool = True
-    jitter: float = 1e-8
-
-    def __post_init__(self) -> None:
-        for name in ("n_inducing", "batch_size"):
-            value = getattr(self, name)
-            if value is None and name == "batch_size":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                allowed = "an int of at least 1" + (" or None" if name == "batch_size" else "")
-                msg = f"{name} of SparseVariational must be {allowed}; got {value!r}."
-                raise InvalidInputError(msg)
-        if self.start not in ("greedy", "kmeans++", "random"):
-            msg = f'start of SparseVariational must be "greedy", "kmeans++" or "random"; got {self.start!r}.'
-            raise InvalidInputError(msg)
-        if not isinstance(self.learn_inducing_points, bool):
-            msg = f"learn_inducing_points of SparseVariational must be a bool; got {self.learn_inducing_points!r}."
-            raise InvalidInputError(msg)
-        if not 0 <= self.jitter < 1:
-            msg = (
-                "jitter of SparseVariational must be a share of the prior variance, at least 0 and below 1; "
-                f"got {self.jitter!r}."
-            )
-            raise InvalidInputError(msg)
+    jitter: ShareBelowOne = 1e-8
 
     def objective(self, table: TrainingTable, generator: torch.Generator) -> SparseObjective:
         """Return the lower bound on a table."""
