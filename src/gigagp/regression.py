@@ -15,6 +15,7 @@ from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.custom import Custom
+from gigagp.effect import refuse_for_fit, refuse_validation, refuse_without_effect
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
@@ -85,9 +86,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
     dtype : {"float64", "float32", "mixed"}, default "float64"
         Of kernel products; small factors are float64 always. ``"mixed"``: float64, but for the products inside of
         iterative solvers, which are float32 and corrected with float64 residuals: the same answers, half of the time
-        and the memory.
+        and the memory. An inference without such solves refuses it (``"auto"`` takes it, and is then exact in float64
+        on small tables). `inference.Grid` is float64 alone.
     device : str, default "auto"
-        ``"auto"``: CUDA if there is a device, otherwise the CPU.
+        ``"auto"``: CUDA if there is a device, otherwise the CPU. `inference.Grid` runs on the CPU alone.
     memory_budget : int, str or None, default None
         Bytes, or a text such as ``"4GiB"``, that fit and predict may take; None: half of what is free.
     verbose : int, default 0
@@ -190,7 +192,9 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             Several targets share kernel, noise and solves.
         validation : (X, y) or None, default None
             Rows to score at every outer step on all rows; nothing is learned from them. The scores are in
-            ``history_`` (`gigagp.optimization.Step`).
+            ``history_`` (`gigagp.optimization.Step`). For targets with Gaussian noise. What a step has at hand
+            predicts; with `inference.Grid` and with a truncation or another predictor of `inference.RandomFeatures` a
+            score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
             A file that keeps the state of the fit while it runs (`gigagp.checkpoint`). The same call after a kill
             goes on from there, to the same bits; the file is removed at the end.
@@ -235,6 +239,10 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         model = self._start_model(mean, X.shape[0], targets.shape[1]).standardized(scaling.units())
         optimizer = self._resolve_optimizer()
         inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget, likelihood)
+        refuse_without_effect(self, inference, likelihood)
+        refuse_for_fit(inference)
+        if validation is not None:
+            refuse_validation(optimizer, likelihood)
         if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
             msg = (
                 f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "

@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.effect import refuse_bounds, refuse_without_effect
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.fields import Count, Words, check_parameters, checks_arguments
 from gigagp.files import check_folder
@@ -174,6 +175,8 @@ def fit_streamed(
     mean, likelihood = resolve_mean(estimator.mean), resolve_likelihood(estimator.likelihood)
     inference = resolve_streaming(estimator.inference, likelihood)
     optimizer = estimator._resolve_optimizer()
+    refuse_without_effect(estimator, inference, likelihood)
+    refuse_bounds(bounds, inference)
     if isinstance(optimizer, SubsetStart):
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)

@@ -57,6 +57,9 @@ def validation_scorer(
     def score(objective: Any) -> tuple[float, float] | None:
         if objective.n_rows != table.n_rows or (posterior := objective.current_posterior()) is None:
             return None
+        refusal = posterior.refusal(points, scaling, None)
+        if refusal is not None:
+            raise refusal
         predicted, variance = posterior.mean_and_variance(points)
         if not posterior.model.noise_is_known:
             variance = variance + posterior.model.noise_at(points)

@@ -136,6 +136,7 @@ class RandomFeaturesObjective(TableObjective):
         self._frequency_generator, self._length_generator = spawn(generator), spawn(generator)
         self._draw: FeatureDraw | None = None
         self._current: FeaturePosterior | None = None
+        self._model: Model | None = None
         #: the random length of the last evaluation, in frequencies
         self.last_length: int | None = None
         # Columns of one term at least; the kernel, which is not known here, may have several.
@@ -174,7 +175,7 @@ class RandomFeaturesObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return value and gradient, exact for the features or unbiased for the kernel."""
-        self._current = None
+        self._current, self._model = None, model
         draw = self._frequencies(model)
         if self.series is not None:
             self.last_length = self.series.distribution.sample(self._length_generator)
@@ -233,9 +234,13 @@ class RandomFeaturesObjective(TableObjective):
         thinned = self.table.take_rows(rows)
         return RandomFeaturesObjective(self.settings, self.series, thinned, self._frequency_generator)
 
-    def current_posterior(self) -> FeaturePosterior | None:
-        """Return the posterior where `evaluate` was last called; None where the features do not predict."""
-        return self._current
+    def current_posterior(self) -> Posterior | None:
+        """Return the posterior where `evaluate` was last called; other predictors than the features start anew."""
+        predictor = self.settings.predictor()
+        if predictor is None or self._model is None:
+            return self._current
+        first, second = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+        return predictor.objective(self.table, first).posterior(self._model, second)
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model, from the frozen frequencies where there are any."""

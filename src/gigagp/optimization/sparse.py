@@ -15,6 +15,7 @@ from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, Unreada
 from gigagp.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
 from gigagp.interruption import Interruption, asked_between_steps
 from gigagp.model import Model
+from gigagp.optimization.auto import Auto
 from gigagp.optimization.history import Step, natural_values
 from gigagp.optimization.plateau import Plateau
 from gigagp.optimization.sampled import SampledObjective
@@ -38,7 +39,8 @@ class SparseAscent(Settings):
     ----------
     learning_rate : float
     steps : int or None
-        None: as many as gain something, see `gigagp.optimization.plateau`.
+        None: as many as gain something, see `gigagp.optimization.plateau`. That is none where all rows and functions
+        can be used at once: the optimum is then computed, as with ``optimizer="auto"``.
     final_share : float
         Learning rate of the last step as a share of the largest. It falls exponentially; without a number of steps,
         each time that nothing is gained.
@@ -87,6 +89,12 @@ class SparseAscent(Settings):
                 '; use "auto", Adam or LBFGS with this inference.'
             )
             raise InvalidInputError(msg)
+        if self.steps is None and objective.deterministic:
+            # No step on a sample gains anything on the optimum, and that can be had: of the weights in closed form or by
+            # Newton's method, of the hyperparameters by what "auto" means.
+            if self.hyper_learning_rate > 0:
+                return Auto().run(objective, model, trace, generator)
+            return model
         return _Run(self, objective, model, trace).go()
 
 
@@ -105,7 +113,8 @@ class SparseAdaGrad(SparseAscent):
         The largest first step of any number, in units of its prior standard deviation; for an entry of a dense column,
         of that over the root of the number of functions.
     steps : int or None, default None
-        None: as many as gain something (`gigagp.optimization.plateau`).
+        None: as many as gain something (`gigagp.optimization.plateau`): none where all rows and functions can be used
+        at once, and the optimum is computed as with ``optimizer="auto"``.
     final_share : float, default 0.01
         Learning rate of the last step as a share of the first; it falls exponentially, or without a number of steps
         each time that nothing is gained.
@@ -155,7 +164,7 @@ class SparseAdam(SparseAscent):
         that over the root of the number of functions. From a mean of zero
         (``start_rows=0``) 0.05 is quicker; from a good start it is lost in the first steps.
     steps : int or None, default None
-        None: as many as gain something (`gigagp.optimization.plateau`).
+        As for `SparseAdaGrad`.
     final_share : float, default 0.03
         Learning rate of the last step as a share of the largest; it falls exponentially, or without a number of steps
         each time that nothing is gained.

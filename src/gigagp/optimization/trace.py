@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -133,8 +134,11 @@ class Trace:
         if found is not None:
             step = found[0]
             self.history.resume_after(step)
-        elif log is not None:
-            log.record(nothing, nothing, step)
+        else:
+            rmse, log_likelihood = self._scores(objective)
+            step = replace(step, validation_rmse=rmse, validation_log_likelihood=log_likelihood)
+            if log is not None:
+                log.record(nothing, nothing, step)
         self.history.append(step)
         self._show(step)
 
@@ -180,10 +184,13 @@ class Trace:
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
         sound = bool(torch.isfinite(gradient).all())  # otherwise the objective still stands at an earlier model
-        scores = (self.validate(objective) if self.validate is not None and sound else None) or (None, None)
+        scores = self._scores(objective) if sound else (None, None)
         values = natural_values(model)
         step = Step(stage, self.history.elapsed(), evaluation.value, norm, values, evaluation.solve, *scores)
         return evaluation, gradient, step
+
+    def _scores(self, objective: Objective) -> tuple[float, float] | tuple[None, None]:
+        return (None if self.validate is None else self.validate(objective)) or (None, None)
 
     def _show(self, step: Step) -> None:
         fields: dict[str, object] = {"stage": step.stage, "gradient": step.gradient_norm}

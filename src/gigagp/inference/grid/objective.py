@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +75,7 @@ class GridObjective(TableObjective):
             checked_bounds(choice.lower.tolist(), choice.upper.tolist())
         self._choice = choice
         self._likelihood: GridLikelihood | None = None
+        self._model: Model | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -115,6 +117,7 @@ class GridObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the gradient, and the value where it is exact."""
+        self._model = model
         return self.likelihood(model).evaluate(model)
 
     def value(self, model: Model, n_probes: int = 32, seed: int = 0) -> Estimate:
@@ -133,8 +136,12 @@ class GridObjective(TableObjective):
         return self
 
     def current_posterior(self) -> GridPosterior | None:
-        """Return None: the posterior takes a solve of its own, to a tighter tolerance."""
-        return None
+        """Return the posterior where `evaluate` was last called: a solve of its own, of which learning sees nothing."""
+        if self._model is None:
+            return None
+        apart = copy.copy(self.likelihood(self._model))
+        apart.solves = []
+        return GridPosterior.fit(apart, self._model, self.table.budget, torch.Generator().manual_seed(0))
 
     def posterior(self, model: Model, generator: torch.Generator) -> GridPosterior:
         """Return the posterior at a model, and warn where the grid cannot hold the model."""

@@ -443,12 +443,14 @@ class QuadruplyStochasticObjective(TableObjective):
             value = self._fit_whole(model, to_the_end=True)
             posterior = QuadruplyStochasticPosterior.of(self, model)
             posterior.bound, posterior.from_samples = Estimate(value, 0.0), False
+            posterior.warn_of_threshold()
             return posterior
         if self.fitted is None or self.fitted is not model:
             settings = SparseAdam(hyper_learning_rate=0.0)
             settings.run(self, model, Trace(History(), NoProgress()), generator)
         posterior = QuadruplyStochasticPosterior.of(self, model)
         posterior.estimate_bound(self.targets, generator)
+        posterior.warn_of_threshold()
         return posterior
 
     # Checkpoints ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
 from gigagp.dense import cholesky
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
@@ -153,10 +153,26 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.basis.points[self._kept()]
 
     def _kept(self) -> Tensor:
-        """Return the functions that count: all, or those whose precision is below the threshold."""
-        if self.threshold is None or self.weights.log_precision is None:
+        """Return the functions that count: all, or those whose precision is below the threshold, the lowest at least.
+
+        Without any function the posterior would be the trend and sure of it.
+        """
+        precision = self.weights.log_precision
+        if self.threshold is None or precision is None:
             return torch.arange(self.n_basis, device=self.weights.mean.device)
-        return (self.weights.log_precision < math.log(self.threshold)).nonzero()[:, 0]
+        kept = (precision < math.log(self.threshold)).nonzero()[:, 0]
+        return kept if len(kept) else precision.argmin()[None]
+
+    def warn_of_threshold(self) -> None:
+        """Warn where the threshold would have dropped every function."""
+        precision = self.weights.log_precision
+        if self.threshold is None or precision is None or float(precision.min()) < math.log(self.threshold):
+            return
+        msg = (
+            f"threshold of RelevanceVectorMachine is {self.threshold:g}, and no weight has a precision below it: the "
+            f"one of the lowest, {float(precision.min().exp()):.3g}, was kept. Use a larger threshold, such as 1e4."
+        )
+        warn(msg, FitWarning)
 
     def solver_name(self) -> str:
         """Return the solver that ran."""

@@ -27,8 +27,8 @@ _HALVINGS = 8
 #: Most conjugate gradient steps for the mean's Newton step, and the relative residual that ends them.
 _INNER, _INNER_RESIDUAL = 30, 1e-4
 #: Most updates of the precisions of a relevance vector machine, the change of their logarithms that ends them, and the
-#: precision, in units of the threshold, beyond which a function is taken out for good.
-_UPDATES, _CHANGE, _FAR = 2000, 1e-3, 100.0
+#: precision, in units of the threshold, beyond which a function is taken out for good; the lowest threshold there.
+_UPDATES, _CHANGE, _FAR, _THRESHOLD = 2000, 1e-3, 100.0, 1e4
 #: Precisions stay above this, so that the posterior precision has a factor.
 _LEAST = 1e-8
 
@@ -268,7 +268,8 @@ class WholeTable:
         own = float(model.kernel.diagonal(objective.table.X).mean())
         precision = Phi.new_full((m,), float(Phi.square().sum()) / len(Phi) / own)
         kept = torch.arange(m, device=Phi.device)
-        far = _FAR * getattr(objective.settings, "threshold", 1e4)
+        # a low threshold drops more of the same optimum; it does not move it
+        far = _FAR * max(getattr(objective.settings, "threshold", 0.0), _THRESHOLD)
         self.mean = self.curvature = None
         start = self._start(Phi, noise)
         for _ in range(_UPDATES):

@@ -1,0 +1,105 @@
+"""Settings that one inference has and another has not: what would have no effect is refused before any work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gigagp.checks import resolve_device
+from gigagp.errors import InvalidInputError
+from gigagp.inference import Grid, Iterative, RandomFeatures
+from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.solvers import Cholesky
+
+if TYPE_CHECKING:
+    from gigagp.regression import GPRegressor
+
+
+def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood: Likelihood) -> None:
+    """Refuse arguments of the constructor that this inference and this likelihood do not look at.
+
+    Parameters
+    ----------
+    estimator : GPRegressor
+    inference : one of `gigagp.inference`
+        What will run.
+    likelihood : Likelihood
+
+    Raises
+    ------
+    InvalidInputError
+        If there is one.
+    """
+    name = f"inference.{type(inference).__name__}"
+    if isinstance(inference, Grid):
+        if estimator.dtype != "float64":
+            _refuse(
+                "dtype", "GPRegressor", f'"float64" with {name}, whose sums and solves are float64', estimator.dtype
+            )
+        if estimator.device != "auto" and resolve_device(estimator.device).type != "cpu":
+            _refuse("device", "GPRegressor", f'"auto" or "cpu" with {name}, which runs there', estimator.device)
+    if estimator.dtype == "mixed" and estimator.inference != "auto" and not _solves_iteratively(inference):
+        allowed = f'"float64" or "float32" with {name}: only the products of iterative solvers can be mixed'
+        _refuse("dtype", "GPRegressor", allowed, estimator.dtype)
+    if estimator.noise_variance is not None and not likelihood.has_noise:
+        allowed = f"None with the {likelihood.name} likelihood, which has no noise variance"
+        _refuse("noise_variance", "GPRegressor", allowed, estimator.noise_variance)
+
+
+def refuse_for_fit(inference: object) -> None:
+    """Refuse what is for rows that are not held.
+
+    Raises
+    ------
+    InvalidInputError
+        If several processes are to share rows that each of them has been given.
+    """
+    if isinstance(inference, Grid) and inference.distributed:
+        _refuse(
+            "distributed", "inference.Grid", "False for GPRegressor.fit; processes share the rows of fit_table", True
+        )
+
+
+def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
+    """Refuse validation rows that no step would score, and those that a score in the targets' units is not for.
+
+    Raises
+    ------
+    InvalidInputError
+        If that is so.
+    """
+    if optimizer is None:
+        msg = (
+            "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "
+            "score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(likelihood, Gaussian):
+        msg = (
+            "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
+            f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+
+
+def refuse_bounds(bounds: object, inference: object) -> None:
+    """Refuse the corners of a grid where there is none.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are bounds and no grid.
+    """
+    if bounds is not None and not isinstance(inference, Grid):
+        allowed = f"None with inference.{type(inference).__name__}: they are those of a grid"
+        _refuse("bounds", "GPRegressor.fit_table", allowed, bounds)
+
+
+def _solves_iteratively(inference: object) -> bool:
+    if isinstance(inference, RandomFeatures):
+        return _solves_iteratively(inference.predictor())
+    return isinstance(inference, Iterative) and not isinstance(inference.solver, Cholesky)
+
+
+def _refuse(name: str, owner: str, allowed: str, got: Any) -> None:
+    msg = f"{name} of {owner} must be {allowed}; got {got!r}."
+    raise InvalidInputError(msg)
