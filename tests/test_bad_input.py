@@ -288,7 +288,7 @@ REFUSED = [
     (lambda: GPRegressor(inference="exactly"), 'inference of GPRegressor must be "auto" or one of gigagp.inference'),
     (lambda: GPRegressor(inference=inference.Iterative), 'inference of GPRegressor must be "auto" or one of'),
     (lambda: GPRegressor(optimizer="adam"), 'optimizer of GPRegressor must be "auto", None or one of'),
-    (lambda: GPRegressor(mean="quadratic"), "mean must be one of"),
+    (lambda: GPRegressor(mean="quadratic"), "mean of GPRegressor must be one of"),
     (lambda: GPRegressor(mean=lambda X: X), r"A mean function must return 60 finite numbers .* got shape \(60, 3\)"),
     (lambda: GPRegressor(mean=lambda X: X[:, 0] / 0), "A mean function must return 60 finite numbers"),
     (
@@ -297,9 +297,9 @@ REFUSED = [
     ),
     (lambda: GPRegressor(device="abacus"), 'device of GPRegressor must be "auto", "cpu" or "cuda"; got \'abacus\''),
     (lambda: GPRegressor(memory_budget="lots"), "memory_budget must be bytes or a text"),
-    (lambda: GPRegressor(memory_budget=0), "memory_budget must be positive"),
-    (lambda: GPRegressor(verbose=-1), "verbose must be 0"),
-    (lambda: GPRegressor(random_state="seed"), "random_state must be None, an int"),
+    (lambda: GPRegressor(memory_budget=0), "memory_budget of GPRegressor must be a positive number"),
+    (lambda: GPRegressor(verbose=-1), "verbose of GPRegressor must be 0"),
+    (lambda: GPRegressor(random_state="seed"), "random_state of GPRegressor must be None, an int"),
     (lambda: kernels.RBF(lengthscale=-1.0), "lengthscale of RBF must be positive and finite"),
     (lambda: kernels.RBF(variance=0.0), "variance of RBF must be positive and finite"),
 ]

@@ -63,8 +63,8 @@ def test_a_mean_is_taken_as_it_is():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: resolve_mean("quadratic"), "mean must be one of"),
-        (lambda: resolve_mean(1.0), "mean must be one of"),
+        (lambda: resolve_mean("quadratic"), "mean of GPRegressor must be"),
+        (lambda: resolve_mean(1.0), "mean of GPRegressor must be"),
         (lambda: means.describe(FixedMean(lambda X: X[:, 0])), "cannot be saved with a model: it has no name"),
         (lambda: FixedMean(3.0), "must be callable"),
         (lambda: means.from_dict({"mean": "FixedMean"}), "names a mean that is not gigagp's: 'FixedMean'"),

@@ -83,7 +83,7 @@ def test_bad_arguments_are_refused(score, arguments, message):
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95, -0.1, float("nan")])
 def test_a_level_is_a_probability(level):
-    with pytest.raises(InvalidInputError, match="level must be a probability"):
+    with pytest.raises(InvalidInputError, match="level of coverage must be a number between 0 and 1"):
         metrics.coverage([1.0], [1.0], [1.0], level)
 
 

@@ -32,7 +32,7 @@ def test_verbose_picks_the_meter():
 
 @pytest.mark.parametrize("verbose", [-1, "yes", None, 1.5])
 def test_other_values_are_refused(verbose):
-    with pytest.raises(InvalidInputError, match="verbose must be 0"):
+    with pytest.raises(InvalidInputError, match="verbose of GPRegressor must be 0"):
         meter_for(verbose)
 
 

@@ -317,7 +317,7 @@ def _is_plain(hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _is_plain(arguments[0]) or any(isinstance(mark, Words) for mark in arguments[1:])
-    if origin in (Union, types.UnionType, tuple, Sequence):
+    if origin in (Union, types.UnionType, tuple):  # a sequence may be an array
         return all(_is_plain(part) for part in arguments if part is not Ellipsis)
     return hint in _SCALARS or origin in (Literal, os.PathLike, Callable)
 

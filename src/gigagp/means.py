@@ -133,13 +133,13 @@ def resolve_mean(mean: MeanLike) -> Mean:
     InvalidInputError
         If it is none of these.
     """
-    mean = checked(mean, MeanLike, "mean", "resolve_mean")
+    mean = checked(mean, MeanLike, "mean", "GPRegressor")
     if isinstance(mean, Mean):
         return mean
     if not isinstance(mean, str):
         return FixedMean(mean)
     if mean not in _MEANS:
-        msg = f"mean must be one of {list(_MEANS)}, a Mean, or a function of the inputs; got {mean!r}."
+        msg = f"mean of GPRegressor must be one of {list(_MEANS)}, a Mean or a function of the inputs; got {mean!r}."
         raise InvalidInputError(msg)
     return _MEANS[mean]()
 

@@ -219,7 +219,7 @@ def meter_for(verbose: Verbosity, stream: TextIO | None = None) -> Meter:
     InvalidInputError
         If ``verbose`` is none of these.
     """
-    verbose = checked(verbose, Verbosity, "verbose", "meter_for")
+    verbose = checked(verbose, Verbosity, "verbose", "GPRegressor")
     if isinstance(verbose, Meter):
         return verbose
     if verbose == 0:

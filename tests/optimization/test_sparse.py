@@ -209,3 +209,23 @@ def test_other_optimizers_say_which_one_to_use():
     for other in (LBFGS(), Adam()):
         with pytest.raises(InvalidInputError, match="SparseAdam"):
             GPRegressor(kernels.RBF(), settings, other).fit(X.numpy(), Y[:, 0].numpy())
+
+
+def test_without_a_number_of_steps_a_small_table_has_its_optimum_at_once(monkeypatch):
+    """Where all rows and functions can be used at once no step on a sample gains anything."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (24, 2))
+    y = np.sin(5 * X[:, 0]) + 0.1 * rng.standard_normal(24)
+    monkeypatch.setattr(sparse, "_MOST_STEPS", 0)  # any ascent would end with a FitWarning or at its start
+    settings = inference.QuadruplyStochastic(200)
+    for kind in (SparseAdam, SparseAdaGrad, SparseSGD):
+        found = GPRegressor(kernels.Matern(), settings, kind()).fit(X, y)
+        auto = GPRegressor(kernels.Matern(), settings, "auto").fit(X, y)
+        np.testing.assert_array_equal(found.predict(X), auto.predict(X))
+        assert found.log_marginal_likelihood().value == auto.log_marginal_likelihood().value
+    kept = GPRegressor(kernels.Matern(), settings, SparseAdam(hyper_learning_rate=0.0), noise_variance=0.02).fit(X, y)
+    plain = GPRegressor(kernels.Matern(), settings, None, noise_variance=0.02).fit(X, y)
+    np.testing.assert_array_equal(kept.predict(X), plain.predict(X))
+    assert kept.noise_variance_ == 0.02
+    asked = GPRegressor(kernels.Matern(), settings, SparseAdam(steps=3)).fit(X, y)
+    assert asked.history_[-1].stage == "sparse"  # a number of steps is taken

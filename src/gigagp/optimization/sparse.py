@@ -90,8 +90,8 @@ class SparseAscent(Settings):
             )
             raise InvalidInputError(msg)
         if self.steps is None and objective.deterministic:
-            # No step on a sample gains anything on the optimum, and that can be had: of the weights in closed form or by
-            # Newton's method, of the hyperparameters by what "auto" means.
+            # No step on a sample gains anything on the optimum, and that can be had: of the weights in closed form or
+            # by Newton's method, of the hyperparameters by what "auto" means.
             if self.hyper_learning_rate > 0:
                 return Auto().run(objective, model, trace, generator)
             return model

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gigagp import GPClassifier, GPRegressor, checkpoint, kernels, load, optimization
-from gigagp.errors import InvalidInputError
+from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
@@ -240,3 +240,28 @@ def test_relevance_vectors_of_a_noisy_sinc():
     weights, index = gp.posterior_.weights, gp.posterior_._kept()
     squares = weights.mean[index, 0].square() + weights.root().square().sum(1)[index]
     assert float((weights.log_precision[index].exp() * squares - 1).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("threshold", [0.5, 0.01, 1e-300])
+def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so(threshold, seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(24, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(24)
+    gp = GPRegressor(inference=RelevanceVectorMachine(threshold=threshold), optimizer=None, noise_variance=0.02)
+    precision = GPRegressor(inference=RelevanceVectorMachine(), optimizer=None, noise_variance=0.02).fit(X, y)
+    precision = precision.posterior_.weights.log_precision.exp()
+    below = int((precision < threshold).sum())
+    if below:
+        gp.fit(X, y)
+    else:
+        with pytest.warns(FitWarning, match="threshold of RelevanceVectorMachine is .* was kept"):
+            gp.fit(X, y)
+    # the threshold decides what is dropped of one optimum, and not the optimum
+    torch.testing.assert_close(gp.posterior_.weights.log_precision.exp().log(), precision.log())
+    assert len(gp.posterior_.relevance_vectors) == max(below, 1)
+    mean, std = gp.predict(X[:5], return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std < 2 * y.std()).all()
+    gp.save(tmp_path / "rvm.gp")
+    np.testing.assert_array_equal(load(tmp_path / "rvm.gp").predict(X[:5]), mean)
