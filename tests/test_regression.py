@@ -364,9 +364,9 @@ def test_sample_functions_are_functions(method):
     more = gp.sample_functions(20, random_state=0)(X_new)  # iterative inference has stored 8
     assert more.shape == (10, 20)
     assert np.unique(more[0]).size == 20
-    with pytest.raises(InvalidInputError, match="n_samples of GPRegressor.sample_.* must be an int of at least 1"):
+    with pytest.raises(InvalidInputError, match=r"n_samples of GPRegressor.sample_.* must be an int of at least 1"):
         gp.sample_functions(0)
-    with pytest.raises(InvalidInputError, match="n_samples of GPRegressor.sample_.* must be an int of at least 1"):
+    with pytest.raises(InvalidInputError, match=r"n_samples of GPRegressor.sample_.* must be an int of at least 1"):
         gp.sample_y(X_new, 0)
 
 

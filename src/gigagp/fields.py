@@ -102,6 +102,26 @@ class Length:
         return f"{noun}, {'one item' if self.least == 1 else f'{self.least} items'} at least"
 
 
+class OneOf:
+    """Some numbers alone: ``Literal`` has no floats.
+
+    Parameters
+    ----------
+    *choices : float
+    """
+
+    def __init__(self, *choices: float) -> None:
+        self.choices = choices
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is one of them."""
+        return value in self.choices
+
+    def describe(self, noun: str) -> str:
+        """Return the choices."""
+        return f"one of {', '.join(map(repr, self.choices))}"
+
+
 @dataclass(frozen=True)
 class Words:
     """What error messages say in place of what follows from the type."""
@@ -202,7 +222,8 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
         owner = function.__qualname__.split(".<locals>.")[-1]
         if "." in owner:  # a method: of the class of the object, or of the class itself
             me = next(iter(bound.arguments.values()))
-            owner = f"{(me if isinstance(me, type) else type(me)).__name__}.{function.__name__}"
+            owner = (me if isinstance(me, type) else type(me)).__name__
+            owner = owner if function.__name__ == "__init__" else f"{owner}.{function.__name__}"
         for name, hint in hints.items():
             if name in bound.arguments:
                 bound.arguments[name] = checked(bound.arguments[name], hint, name, owner)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Positive, checks_arguments
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.moments import Moments, survey
 from gigagp.grids.statistics import GridStatistics
@@ -40,18 +41,16 @@ class Accumulator:
         If the statistics on this grid do not fit.
     """
 
+    @checks_arguments
     def __init__(
         self,
         grid: RegularGrid,
-        n_targets: int,
-        n_probes: int = 0,
-        seed: int = 0,
-        memory_budget: int | str | None = None,
+        n_targets: Count,
+        n_probes: CountOrZero = 0,
+        seed: CountOrZero = 0,
+        memory_budget: Positive | str | None = None,
         start: GridStatistics | None = None,
     ) -> None:
-        if n_targets < 1 or n_probes < 0:
-            msg = f"Statistics need a target and no negative number of probes; got {n_targets} and {n_probes}."
-            raise InvalidInputError(msg)
         needed = grid.statistics_bytes + 16 * grid.size * (n_targets + n_probes)
         require(
             needed,

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import shown
 from gigagp.grids.interpolation import interpolation_named
 
 #: Stencils grow as 4^d and the stored ``W'W`` as 7^d: more inputs are not for grids.
@@ -54,8 +55,8 @@ def numbers(values: Any, name: str) -> list[float]:
     """Return a sequence of finite numbers as floats, or raise `InvalidInputError`."""
     try:
         found = [float(value) for value in values]
-    except (TypeError, ValueError):
-        msg = f"{name} of RegularGrid must be a sequence of numbers, one an input; got {values!r}."
+    except (TypeError, ValueError, OverflowError):
+        msg = f"{name} of RegularGrid must be a sequence of numbers, one an input; got {shown(values)}."
         raise InvalidInputError(msg) from None
     if not all(math.isfinite(value) for value in found):
         msg = f"{name} of RegularGrid must be finite; got {tuple(found)}."

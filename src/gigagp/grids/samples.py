@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
+from gigagp.fields import Count, CountOrZero, checks_arguments
 from gigagp.grids.moments import row_hashes
 
 _POSITIVE = 2**63 - 1
@@ -35,10 +36,8 @@ class RowSample:
     seed : int
     """
 
-    def __init__(self, size: int, n_inputs: int, n_targets: int, seed: int = 0) -> None:
-        if size < 1:
-            msg = f"size of RowSample must be at least 1; got {size}."
-            raise InvalidInputError(msg)
+    @checks_arguments
+    def __init__(self, size: Count, n_inputs: Count, n_targets: Count, seed: CountOrZero = 0) -> None:
         self.size, self.seed = size, seed
         self._numbers = torch.zeros(0, dtype=torch.int64)
         self._counts = torch.zeros(0, dtype=torch.int64)

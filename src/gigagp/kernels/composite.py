@@ -26,7 +26,7 @@ def as_kernel(value: Kernel | float) -> Kernel | None:
     if isinstance(value, Kernel):
         return value
     if isinstance(value, Real):
-        return Constant(float(value), fixed=True)
+        return Constant(value, fixed=True)
     return None
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import checked, shown
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
@@ -95,7 +96,7 @@ class Leaf(Kernel):
         bounds: BoundsLike = None,
     ) -> None:
         self._values = {name: self._checked(name, values[name]) for name in self.shapes}
-        self._ard = bool(ard)
+        self._ard: bool = checked(ard, bool, "ard", type(self).__name__)
         self._columns = self._checked_columns(columns)
         self._fixed = self._checked_fixed(fixed)
         self._bounds = checked_bounds(bounds, self.shapes, type(self).__name__)
@@ -112,9 +113,11 @@ class Leaf(Kernel):
             return None
         owner = type(self).__name__
         try:
+            if isinstance(value, bool | np.bool_ | str | bytes):
+                raise TypeError
             tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        except (TypeError, ValueError, RuntimeError) as error:
-            msg = f"{name} of {owner} must be a number or a list of numbers; got {value!r}."
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            msg = f"{name} of {owner} must be a number or a list of numbers; got {shown(value)}."
             raise InvalidInputError(msg) from error
         per_input = self.shapes[name]
         if tensor.ndim > 1 or tensor.numel() == 0 or (not per_input and tensor.numel() != 1):
@@ -133,9 +136,11 @@ class Leaf(Kernel):
             return None
         owner = type(self).__name__
         try:
+            if any(isinstance(column, bool) for column in columns):
+                raise TypeError
             chosen = tuple(operator.index(column) for column in columns)
         except TypeError as error:
-            msg = f"columns of {owner} must be a list of integers or None for all; got {columns!r}."
+            msg = f"columns of {owner} must be a list of integers or None for all; got {shown(columns)}."
             raise InvalidInputError(msg) from error
         if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
             msg = f"columns of {owner} must be different positions, zero or above, at least one; got {columns!r}."
@@ -145,14 +150,14 @@ class Leaf(Kernel):
     def _checked_fixed(self, fixed: Sequence[str] | bool) -> frozenset[str]:
         if isinstance(fixed, bool):
             return frozenset(self.shapes if fixed else ())
-        names = frozenset((fixed,) if isinstance(fixed, str) else fixed)
-        if not names <= set(self.shapes):
+        given = (fixed,) if isinstance(fixed, str) else fixed
+        known = isinstance(given, tuple | list | set | frozenset) and all(isinstance(name, str) for name in given)
+        if not known or not set(given) <= set(self.shapes):
             msg = (
-                f"fixed of {type(self).__name__} must be True or names among {sorted(self.shapes)}; "
-                f"got {sorted(map(str, names))}."
+                f"fixed of {type(self).__name__} must be True or names among {sorted(self.shapes)}; got {shown(fixed)}."
             )
             raise InvalidInputError(msg)
-        return names
+        return frozenset(given)
 
     def bind(self, n_inputs: int) -> Self:
         """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
+from gigagp.fields import OneOf, Remedy, Words, checked
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
@@ -17,6 +17,11 @@ from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
+
+#: Half-integers have closed forms.
+_Smoothness = Annotated[
+    float, OneOf(0.5, 1.5, 2.5), Words("0.5, 1.5 or 2.5"), Remedy("Use RBF for the limit of large nu.")
+]
 
 
 class StationaryKernel(Leaf):
@@ -202,10 +207,7 @@ class Matern(StationaryKernel):
         fixed: Sequence[str] | bool = (),
         bounds: BoundsLike = None,
     ) -> None:
-        if nu not in {0.5, 1.5, 2.5}:
-            msg = f"nu of Matern must be 0.5, 1.5 or 2.5; got {nu!r}. Use RBF for the limit of large nu."
-            raise InvalidInputError(msg)
-        self._nu = float(nu)
+        self._nu: float = checked(nu, _Smoothness, "nu", "Matern")
         super().__init__(
             {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds
         )
