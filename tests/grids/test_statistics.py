@@ -186,7 +186,7 @@ def test_bad_rows_are_refused_and_add_nothing(way):
         sums.add(X, Y[1:])
     with pytest.raises(InvalidInputError, match="must hold real numbers"):
         sums.add(X.numpy().astype(complex), Y)
-    with pytest.raises(InvalidInputError, match="need a target"):
+    with pytest.raises(InvalidInputError, match="n_targets of Accumulator must be an int of at least 1"):
         Accumulator(GRID, 0)
     assert sums.n_rows == 50
     assert difference(sums.statistics(), GridStatistics.from_rows(GRID, X, Y)) == 0
