@@ -26,6 +26,7 @@ CASES = {
     "aware iterative": (inference.Iterative(n_samples=8, computational_uncertainty=True), ADAM),
     "features": (inference.RandomFeatures(100), ADAM),
     "truncated features": (inference.RandomFeatures(100, SERIES), ADAM),
+    "truncated features, feature predictions": (inference.RandomFeatures(100, SERIES, prediction="features"), ADAM),
     "features, exact predictions": (inference.RandomFeatures(100, prediction=inference.Exact()), ADAM),
     "SGPR": (inference.SparseVariational(20), ADAM),
     "SVGP": (inference.SparseVariational(20, batch_size=20), ADAM),

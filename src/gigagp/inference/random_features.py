@@ -235,12 +235,10 @@ class RandomFeaturesObjective(TableObjective):
         return RandomFeaturesObjective(self.settings, self.series, thinned, self._frequency_generator)
 
     def current_posterior(self) -> Posterior | None:
-        """Return the posterior where `evaluate` was last called; other predictors than the features start anew."""
-        predictor = self.settings.predictor()
-        if predictor is None or self._model is None:
+        """Return the posterior where `evaluate` was last called; made anew where its features do not predict."""
+        if self._current is not None or self._model is None:
             return self._current
-        first, second = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
-        return predictor.objective(self.table, first).posterior(self._model, second)
+        return self.posterior(self._model, torch.Generator().manual_seed(0))
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model, from the frozen frequencies where there are any."""
