@@ -12,7 +12,7 @@ from gigagp.actions.base import LearnableActions, check_rows, row_blocks, smooth
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.operators import KernelMatrix
-from gigagp.products import LowRankWeights, select
+from gigagp.products import LowRankWeights, cross_product, select
 
 #: Blocks are multiplied in groups of about this many rows, so that one call of an engine has enough to do; a group is
 #: a dense matrix of so many columns as it has blocks, at most `_GROUP_BLOCKS`.
@@ -112,10 +112,9 @@ class BlockActions(LearnableActions):
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
         """Return ``K(X_new, X) @ S``."""
-        engine = select(kernel, X.device, X.dtype)
         product = X_new.new_empty(X_new.shape[0], self.count)
         for rows, blocks, part in self._groups:
-            product[:, blocks] = engine.product(kernel, X_new, X[rows], part.to(X), budget=budget)
+            product[:, blocks] = cross_product(kernel, X_new, X[rows], part.to(X), budget=budget)
         return product
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from gigagp.actions.base import Actions, LearnableActions, check_rows, smooth_co
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.operators import KernelMatrix
-from gigagp.products import LowRankWeights, select
+from gigagp.products import LowRankWeights, cross_covariance, cross_product, select
 
 #: Columns whose part outside of the span of the others is below this share of them (times n) count as dependent.
 _DEPENDENT = 1e-13
@@ -103,8 +103,7 @@ class DenseActions(LearnableActions):
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
         """Return ``K(X_new, X) @ S``."""
-        engine = select(kernel, X.device, X.dtype)
-        return engine.product(kernel, X_new, X, self.values.to(X), budget=budget)
+        return cross_product(kernel, X_new, X, self.values.to(X), budget=budget)
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
         """Return ``sum_ij (left @ S')_ij dK_ij / d parameter``."""
@@ -196,7 +195,7 @@ class RowActions(Actions):
 
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
         """Return ``K(X_new, X) @ S``."""
-        return select(kernel, X.device, X.dtype).dense(kernel, X_new, X[self.rows], budget=budget)
+        return cross_covariance(kernel, X_new, X[self.rows], budget=budget)
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
         """Return ``sum_ij (left @ S')_ij dK_ij / d parameter``."""

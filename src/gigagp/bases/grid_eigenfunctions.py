@@ -91,9 +91,12 @@ class GridEigenfunctions(Basis):
     def _eigenpairs(self) -> list[tuple[Tensor, Tensor]]:
         return _axis_eigenpairs(self.kernel, self.nodes)
 
-    @torch.no_grad()
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return eigenfunctions at rows; see `Basis.columns`."""
+        """Return eigenfunctions at rows; see `Basis.columns`. They follow rows that require a gradient."""
+        with torch.set_grad_enabled(X.requires_grad and torch.is_grad_enabled()):
+            return self._columns(X, index)
+
+    def _columns(self, X: Tensor, index: Tensor) -> Tensor:
         found: Tensor | None = None
         kernels = _axis_kernels(self.kernel, len(self.nodes))
         chosen = self.orders[index]

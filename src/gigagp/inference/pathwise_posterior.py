@@ -127,7 +127,8 @@ class PathwisePosterior(Posterior):
         variances = []
         for block in X.split(_SOLVE_COLUMNS):
             cross = self.model.kernel.block(self.X, block)
-            solved = solver.solve(matrix, cross).value
+            # The solutions make this largest, so its derivative is that at fixed solutions, up to the residual.
+            solved = solver.solve(matrix, cross.detach()).value
             reduction = (solved * (2 * cross - matrix @ solved)).sum(0)
             variances.append((self.model.kernel.diagonal(block) - reduction).clamp_min(0))
         return torch.cat(variances) if variances else X.new_zeros(0)
@@ -143,7 +144,7 @@ class PathwisePosterior(Posterior):
         require(4 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         matrix = self.matrix()
         cross = self.model.kernel.block(self.X, X)
-        solved = self.solver.solve(matrix, cross).value
+        solved = self.solver.solve(matrix, cross.detach()).value  # which makes this least: as for the variances
         mixed = cross.T @ solved
         covariance = self.model.kernel.block(X, X) - mixed - mixed.T + solved.T @ (matrix @ solved)
         return 0.5 * (covariance + covariance.T)

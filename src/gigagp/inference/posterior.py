@@ -10,11 +10,12 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.inference.input_gradients import refuse_gradient
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
-from gigagp.products import select
+from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 
@@ -44,7 +45,8 @@ class Posterior(ABC):
     """The posterior of the latent function at one set of hyperparameters.
 
     Everything here is in the units in which the model was fitted (standardized, if the estimator standardizes) and
-    works in blocks that keep to the memory budget.
+    works in blocks that keep to the memory budget. Where points require a gradient, answers have the right one by them
+    (at fixed random numbers, and as exact as the solves behind it), or refuse with `InvalidInputError`.
 
     Attributes
     ----------
@@ -131,8 +133,7 @@ class Posterior(ABC):
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``K(X, training inputs) @ vectors`` without forming K."""
-        engine = select(self.model.kernel, X.device, X.dtype)
-        return engine.product(self.model.kernel, X, self.X, vectors, budget=self.budget)
+        return cross_product(self.model.kernel, X, self.X, vectors, budget=self.budget)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return the posterior mean, shape (m, t)."""
@@ -205,7 +206,14 @@ class Posterior(ABC):
         """Return posterior samples at given coefficients of the mean."""
 
     def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
-        """Return joint samples at given points from the full covariance, shape (m, t, s)."""
+        """Return joint samples at given points from the full covariance, shape (m, t, s).
+
+        Raises
+        ------
+        InvalidInputError
+            If the points require a gradient: the root of a covariance that is nearly singular has none to speak of.
+        """
+        refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
         values, vectors = torch.linalg.eigh(self.covariance(X).double())
         root = vectors * values.clamp_min(0).sqrt()  # eigenvalues below zero are rounding
         draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)

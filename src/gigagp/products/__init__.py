@@ -1,8 +1,19 @@
 """Engines that multiply with kernel matrices without storing them."""
 
+from gigagp.products.cross import cross_covariance, cross_product
 from gigagp.products.engine import Engine, LowRankWeights, Weights, select
 from gigagp.products.native_tiles import NativeTiles
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
-__all__ = ["Engine", "LowRankWeights", "NativeTiles", "TorchTiles", "TritonTiles", "Weights", "select"]
+__all__ = [
+    "Engine",
+    "LowRankWeights",
+    "NativeTiles",
+    "TorchTiles",
+    "TritonTiles",
+    "Weights",
+    "cross_covariance",
+    "cross_product",
+    "select",
+]

@@ -105,6 +105,20 @@ class TorchTiles:
                 tiles.accumulate(rows, columns, A, 2.0 if symmetric and rows != columns else 1.0)
         return tiles.gradient()
 
+    @torch.no_grad()
+    def points_gradient(self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, budget: int) -> Tensor:
+        """Return ``sum_j A_ij dk(x_i, z_j) / d x_i`` for every i, shape of X, float64; the z_j are held."""
+        check_points(self.name, kernel, X, Z)
+        check_weights(self.name, weights, X, Z)
+        tiles = tiles_of(kernel, Z, X)  # tiles follow the points on their right
+        tiles.follow_points()
+        side = self._side(kernel, X, budget)
+        for rows in ranges(X.shape[0], side):
+            for columns in ranges(Z.shape[0], side):
+                A = read_weights(self.name, weights, rows, columns, X)
+                tiles.accumulate(columns, rows, A.T.contiguous(), 1.0)
+        return tiles.points_gradient()
+
 
 def gradient_apart(
     kernel: Kernel, X: Tensor, Z: Tensor, left: Tensor, right: Tensor | None, *, symmetric: bool

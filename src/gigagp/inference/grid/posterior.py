@@ -17,6 +17,7 @@ from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.settings import Grid
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
+from gigagp.inference.input_gradients import both_sides, wants_gradient
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.sampled_variance import variance_from_samples
 from gigagp.memory import require
@@ -258,13 +259,24 @@ class GridPosterior(Posterior):
         system, variances = self._system(), []
         for block in inside.split(_SOLVE_COLUMNS):
             smooth = self._smooth(block)
-            left = self._prior_at(block) - system.explained(smooth).diagonal()
+            left = self._prior_at(block) - self._explained(system, block, smooth).diagonal()
             variances.append(left.clamp_min(0))  # never below exact, but for rounding
         return _joined(variances, inside)
 
+    @torch.no_grad()
     def _smooth(self, X: Tensor) -> Tensor:
         """Return ``K_G w`` of points, shape (m, n)."""
         return self.kernel @ self.grid.scatter(X, torch.eye(len(X), dtype=torch.float64))
+
+    def _explained(self, system: GridSystem, X: Tensor, smooth: Tensor) -> Tensor:
+        """Return ``w'K_G W' K~^-1 W K_G w`` of all pairs of points, shape (n, n)."""
+        found = system.explained(smooth)
+        if not wants_gradient(X):
+            return found
+        # what the mean would be if the prior covariance with a point were targets: the matrix without w on one side
+        mean = system.solve(self.statistics.gram @ smooth).values
+        half = both_sides(self.grid.interpolate(X, mean))
+        return found + (half - half.detach())
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
         """Return the low-rank variance as what the data leave open (by solves) and what the rank leaves out.
@@ -296,19 +308,18 @@ class GridPosterior(Posterior):
         needed = 8 * count * (12 * self.grid.size + 4 * count)
         require(needed, self.budget, f"The covariance of {count:,} points", "Ask for fewer points at once.")
         smooth = self._smooth(inside)
-        prior = self.grid.interpolate(inside, smooth)
+        prior = both_sides(self.grid.interpolate(inside, smooth))
         if self._own_method == "low_rank":
             root = self.grid.interpolate(inside, self.low_rank.root)
             found = prior - root @ root.T
         else:
-            found = prior - self._system().explained(smooth)
+            found = prior - self._explained(self._system(), inside, smooth)
         found = 0.5 * (found + found.T)
         if self.settings.outside == "prior" and bool(outside.any()):
             found[outside] = found[:, outside] = 0.0
             beyond = X.double()[outside]
             places = outside.nonzero()[:, 0]
-            with torch.no_grad():
-                found[places[:, None], places] = self.model.kernel.block(beyond, beyond)
+            found[places[:, None], places] = self.model.kernel.block(beyond, beyond)
         return found
 
     # Samples ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis,
 from gigagp.dense import cholesky
 from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, warn
 from gigagp.estimate import Estimate
+from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
@@ -186,8 +187,8 @@ class QuadruplyStochasticPosterior(Posterior):
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
-    def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Iterate over blocks of rows, indices, and features: all functions for some rows, then for the next."""
+    def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Iterate over blocks of rows, and indices: all functions for some rows, then for the next."""
         kept = self._kept()
         entries = min(_CPU_ENTRIES if X.device.type == "cpu" else _GPU_ENTRIES, max(self.budget // 64, 1))
         height = max(1, min(X.shape[0], entries // 128))
@@ -195,44 +196,53 @@ class QuadruplyStochasticPosterior(Posterior):
         for first in range(0, X.shape[0], height):
             rows = slice(first, first + height)
             for index in kept.split(width):
-                yield rows, index, self.basis.columns(X[rows], index)
+                yield rows, index
 
-    @torch.no_grad()
+    def _summed(self, X: Tensor, width: int, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the sum over all functions of what ``part`` makes of some of them, shape (n, width), float64."""
+        found = X.new_zeros(X.shape[0], width, dtype=torch.float64)
+        for rows, index in self._blocks(X):
+
+            def block(some: Tensor, index: Tensor = index) -> Tensor:
+                return part(self.basis.columns(some, index), index).double()
+
+            found[rows] += recomputed(block, X[rows])
+        return found
+
+    def _combined(self, X: Tensor, weights: Tensor) -> Tensor:
+        """Return all functions at points times weights (m, q), shape (n, q), float64."""
+        return self._summed(X, weights.shape[1], lambda features, index: features @ weights[index])
+
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean of the latent function, shape (m, t)."""
-        found = X.new_zeros(X.shape[0], self.n_targets, dtype=torch.float64)
-        for rows, index, features in self._blocks(X):
-            found[rows] += (features @ self.weights.mean[index]).double()
-        return self.trend(X) + found.to(X)
+        return self.trend(X) + self._combined(X, self.weights.mean).to(X)
 
-    @torch.no_grad()
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return what would be predicted if the mean's basis functions were targets, shape (m, p), float64."""
         known = self.open_trend
         if known.rows is not None:
             return known.rows.taken(X, known.solutions)
-        found = X.new_zeros(X.shape[0], known.root.shape[0], dtype=torch.float64)
-        if len(known.solutions):
-            for rows, index, features in self._blocks(X):
-                found[rows] += features.double() @ known.solutions[index]
-        return found
+        if not len(known.solutions):
+            return X.new_zeros(X.shape[0], known.root.shape[0], dtype=torch.float64)
+        return self._combined(X, known.solutions)
 
-    @torch.no_grad()
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method: the variance has one form for each source of it."""
         if self.covariance_of is not None:
             return self.mean(X), self.covariance_of.variance(X).to(X)
-        found = X.new_zeros(X.shape[0], self.n_targets, dtype=torch.float64)
-        variance = X.new_zeros(X.shape[0], dtype=torch.float64)
-        dense = X.new_zeros(X.shape[0], self.weights.n_columns, dtype=torch.float64)
-        for rows, index, features in self._blocks(X):
-            found[rows] += (features @ self.weights.mean[index]).double()
-            variance[rows] += (features.square() @ self.weights.diagonal_scales(index).square()).double()
-            dense[rows] += (features @ self.weights.root_rows(index)).double()
-        variance += dense.square().sum(1)
+
+        def part(features: Tensor, index: Tensor) -> Tensor:
+            independent = features.square() @ self.weights.diagonal_scales(index).square()
+            of_mean, dense = features @ self.weights.mean[index], features @ self.weights.root_rows(index)
+            return torch.cat([of_mean, independent[:, None], dense], 1)
+
+        widths = [self.n_targets, 1, self.weights.n_columns]
+        found = self._summed(X, sum(widths), part)
+        mean, independent, dense = found.split(widths, 1)
+        variance = independent[:, 0] + dense.square().sum(1)
         if self.augment:
-            variance += self._augmentation(X)
-        return self.trend(X) + found.to(X), variance.to(X)
+            variance = variance + recomputed(self._augmentation, X)
+        return self.trend(X) + mean.to(X), variance.to(X)
 
     def _augmentation(self, X: Tensor) -> Tensor:
         """Return what one more function at each point adds to the variance there (Proposition 4), float64."""
@@ -242,10 +252,9 @@ class QuadruplyStochasticPosterior(Posterior):
         for first in range(0, len(self.X), max(1, _CPU_ENTRIES // max(len(X), 1))):
             rows = slice(first, first + max(1, _CPU_ENTRIES // max(len(X), 1)))
             block = kernel.block(X, self.X[rows]).double()
-            squares += block.square() @ (1 / noise[rows])
+            squares = squares + block.square() @ (1 / noise[rows])
         return own.square() / (squares + own)
 
-    @torch.no_grad()
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance; an augmented variance is only on its diagonal."""
         n, k = X.shape[0], self.weights.n_columns
@@ -255,13 +264,19 @@ class QuadruplyStochasticPosterior(Posterior):
         found = X.new_zeros(n, n, dtype=torch.float64)
         dense = X.new_zeros(n, k, dtype=torch.float64)
         for index in self._kept().split(max(1, _CPU_ENTRIES // max(n, 1))):
-            features = self.basis.columns(X, index).double()
-            scaled = features * self.weights.diagonal_scales(index)
-            found += scaled @ scaled.T
-            dense += features @ self.weights.root_rows(index).double()
+            scales, root = self.weights.diagonal_scales(index), self.weights.root_rows(index).double()
+
+            def part(X: Tensor, index: Tensor = index, scales: Tensor = scales, root: Tensor = root) -> Tensor:
+                features = self.basis.columns(X, index).double()
+                scaled = features * scales
+                return torch.cat([scaled @ scaled.T, features @ root], 1)
+
+            block = recomputed(part, X)
+            found += block[:, :n]
+            dense += block[:, n:]
         found += dense @ dense.T
         if self.augment:
-            found.diagonal().add_(self._augmentation(X))
+            found.diagonal().add_(recomputed(self._augmentation, X))
         return found.to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
@@ -281,12 +296,9 @@ class QuadruplyStochasticPosterior(Posterior):
             drawn[index] += self.weights.diagonal_scales(index)[:, None] * noise
             drawn[index] += self.weights.root_rows(index) @ shared
 
-        @torch.no_grad()
         def evaluate(X: Tensor) -> Tensor:
-            found = X.new_zeros(X.shape[0], t * n_samples, dtype=torch.float64)
-            for rows, index, features in self._blocks(X):
-                found[rows] += (features @ drawn[index]).double()
-            return self.trend(X)[:, :, None] + found.to(X).reshape(X.shape[0], t, n_samples)
+            found = self._combined(X, drawn).to(X)
+            return self.trend(X)[:, :, None] + found.reshape(X.shape[0], t, n_samples)
 
         return evaluate
 
@@ -298,7 +310,6 @@ class QuadruplyStochasticPosterior(Posterior):
             prior.evaluate(kernel, known.X, budget) + noise / known.curvature.sqrt().to(noise)[:, None]
         )
 
-        @torch.no_grad()
         def evaluate(X: Tensor) -> Tensor:
             deviations = prior.evaluate(kernel, X, budget) - known.taken(X, update).to(X)
             return self.mean(X)[:, :, None] + deviations.reshape(X.shape[0], t, n_samples)

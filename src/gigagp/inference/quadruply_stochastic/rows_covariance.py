@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
 
@@ -53,17 +54,21 @@ class RowsCovariance:
     def _parts(self, X: Tensor) -> tuple[Tensor, ...]:
         return X.split(max(1, _ENTRIES // len(self.X)))
 
-    @torch.no_grad()
     def variance(self, X: Tensor) -> Tensor:
         """Return the variances at points, shape (n,), float64."""
-        taken = torch.cat([self._whitened(part).square().sum(0) for part in self._parts(X)])
+        taken = torch.cat(
+            [recomputed(lambda some: self._whitened(some).square().sum(0), part) for part in self._parts(X)]
+        )
         return (self.kernel.diagonal(X.double()) - taken).clamp_min(0.0)
 
-    @torch.no_grad()
     def covariance(self, X: Tensor) -> Tensor:
         """Return the covariance of points, shape (n, n), float64."""
-        taken = self._whitened(X)
-        return self.kernel.block(X.double(), X.double()) - taken.T @ taken
+
+        def left(X: Tensor) -> Tensor:
+            taken, wide = self._whitened(X), X.double()
+            return self.kernel.block(wide, wide) - taken.T @ taken
+
+        return recomputed(left, X)
 
     @cached_property
     @torch.no_grad()
@@ -75,10 +80,13 @@ class RowsCovariance:
         determinant = 2 * float(self._factor.diagonal().log().sum())
         return 0.5 * (determinant - len(self.X) + float(inverse.square().sum()))
 
-    @torch.no_grad()
     def taken(self, X: Tensor, update: Tensor) -> Tensor:
         """Return ``k(x, X) v`` at points for an `update` v, shape (n, q), float64."""
-        return torch.cat([self.kernel.block(part.double(), self.X.double()) @ update for part in self._parts(X)])
+
+        def part(X: Tensor) -> Tensor:
+            return self.kernel.block(X.double(), self.X.double()) @ update
+
+        return torch.cat([recomputed(part, some) for some in self._parts(X)])
 
     @torch.no_grad()
     def update(self, values: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
 from gigagp.inference.weight_space import WeightSpace
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
-from gigagp.products import select
+from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
 
 #: Sine and cosine columns of the prior functions behind samples.
@@ -142,12 +143,17 @@ class SparsePosterior(Posterior):
 
     def cross_product(self, X: Tensor, vectors: Tensor) -> Tensor:
         """Return ``K(X, inducing points) @ vectors``, float64."""
-        engine = select(self.model.kernel, X.device, torch.float64)
-        return engine.product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
+        return cross_product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
 
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return what inducing values would predict if the mean's basis functions were targets, shape (m, p)."""
         return self.cross_product(X, self._basis_weights)
+
+    def _covariances(self, X: Tensor) -> Tensor:
+        """Return ``K(X, Z)``: by tiles, and where the points require a gradient by what autograd can follow."""
+        if wants_gradient(X):
+            return self.model.kernel.block(X, self.inducing_points)
+        return self.points.covariances(self.points.tiles(X))
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method.
@@ -158,7 +164,7 @@ class SparsePosterior(Posterior):
         means, variances = [self.trend(X[:0]).double()], [X.new_zeros(0).double()]
         for rows in row_blocks(X.shape[0], self.n_inducing, self.budget, X.device):
             block = X[rows].double()
-            covariances = self.points.covariances(self.points.tiles(block))
+            covariances = self._covariances(block)
             means.append(covariances @ self.weights)
             features = self.points.whiten(covariances)
             left = (self.model.kernel.diagonal(block) - features.square().sum(1)).clamp_min(0)
@@ -170,7 +176,7 @@ class SparsePosterior(Posterior):
         m = X.shape[0]
         require(8 * m * (3 * m + 4 * self.n_inducing), self.budget, f"The covariance of {m:,} points", "")
         wide = X.double()
-        features = self.points.features(wide)
+        features = self.points.whiten(self._covariances(wide))
         spread = features @ self.whitened_root
         return (self.model.kernel.block(wide, wide) - features @ features.T + spread @ spread.T).to(X)
 
@@ -194,11 +200,10 @@ class SparsePosterior(Posterior):
         at_points = prior.evaluate(kernel, points.points, self.budget) + points.jitter**0.5 * draws[1]
         at_points = torch.linalg.solve_triangular(points.factor, at_points, upper=False)
         weights = points.unwhiten(inducing - at_points)
-        engine = select(kernel, self.X.device, torch.float64)
 
         def evaluate(X: Tensor) -> Tensor:
             wide = X.double()
-            update = engine.product(kernel, wide, points.points, weights, budget=self.budget)
+            update = cross_product(kernel, wide, points.points, weights, budget=self.budget)
             values = prior.evaluate(kernel, wide, self.budget) + update
             return self.trend(X)[:, :, None] + values.to(X).reshape(X.shape[0], t, n_samples)
 
