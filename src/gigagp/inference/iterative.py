@@ -70,7 +70,8 @@ class Iterative(Settings):
         rows (one epoch more), as computation-aware inference does: variances then hold what the solve left undone and
         are never below the exact ones, and cost no sampling error. For solves that stop early on a budget
         (``max_epochs`` of the solver); where they converge, the plain posterior is sharper. Takes 16 bytes a row and
-        remembered column, up to 1,280 columns, and float64 or float32 products only (not ``dtype="mixed"``'s).
+        remembered column (12 in float32), up to 1,280 columns, and float64 or float32 products only (not
+        ``dtype="mixed"``'s).
     """
 
     solver: Solver | Literal["auto"] = "auto"

@@ -28,9 +28,9 @@ from gigagp.operators.base import Index
 from gigagp.optimization.history import SolveRecord
 from gigagp.preconditioners.clusters import clustered_into
 
-#: Directions whose share of the largest curvature ``s'Hs`` is below this (times the number of directions, in units of
-#: rounding) are repetitions of others.
-_REPEATED = 1e3
+#: Directions of which less than this is new (as a share of their length) are repetitions of others. An image of what is
+#: new is made of images whose rounding this divides, so it has to stay far above float64's.
+_REPEATED = 1e-5
 #: Columns that are remembered where nobody says otherwise.
 _CAPACITY = 1024
 #: Parts of a solution that are multiplied together.
@@ -64,6 +64,8 @@ class RecordingMatrix(KernelMatrix):
         self.model, self.table = model, table
         self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
         self.count = 0
+        #: Float32 images have too few digits to be combined: there the basis is multiplied once at the end instead.
+        self._keeps_images = self.dtype == torch.float64
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
 
@@ -97,6 +99,10 @@ class RecordingMatrix(KernelMatrix):
         parts = torch.zeros(self.n, min(count, self.n), dtype=self.dtype, device=self.device)
         for j, rows in enumerate(clustered_into(self.coordinates(), parts.shape[1]).blocks):
             parts[rows, j] = weights[rows].to(self.dtype)
+        self._inputs.append(parts)
+        self.count += parts.shape[1]
+        if not self._keeps_images:
+            return
         product = parts.new_empty(parts.shape)
         # S is block-sparse: a few of its columns at a time have few rows to be multiplied with
         for columns in torch.arange(parts.shape[1]).split(_PARTS):
@@ -105,9 +111,7 @@ class RecordingMatrix(KernelMatrix):
                 product[:, columns] = super().columns_product(rows, parts[rows][:, columns])
             else:
                 product[:, columns] = 0.0
-        self._inputs.append(parts)
         self._outputs.append(product)
-        self.count += parts.shape[1]
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``H[rows, columns]``, and remember whole columns: preconditioners read them."""
@@ -127,11 +131,16 @@ class RecordingMatrix(KernelMatrix):
             whole = vectors.new_zeros(self.n, kept)
             whole[rows] = vectors[:, :kept]
         self._inputs.append(whole.clone())
-        self._outputs.append(product[:, :kept].clone())
+        if self._keeps_images:
+            self._outputs.append(product[:, :kept].clone())
         self.count += kept
 
     def actions(self) -> tuple[Tensor, Tensor]:
         """Return S and ``H @ S`` with ``S'HS = I``, float64: a basis of everything that was multiplied.
+
+        The basis is that of the vectors alone, by float64 algebra. Combining their images for it divides rounding by
+        what is new in a vector, which float32 products cannot afford; there the basis is multiplied anew, which costs
+        what `add_blocks` has saved.
 
         Raises
         ------
@@ -141,15 +150,23 @@ class RecordingMatrix(KernelMatrix):
         if not self.count:
             msg = "RecordingMatrix has no product yet; solve with it first."
             raise InvalidInputError(msg)
-        S, image = torch.cat(self._inputs, 1).double(), torch.cat(self._outputs, 1).double()
-        curvature = (S * image).sum(0)
-        used = curvature > 0  # columns of zeros: solutions that started there
-        S, image = S[:, used] / curvature[used].sqrt(), image[:, used] / curvature[used].sqrt()
-        projected = S.T @ image
+        S = torch.cat(self._inputs, 1).double()
+        norms = S.norm(dim=0)
+        used = norms > 0  # columns of zeros: solutions that started there
+        S = S[:, used] / norms[used]
+        squares, vectors = torch.linalg.eigh(S.T @ S)
+        new = squares > _REPEATED**2 * float(squares[-1])
+        mix = vectors[:, new] / squares[new].sqrt()
+        if self._keeps_images:
+            basis, image = S @ mix, (torch.cat(self._outputs, 1)[:, used].double() / norms[used]) @ mix
+        else:
+            narrow = (S @ mix).to(self.dtype)
+            basis, image = narrow.double(), super().__matmul__(narrow).double()
+        projected = basis.T @ image
         values, vectors = torch.linalg.eigh(0.5 * (projected + projected.T))
-        kept = values > _REPEATED * torch.finfo(self.dtype).eps * float(values[-1]) * len(values)
-        mix = vectors[:, kept] / values[kept].sqrt()
-        return S @ mix, image @ mix
+        known = values > 0.5 * float(self.noise().min())  # H is nowhere below its noise: what is, is rounding
+        mix = vectors[:, known] / values[known].sqrt()
+        return basis @ mix, image @ mix
 
     def posterior(self, note: str = "", final_solve: SolveRecord | None = None) -> ComputationAwarePosterior:
         """Return the posterior conditioned on everything that was multiplied.
