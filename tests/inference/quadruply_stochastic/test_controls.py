@@ -1,0 +1,90 @@
+"""The control variates of a fit with their fitted multiples: no estimate's mean moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.control_variate import Coefficient
+from gigagp.inference.quadruply_stochastic.controls import LINEAR
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, MEAN
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import RBF
+from gigagp.likelihoods import Gaussian
+from gigagp.means import ZeroMean
+from gigagp.model import Model
+from helpers import generator, points
+from inference.quadruply_stochastic.reference import pairs
+
+M, COUNT = 6, 3
+MODEL = Model(RBF([0.8, 1.1], 1.2).bind(2), ZeroMean(), torch.tensor(0.3, dtype=torch.float64))
+#: a multiple in use, on which the next step that is learned from has much influence
+LEARNED = Coefficient(memory=0.4, warm_up=2, steps=30, covariance=-2.0, control_variance=2.5, variance=3.0)
+SETTINGS = {
+    MEAN: QuadruplyStochastic(n_basis=M, basis_batch=2, n_columns=2, n_support=COUNT, anchor=False),
+    COLUMNS: QuadruplyStochastic(n_basis=M, basis_batch=2, n_columns=2, n_support=COUNT, anchor=False),
+    LINEAR: QuadruplyStochastic(n_basis=M, basis_batch=2, n_columns=2, linear_control=True, anchor=False),
+}
+
+
+def controls_of(settings):
+    """Controls whose weights are somewhere, and the objective that they belong to."""
+    table = TrainingTable(points(12, 2), points(12, 1, seed=1), ZeroMean(), 2**28)
+    objective = settings.objective(table, generator(0), Gaussian())
+    objective.begin(MODEL)
+    objective.weights.mean.copy_(points(M, 1, seed=2))
+    objective.weights.columns.copy_(points(M, 2, seed=3))
+    objective.controls.restart()
+    return objective, objective.controls
+
+
+def differences(name: str) -> torch.Tensor:
+    """Return what the controls add to an estimate, for every sample that there is."""
+    objective, controls = controls_of(SETTINGS[name])
+    vectors = objective.weights.root_rows(torch.arange(M)) if name == COLUMNS else objective.weights.mean
+    added = []
+    for sample in pairs(M, 2, False):
+        controls.forget()
+        controls.coefficients = {one: replace(LEARNED) for one in controls.coefficients}
+        touched = vectors[sample.index]
+        estimate = (sample.left[:, None] * touched).sum() * (sample.right[:, None] * touched).sum()  # any at all
+        follow = controls.columns if name == COLUMNS else controls.mean
+        added.append(follow(estimate, MODEL, touched, sample, None) - estimate)
+        assert controls.coefficients[name].steps == LEARNED.steps + 1
+    return torch.stack(added).detach()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_multiple_that_goes_on_learning_adds_nothing_in_the_mean(name):
+    """Over all samples: at a step the multiple is what the steps before have made it, so that it is a constant."""
+    added = differences(name)
+    assert float(added.abs().max()) > 0.1  # it does something
+    assert abs(float(added.mean())) < 1e-10 * float(added.abs().max())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_multiple_that_knows_its_own_step_is_biased(name, monkeypatch):
+    """The control: every multiple as it is once its own step is learned from."""
+    learn, value = Coefficient.learn, Coefficient.value.fget
+    steps: list[tuple[float, float]] = []
+
+    def note(self: Coefficient, *numbers: float) -> None:
+        steps.append(numbers)
+        learn(self, *numbers)
+
+    monkeypatch.setattr(Coefficient, "learn", note)
+    differences(name)
+    monkeypatch.setattr(Coefficient, "learn", learn)
+    coming = iter(steps)
+
+    def knowing(self: Coefficient) -> float:
+        after = replace(self)
+        after.learn(*next(coming))
+        return value(after)
+
+    monkeypatch.setattr(Coefficient, "value", property(knowing))
+    added = differences(name)
+    assert abs(float(added.mean())) > 1e-3 * float(added.abs().max())
