@@ -88,3 +88,25 @@ def test_a_multiple_that_knows_its_own_step_is_biased(name, monkeypatch):
     monkeypatch.setattr(Coefficient, "value", property(knowing))
     added = differences(name)
     assert abs(float(added.mean())) > 1e-3 * float(added.abs().max())
+
+
+def test_the_targets_control_follows_a_noise_that_is_learned():
+    """With the multiple 1 nothing of the targets' term is left random, also once the noise has left its start."""
+    objective, controls = controls_of(SETTINGS[LINEAR])
+    index = torch.arange(M)
+    Phi, mean = objective.basis.columns(objective.table.X, index), objective.weights.mean
+    known = replace(LEARNED, covariance=-1.0, control_variance=1.0)
+    assert known.value == 1.0
+    for noise in (0.3, 0.9):
+        model = replace(MODEL, noise_variance=torch.tensor(noise, dtype=torch.float64))
+        values, plain = [], []
+        for sample in pairs(M, 2, False):
+            controls.forget()
+            controls.coefficients = {LINEAR: replace(known)}
+            touched = mean[sample.index]
+            fitted = Phi[:, sample.index] @ (sample.linear[:, None] * touched)
+            plain.append(-2 / noise * (objective.table.Y * fitted).sum())
+            values.append(controls.mean(plain[-1], model, touched, sample, None))
+        expected = -2 / noise * (objective.table.Y * (Phi @ mean)).sum()
+        torch.testing.assert_close(torch.stack(values), expected.expand(len(values)))
+        assert float(torch.stack(plain).std()) > 0.1 * abs(float(expected))
