@@ -1,0 +1,155 @@
+"""What a fitted system answers beside what dense algebra says."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from contract import dense
+from contract.dense import Array, Dense
+from contract.problems import Problem, problem
+from contract.systems import System
+from gigagp import GPRegressor
+from gigagp.errors import GigaGPWarning, InvalidInputError
+
+#: Samples, and the standard errors that their moments may be off by: one cell in 1e6 by chance.
+SAMPLES, ERRORS = 300, 5.5
+#: Relative error of a variance from random features of the prior (4,000 columns).
+FEATURES = 0.06
+#: What `log_marginal_likelihood` leaves of a data fit (nats a target), and errors of its determinant.
+FIT_NATS, VALUE_ERRORS = 0.01, 4.5
+
+
+class Answer(NamedTuple):
+    """A number or an array, what it should be, and how far it may be off, entry by entry."""
+
+    quantity: str
+    got: Array
+    expected: Array
+    allowed: Array
+
+
+def failures(answers: list[Answer]) -> list[str]:
+    """Return a line for each answer that is off."""
+    found = []
+    for quantity, got, expected, allowed in answers:
+        if got.shape != expected.shape:
+            found.append(f"{quantity}: shape {got.shape}, expected {expected.shape}")
+            continue
+        excess = np.abs(got - expected) - allowed
+        excess = np.where(np.isfinite(got), excess, np.inf)
+        if excess.size and excess.max() > 0:
+            worst = np.unravel_index(int(excess.argmax()), excess.shape)
+            limit = float(np.broadcast_to(allowed, excess.shape)[worst])
+            found.append(f"{quantity}: got {got[worst]:.6g}, expected {expected[worst]:.6g} +- {limit:.2g}")
+    return found
+
+
+def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, float]:
+    """Return what dense algebra says at the system's exact limit, and the relative error that rounding leaves."""
+    limit, table = system.limit(gp, cell), cell.table
+    Y = cell.Y - cell.offset(table.X)
+    if cell.likelihood == "gaussian":
+        options = {"rest": limit.rest, "actions": limit.actions}
+        found = dense.kriging(limit.covariance, table.X, Y, table.new, cell.noise, cell.basis, **options)
+    else:
+        expectation = dense.EXPECTATIONS[cell.likelihood]
+        found = dense.variational(limit.covariance, table.X, Y, table.new, cell.noise, expectation, cell.basis)
+    # forward error of a solve: the condition number times the rounding of the entries
+    rounding = 20 * cell.eps * found.condition + 20 * np.finfo(float).eps * limit.condition
+    return found, rounding
+
+
+def moments(draws: Array, found: Dense, offset: Array, slack: Array, by_features: bool) -> list[Answer]:
+    """Compare samples (m, t, s) of several targets with mean and covariance, within their standard errors."""
+    s, variance = draws.shape[-1], np.clip(found.variance, 0, None)
+    answers = []
+    pairs = np.sqrt((variance[:, None] * variance + found.covariance**2) / s)
+    allowed = ERRORS * pairs + (FEATURES * np.sqrt(variance[:, None] * variance) if by_features else 0) + slack**2
+    for k in range(draws.shape[1]):
+        mean = found.mean[:, k] + offset[:, 0]
+        error = ERRORS * np.sqrt(variance * (1 + FEATURES * by_features) / s) + slack
+        answers.append(Answer(f"mean of samples of target {k}", draws[:, k].mean(1), mean, error))
+        deviations = draws[:, k] - mean[:, None]
+        second = deviations @ deviations.T / s
+        answers.append(Answer(f"covariance of samples of target {k}", second, found.covariance, allowed))
+    return answers
+
+
+def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
+    """Return everything that a fitted cell says, beside the reference."""
+    found, rounding = reference(system, gp, cell)
+    new, t = cell.table.new, cell.Y.shape[1]
+    prior = float(cell.table.covariance(new[:1], new[:1])[0, 0])
+    relative = rounding + system.tolerance
+    of_mean = relative * (np.abs(found.mean).max() + np.abs(cell.Y).max())
+    of_variance = relative * (prior + found.variance.max())
+    offset = cell.offset(new)
+    mean = found.mean + offset
+
+    def targets(values: Array) -> Array:
+        """Return answers with the axis of targets that one target does without."""
+        return values[:, None] if t == 1 else values
+
+    every = np.repeat(found.variance[:, None], t, 1)
+    result = [Answer("mean", targets(gp.predict(new)), mean, of_mean)]
+    result.append(Answer("variance", targets(system.std(gp, new)) ** 2, every, of_variance))
+    both, covariance = gp.predict(new, return_cov=True)
+    result.append(Answer("mean beside a covariance", targets(both), mean, of_mean))
+    cubes = covariance[:, :, None] if t == 1 else covariance
+    result.append(Answer("covariance", cubes, np.repeat(found.covariance[:, :, None], t, 2), of_variance))
+    if cell.likelihood in ("gaussian", "laplace") and not cell.rows_known:
+        noisy = targets(system.std(gp, new, include_noise=True)) ** 2
+        result.append(Answer("variance with noise", noisy, every + cell.noise[0], of_variance))
+    else:
+        with pytest.raises(InvalidInputError):
+            gp.predict(new, return_std=True, include_noise=True)
+    if system.variance == "solve":  # and from the stored samples
+        count = gp.posterior_.n_samples if hasattr(gp.posterior_, "n_samples") else gp.posterior_.deviations.shape[1]
+        share = ERRORS * np.sqrt(2 / count) + FEATURES
+        sampled = targets(gp.predict(new, return_std=True, variance="samples")[1]) ** 2
+        result.append(Answer("variance from samples", sampled, every, share * every + of_variance))
+    draws = gp.sample_y(new, SAMPLES, random_state=3)
+    slack = np.sqrt(of_variance) if system.by_features else of_mean
+    result += moments(draws[:, None] if t == 1 else draws, found, offset, np.array(slack), system.by_features)
+    result += evidence(system, gp, cell, found, relative)
+    return result
+
+
+def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relative: float) -> list[Answer]:
+    """Compare the log marginal likelihood, or the bound of it, as the system promises."""
+    value, error = gp.log_marginal_likelihood()
+    got = np.array([value])
+    if np.isnan(found.evidence):  # unknown coefficients under another likelihood: only that there is a number
+        return [Answer("bound", got, got, np.array([0.0]))]
+    size = cell.Y.size + abs(found.evidence)
+    allowed = np.array([VALUE_ERRORS * error + FIT_NATS * cell.Y.shape[1] * (error > 0) + 10 * relative * size])
+    expected = np.array([found.evidence])
+    if system.evidence == "bound":
+        expected = np.minimum(expected, got)
+    return [Answer("evidence", got, expected, allowed)]
+
+
+def check(
+    system: System, place: int, targets: str, mean: str, noise: str, dtype: str, likelihood: str = "gaussian"
+) -> None:
+    """Check one cell: against dense algebra, or that it is refused."""
+    cell = problem(place, targets, mean, noise, dtype, likelihood)
+    if system.refuses_cell(mean, noise, dtype, likelihood):
+        gp = system.estimator(cell)
+        with pytest.raises(InvalidInputError):
+            system.fit_to(gp, cell.table.X, cell.y)
+        assert not hasattr(gp, "posterior_")
+        return
+    if cell.table.name in system.warns:
+        with pytest.warns(GigaGPWarning, match="cannot see"):
+            gp = system.fit(cell)
+    else:
+        gp = system.fit(cell)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrong = failures(answers(system, gp, cell))
+    assert not wrong, f"{system.name}, {cell.table.name}, {targets}, {mean}, {noise}, {dtype}:\n" + "\n".join(wrong)

@@ -1,0 +1,322 @@
+"""The reference of the contract: Gaussian processes by dense float64 algebra, in plain NumPy.
+
+Nothing here comes from gigagp. Covariances are textbook formulas on plain differences; `kriging` is the posterior for
+Gaussian noise with the uncertainty of the mean's coefficients (Rasmussen and Williams 2006, eqs. 2.23, 2.24, 2.41 and
+2.42 with a vague prior: universal kriging); `variational` is the best Gaussian posterior for other likelihoods (Opper
+and Archambeau 2009), with the same rule for the coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import erf, gammaln
+
+Array = np.ndarray
+#: From points (n, d) and (m, d) to covariances (n, m).
+Covariance = Callable[[Array, Array], Array]
+
+
+# Covariances ----------------------------------------------------------------------------------------------------------
+
+
+def squares(A: Array, B: Array, lengthscale: Array | float) -> Array:
+    """Return squared distances in lengthscales."""
+    return (((A[:, None, :] - B[None, :, :]) / lengthscale) ** 2).sum(2)
+
+
+def rbf(lengthscale: Array | float, variance: float = 1.0) -> Covariance:
+    return lambda A, B: variance * np.exp(-0.5 * squares(A, B, lengthscale))
+
+
+def matern(nu: float, lengthscale: Array | float, variance: float = 1.0) -> Covariance:
+    def covariance(A: Array, B: Array) -> Array:
+        t = np.sqrt(2 * nu * squares(A, B, lengthscale))
+        polynomial = {0.5: 1.0, 1.5: 1 + t, 2.5: 1 + t + t**2 / 3}[nu]
+        return variance * polynomial * np.exp(-t)
+
+    return covariance
+
+
+def rational_quadratic(lengthscale: Array | float, variance: float, alpha: float) -> Covariance:
+    return lambda A, B: variance * (1 + squares(A, B, lengthscale) / (2 * alpha)) ** -alpha
+
+
+def periodic(lengthscale: float, variance: float, period: Array | float) -> Covariance:
+    def covariance(A: Array, B: Array) -> Array:
+        sines = np.sin(math.pi * (A[:, None, :] - B[None, :, :]) / period)
+        return variance * np.exp(-2 * ((sines / lengthscale) ** 2).sum(2))
+
+    return covariance
+
+
+def linear(variance: Array | float) -> Covariance:
+    return lambda A, B: (variance * A[:, None, :] * B[None, :, :]).sum(2)
+
+
+def constant(variance: float) -> Covariance:
+    return lambda A, B: np.full((len(A), len(B)), variance)
+
+
+def added(*parts: Covariance) -> Covariance:
+    return lambda A, B: sum((part(A, B) for part in parts), np.zeros((len(A), len(B))))
+
+
+def multiplied(*parts: Covariance) -> Covariance:
+    return lambda A, B: math.prod((part(A, B) for part in parts), start=np.ones((len(A), len(B))))
+
+
+# Covariances of approximations ----------------------------------------------------------------------------------------
+
+
+def of_features(features: Callable[[Array], Array], precision: Array | None = None) -> Covariance:
+    """Return the covariance of ``phi(x)' w``, ``w ~ N(0, S^-1)``; S is one number a function, a matrix, or ones."""
+
+    def covariance(A: Array, B: Array) -> Array:
+        left, right = features(A), features(B)
+        if precision is None:
+            return left @ right.T
+        if precision.ndim == 1:
+            return left / precision @ right.T
+        return left @ np.linalg.solve(precision, right.T)
+
+    return covariance
+
+
+def interpolation_weights(X: Array, lower: Array, spacing: Array, shape: tuple[int, ...], scheme: str) -> Array:
+    """Return W, shape (n, nodes): cubic convolution (Keys 1981, a = -1/2) or linear, a product over the inputs."""
+
+    def cubic(s: Array) -> Array:
+        s = np.abs(s)
+        near, far = 1.5 * s**3 - 2.5 * s**2 + 1, -0.5 * s**3 + 2.5 * s**2 - 4 * s + 2
+        return np.where(s <= 1, near, np.where(s < 2, far, 0.0))
+
+    weights = np.ones((len(X), 1))
+    for axis, count in enumerate(shape):
+        apart = ((X[:, axis] - lower[axis]) / spacing[axis])[:, None] - np.arange(count)
+        one = cubic(apart) if scheme == "cubic" else np.clip(1 - np.abs(apart), 0, None)
+        weights = (weights[:, :, None] * one[:, None, :]).reshape(len(X), -1)
+    return weights
+
+
+def interpolated(
+    covariance: Covariance, lower: Array, spacing: Array, shape: tuple[int, ...], scheme: str
+) -> Covariance:
+    """Return ``W K_G W'``: the covariance of a function on a grid, interpolated."""
+    axes = [lower[axis] + spacing[axis] * np.arange(count) for axis, count in enumerate(shape)]
+    nodes = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], 1)
+    between = covariance(nodes, nodes)
+
+    def found(A: Array, B: Array) -> Array:
+        W, V = (interpolation_weights(part, lower, spacing, shape, scheme) for part in (A, B))
+        return W @ between @ V.T
+
+    return found
+
+
+# Posteriors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dense:
+    """What dense algebra says.
+
+    Attributes
+    ----------
+    mean : array of shape (m, t)
+    covariance : array of shape (m, m)
+        Of the latent function; the same for all targets.
+    coefficients : array of shape (p, t)
+        Of the mean's basis.
+    evidence : float
+        Log marginal likelihood at these coefficients (or its bound), summed over targets.
+    condition : float
+        Of the matrix that was solved with.
+    """
+
+    mean: Array
+    covariance: Array
+    coefficients: Array
+    evidence: float
+    condition: float
+
+    @property
+    def variance(self) -> Array:
+        return np.diag(self.covariance)
+
+
+def no_basis(X: Array) -> Array:
+    return np.zeros((len(X), 0))
+
+
+def _balanced(Phi: Array) -> Array:
+    """Return the size of each column: normal equations of columns of unlike sizes lose their digits."""
+    size = np.sqrt((Phi**2).mean(0)) if len(Phi) else np.ones(Phi.shape[1])
+    return np.where(size > 0, size, 1.0)
+
+
+def kriging(
+    covariance: Covariance,
+    X: Array,
+    Y: Array,
+    new: Array,
+    noise: Array,
+    basis: Callable[[Array], Array] = no_basis,
+    *,
+    rest: Covariance | None = None,
+    actions: Array | None = None,
+) -> Dense:
+    """Return the posterior for Gaussian noise, by universal kriging.
+
+    Parameters
+    ----------
+    covariance : Covariance
+    X, Y, new : arrays of shape (n, d), (n, t), (m, d)
+    noise : array of shape (n,)
+        Variances.
+    basis : callable
+        The functions whose coefficients are unknown.
+    rest : Covariance or None
+        Of the process that the posterior covariance is of, where that is another one than the mean's.
+    actions : array of shape (n, i) or None
+        Condition on ``S' y`` alone.
+    """
+    if rest is not None:
+        of_mean, of_rest = (kriging(one, X, Y, new, noise, basis) for one in (covariance, rest))
+        condition, value = max(of_mean.condition, of_rest.condition), _bound_of_two(covariance, rest, X, Y, noise, basis)
+        return replace(of_mean, covariance=of_rest.covariance, condition=condition, evidence=value)
+    H, cross, Phi = covariance(X, X) + np.diag(noise), covariance(X, new), basis(X)
+    if actions is None:
+        inverse = np.linalg.inv(H)
+    else:
+        inverse = actions @ np.linalg.solve(actions.T @ H @ actions, actions.T)
+    size = _balanced(Phi)
+    Phi, phi = Phi / size, basis(new) / size
+    gram = Phi.T @ inverse @ Phi
+    coefficients = np.linalg.solve(gram, Phi.T @ inverse @ Y)
+    residual = Y - Phi @ coefficients
+    solved = inverse @ residual
+    left = phi - cross.T @ inverse @ Phi
+    spread = left @ np.linalg.solve(gram, left.T)
+    n, t = Y.shape
+    # Rasmussen and Williams 2006, eq. 2.30
+    evidence = -0.5 * float((residual * solved).sum()) - 0.5 * t * (
+        np.linalg.slogdet(H)[1] + n * math.log(2 * math.pi)
+    )
+    return Dense(
+        phi @ coefficients + cross.T @ solved,
+        covariance(new, new) - cross.T @ inverse @ cross + spread,
+        coefficients / size[:, None],
+        evidence,
+        float(np.linalg.cond(H)),
+    )
+
+
+def _bound_of_two(
+    covariance: Covariance, rest: Covariance, X: Array, Y: Array, noise: Array, basis: Callable[[Array], Array]
+) -> float:
+    """Return the evidence lower bound where mean and covariance are the posteriors of two processes."""
+    n, t = Y.shape
+    of_mean = kriging(covariance, X, Y, X, noise, basis)
+    trend = basis(X) @ of_mean.coefficients
+    solved = np.linalg.solve(covariance(X, X) + np.diag(noise), Y - trend)
+    variance = kriging(rest, X, Y, X, noise).variance
+    fit = -0.5 * ((Y - of_mean.mean) ** 2 / noise[:, None] + np.log(2 * math.pi * noise)[:, None]).sum()
+    fit -= 0.5 * t * (variance / noise).sum()
+    B = np.eye(n) + rest(X, X) / np.sqrt(noise[:, None] * noise)
+    divergence = 0.5 * (solved * (covariance(X, X) @ solved)).sum()
+    divergence += 0.5 * t * (np.trace(np.linalg.inv(B)) - n + np.linalg.slogdet(B)[1])
+    return float(fit - divergence)
+
+
+#: From targets (n,), latent means (n,), standard deviations (n,), noise (n,): ``E log g``, its derivative by the mean,
+#: and minus the second.
+Expectation = Callable[[Array, Array, Array, Array], tuple[Array, Array, Array]]
+
+_PLACES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(101)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def laplace(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """``exp(-|y - f| / b) / (2 b)`` with the variance ``2 b^2``; a folded normal's mean in closed form."""
+    b, gap = np.sqrt(noise / 2), y - mean
+    density = np.exp(-0.5 * (gap / std) ** 2) / math.sqrt(2 * math.pi)
+    side = erf(gap / (std * math.sqrt(2)))
+    return -np.log(2 * b) - (2 * std * density + gap * side) / b, side / b, 2 * density / (std * b)
+
+
+def poisson(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """Counts with the rate ``exp(f)``."""
+    rate = np.exp(mean + 0.5 * std**2)
+    return y * mean - rate - gammaln(y + 1), y - rate, rate
+
+
+def logistic(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """Signs with the log-odds f; by quadrature."""
+    f = mean[:, None] + std[:, None] * _PLACES
+    share = 1 / (1 + np.exp(-f))
+    value = -np.logaddexp(0, -y[:, None] * f) @ _WEIGHTS
+    return value, 0.5 * (y + 1) - share @ _WEIGHTS, (share * (1 - share)) @ _WEIGHTS
+
+
+EXPECTATIONS: dict[str, Expectation] = {"laplace": laplace, "poisson": poisson, "logistic": logistic}
+
+
+def variational(
+    covariance: Covariance,
+    X: Array,
+    Y: Array,
+    new: Array,
+    noise: Array,
+    expectation: Expectation,
+    basis: Callable[[Array], Array] = no_basis,
+) -> Dense:
+    """Return the Gaussian posterior with the highest bound, one covariance for all targets.
+
+    At the optimum the covariance is that of Gaussian noise of variance ``1 / w``, ``w`` the mean of ``-E (log g)''``
+    over targets, and ``K^-1 m = E (log g)'`` (Opper and Archambeau 2009, eqs. 10 and 11). Damped steps go to that
+    fixed point; there is one, because the bound is concave. The bound of a model whose mean has unknown coefficients is
+    not defined here: NaN.
+    """
+    n, t = Y.shape
+    K, cross, Phi = covariance(X, X), covariance(X, new), basis(X)
+
+    def state(mean: Array, weights: Array) -> tuple[Array, Array, Array]:
+        """Return expected log-likelihoods, slopes and bends, each (n, t)."""
+        variance = kriging(covariance, X, Y, X, 1 / weights, basis).variance
+        std = np.sqrt(np.clip(variance, 1e-300, None))
+        parts = [expectation(Y[:, k], mean[:, k], std, noise) for k in range(t)]
+        value, slope, bend = (np.stack([part[place] for part in parts], 1) for place in range(3))
+        return value, slope, np.clip(bend, 1e-12, None)
+
+    mean, weights = np.zeros((n, t)), np.full(n, 0.5)
+    for _ in range(1000):
+        _, slope, bend = state(mean, weights)
+        target = np.empty_like(mean)
+        for k in range(t):  # Newton's step is kriging of working targets
+            working = (mean[:, k] + slope[:, k] / bend[:, k])[:, None]
+            target[:, k] = kriging(covariance, X, working, X, 1 / bend[:, k], basis).mean[:, 0]
+        step, ratio = target - mean, bend.mean(1) / weights
+        share = min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
+        mean, weights = mean + 0.7 * share * step, weights * np.sqrt(ratio)
+        if max(np.abs(step).max(), np.abs(np.log(ratio)).max()) < 1e-11:
+            break
+    else:
+        raise AssertionError("the reference did not converge")
+    value, slope, _ = state(mean, weights)
+    found = kriging(covariance, X, Y, new, 1 / weights, basis)
+    size = _balanced(Phi)
+    coefficients = np.linalg.lstsq(Phi / size, mean - K @ slope, rcond=None)[0] / size[:, None]
+    # divergence of N(m, V) from the prior, with V = (K^-1 + diag(w))^-1 and K^-1 m the slopes
+    root = np.sqrt(weights)
+    B = np.eye(n) + root[:, None] * K * root
+    divergence = 0.5 * (mean * slope).sum() + 0.5 * t * (np.trace(np.linalg.inv(B)) - n + np.linalg.slogdet(B)[1])
+    return replace(
+        found,
+        mean=basis(new) @ coefficients + cross.T @ slope,
+        coefficients=coefficients,
+        evidence=float("nan") if Phi.shape[1] else float(value.sum() - divergence),
+    )

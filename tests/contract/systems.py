@@ -1,0 +1,269 @@
+"""Every inference of the package, one line each: the contract holds for all of them.
+
+To put a new inference under the contract, add a line to `SYSTEMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from contract import dense
+from contract.dense import Array, Covariance
+from contract.problems import Problem
+from gigagp import GPRegressor, actions, inference, optimization, solvers, truncation
+from gigagp.bases import InducingBasis, RadialBasis
+
+
+class Limit(NamedTuple):
+    """What a system is exact for.
+
+    Attributes
+    ----------
+    covariance : Covariance
+        Of the process that it conditions: the kernel, or the approximation of it that it is built on.
+    rest : Covariance or None
+        Of the process whose covariance it predicts, where that is another.
+    actions : array of shape (n, i) or None
+        What it conditions on, where that is not all rows.
+    condition : float
+        Of what has to be solved beside the rows' own matrix.
+    """
+
+    covariance: Covariance
+    rest: Covariance | None = None
+    actions: Array | None = None
+    condition: float = 1.0
+
+
+def kernel_itself(gp: GPRegressor, problem: Problem) -> Limit:
+    return Limit(problem.table.covariance)
+
+
+def _actions(gp: GPRegressor, problem: Problem) -> Limit:
+    """As many actions as were taken; the rows are in the order of the actions."""
+    found = gp.posterior_
+    own, given = found.X.double().numpy(), problem.table.X.astype(np.float32 if problem.dtype == "float32" else float)
+    places = np.array([int(np.abs(own - row).sum(1).argmin()) for row in given])
+    if len(np.unique(places)) < len(places):  # duplicated rows: any of them, each once
+        left = list(range(len(own)))
+        places = np.array([left.pop(int(np.abs(own[left] - row).sum(1).argmin())) for row in given])
+    return Limit(problem.table.covariance, actions=found.actions.dense().double().numpy()[places])
+
+
+def _grid(gp: GPRegressor, problem: Problem) -> Limit:
+    grid = gp.posterior_.grid
+    geometry = np.array(grid.lower), np.array(grid.spacing), grid.shape, grid.interpolation
+    return Limit(dense.interpolated(problem.table.covariance, *geometry))
+
+
+def _features(gp: GPRegressor, problem: Problem) -> Limit:
+    """The features themselves are the package's; `tests/kernels/test_features.py` has what they approximate."""
+    kernel, draw = gp.posterior_.model.kernel, gp.posterior_.draw
+    dtype = torch.float32 if problem.dtype == "float32" else torch.float64
+    return Limit(dense.of_features(lambda X: kernel.features(torch.from_numpy(X).to(dtype), draw).double().numpy()))
+
+
+def _basis(gp: GPRegressor, problem: Problem) -> Limit:
+    """Weights of functions: covariances with points by formula, waves and eigenfunctions as they are."""
+    basis, table = gp.posterior_.basis, problem.table
+    if isinstance(basis, InducingBasis | RadialBasis):
+        points = basis.points.double().numpy()
+        features = _covariances_with(table.covariance, points)
+        if isinstance(basis, RadialBasis):
+            kept = gp.posterior_.weights.log_precision < np.log(gp.posterior_.threshold)
+            features = _covariances_with(table.covariance, points[kept.numpy()])
+            return Limit(dense.of_features(features, gp.posterior_.weights.log_precision[kept].double().exp().numpy()))
+        S = table.covariance(points, points)
+        S += basis.jitter * np.diag(np.diag(S))
+        limit = Limit(dense.of_features(features, S), condition=float(np.linalg.cond(S)))
+    else:
+        index = torch.arange(basis.size)
+        precision = basis.prior_diagonal(index).double().numpy()
+
+        def columns(X: Array) -> Array:
+            return basis.columns(torch.from_numpy(X), index).double().numpy()
+
+        limit = Limit(dense.of_features(columns, precision))
+    # from samples the covariance is the kernel's own, given the rows of the start: here all
+    return limit if gp.posterior_.covariance_of is None else limit._replace(rest=table.covariance)
+
+
+def _covariances_with(covariance: Covariance, points: Array) -> Callable[[Array], Array]:
+    return lambda X: covariance(X, points)
+
+
+#: How small residuals can get: in float32 no smaller than rounding lets them.
+def _tight(problem: Problem) -> float:
+    return 1e-4 if problem.dtype == "float32" else 1e-10
+
+
+def _iterative(solver: Callable[[Problem], solvers.Solver], **settings: Any) -> Callable[[Problem], Any]:
+    return lambda p: inference.Iterative(solver=solver(p), n_samples=32, **settings)
+
+
+def _cg(p: Problem) -> solvers.Solver:
+    return solvers.ConjugateGradients(tolerance=_tight(p), max_epochs=1000)
+
+
+def _ap(p: Problem) -> solvers.Solver:
+    return solvers.AlternatingProjections(block_size=20, tolerance=_tight(p), max_epochs=20_000)
+
+
+def _sgd(p: Problem) -> solvers.Solver:
+    return solvers.StochasticGradientDescent(batch_size=16, tolerance=1e-3, max_epochs=50_000)
+
+
+def _grid_of(p: Problem) -> int | tuple[int, ...]:
+    return {1: 40, 2: 18, 3: 8}[p.table.X.shape[1]]
+
+
+def _all_rows(p: Problem) -> int:
+    return len(p.table.X)
+
+
+def _actions_of(policy: actions.Policy) -> Callable[[Problem], Any]:
+    return lambda p: inference.ComputationAware(n_actions=_all_rows(p), policy=policy)
+
+
+def _inducing(**settings: Any) -> Callable[[Problem], Any]:
+    def make(p: Problem) -> Any:
+        batch = {"batch_size": _all_rows(p)} if settings.get("batches") else {}
+        return inference.SparseVariational(_all_rows(p), learn_inducing_points=False, jitter=1e-10, **batch)
+
+    return make
+
+
+def _quadruply(basis: str, n_basis: int | None = None, **settings: Any) -> Callable[[Problem], Any]:
+    def make(p: Problem) -> Any:
+        n, m = _all_rows(p), n_basis or _all_rows(p)
+        sampled = {"row_batch": n, "basis_batch": m} if settings.get("sampled") else {}
+        return inference.QuadruplyStochastic(n_basis=m, basis=basis, **sampled)
+
+    return make
+
+
+GAUSSIAN = frozenset({"gaussian"})
+EVERY_LIKELIHOOD = frozenset({"gaussian", "laplace", "poisson", "logistic"})
+
+
+@dataclass(frozen=True)
+class System:
+    """One inference.
+
+    Attributes
+    ----------
+    name : str
+    make : callable
+        From a `Problem` to the inference, at its exact limit.
+    limit : callable
+        From the fitted estimator and the problem to what it is exact for.
+    tolerance : float
+        Relative error that its own settings leave at that limit, in float64, times the condition number where it is a
+        residual.
+    refuses : frozenset of str
+        Words of the cells that it refuses: "rows", "mixed", "float32", tables by name.
+    likelihoods : frozenset of str
+    variance : {"auto", "solve"}
+        How predicted variances without sampling error are asked for.
+    evidence : {"value", "bound", "unknown"}
+        "bound": of less than all rows' information, so at most the value.
+    by_features : bool
+        Whether samples as functions have the error of random features of the prior.
+    inside : bool
+        Whether points beyond the rows' box are refused.
+    streamed : bool
+        Whether rows are handed to `fit_table`.
+    random : bool
+        Whether the fit itself draws numbers that predictions show.
+    keeps : object
+        The optimizer of the cells: None, or what leaves hyperparameters as they are where None takes long.
+    learns : object
+        A few steps of learning, for checkpoints.
+    warns : frozenset of str
+        Tables whose fit says that they are no good for it.
+    """
+
+    name: str
+    make: Callable[[Problem], Any]
+    limit: Callable[[GPRegressor, Problem], Limit] = kernel_itself
+    tolerance: float = 1e-10
+    refuses: frozenset[str] = frozenset()
+    likelihoods: frozenset[str] = GAUSSIAN
+    variance: str = "auto"
+    evidence: str = "value"
+    by_features: bool = True
+    inside: bool = False
+    streamed: bool = False
+    random: bool = False
+    keeps: Any = None
+    learns: Any = field(default_factory=lambda: optimization.Adam(steps=4))
+    warns: frozenset[str] = frozenset()
+
+    def refuses_cell(self, mean: str, noise: str, dtype: str, likelihood: str) -> bool:
+        """Whether a cell of the matrix has to be an `InvalidInputError`."""
+        if likelihood not in self.likelihoods:
+            return True
+        without_noise = likelihood in ("poisson", "logistic")
+        # counts and signs have no noise variance, and no known mean can be taken off them
+        return bool(self.refuses & {noise, dtype}) or (without_noise and (noise == "rows" or mean == "function"))
+
+    def estimator(self, problem: Problem, **changes: Any) -> GPRegressor:
+        return GPRegressor(inference=self.make(problem), **{**problem.settings, "optimizer": self.keeps, **changes})
+
+    def fit(self, problem: Problem, **changes: Any) -> GPRegressor:
+        return self.fit_to(self.estimator(problem, **changes), problem.table.X, problem.y)
+
+    def fit_to(self, gp: GPRegressor, X: Array, y: Array, **options: Any) -> GPRegressor:
+        return gp.fit_table((X, y), **options) if self.streamed else gp.fit(X, y, **options)
+
+    def std(self, gp: GPRegressor, X: Array, **options: Any) -> Array:
+        return gp.predict(X, return_std=True, variance=self.variance, **options)[1]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NOT_MIXED = frozenset({"mixed"})
+_GRID = {"limit": _grid, "variance": "solve", "inside": True, "refuses": frozenset({"rows", "mixed", "float32"}), "warns": frozenset({"far row"})}
+_QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "by_features": False}
+_STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0), optimization.SparseAdam(steps=6)
+
+#: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
+_ROOT = 2e-3
+
+# fmt: off
+SYSTEMS: tuple[System, ...] = (
+    System("exact", lambda p: inference.Exact(), refuses=NOT_MIXED),
+    System("iterative, CG", _iterative(_cg), variance="solve", random=True),
+    System("iterative, AP", _iterative(_ap), variance="solve", random=True),
+    System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, variance="solve", random=True),
+    System("iterative, aware", _iterative(_cg, computational_uncertainty=True), _actions, refuses=NOT_MIXED, evidence="bound", random=True),
+    System("random features", lambda p: inference.RandomFeatures(200), _features, refuses=NOT_MIXED, by_features=False, random=True),
+    System("SS-RFF", lambda p: inference.RandomFeatures(100, truncation.OneOverJ(base=4, maximum=12, step=2)), refuses=NOT_MIXED),
+    System("SGPR", _inducing(), tolerance=1e-9, refuses=NOT_MIXED),
+    System("SVGP", _inducing(batches=True), tolerance=1e-9, refuses=NOT_MIXED),
+    System("CaGP, learned", _actions_of(actions.Learned()), _actions, refuses=NOT_MIXED),
+    System("CaGP, CG", _actions_of(actions.ConjugateGradients(tolerance=0.0)), _actions, refuses=NOT_MIXED, evidence="bound"),
+    System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), _actions, refuses=NOT_MIXED, evidence="bound"),
+    System("CaGP, random", _actions_of(actions.Random()), _actions, refuses=NOT_MIXED),
+    System("CaGP, rows", _actions_of(actions.UnitVectors()), _actions, refuses=NOT_MIXED),
+    System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), _actions, refuses=NOT_MIXED, evidence="bound"),
+    System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), _actions, refuses=NOT_MIXED),
+    System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), _actions, refuses=NOT_MIXED, evidence="bound"),
+    System("grid, dense", lambda p: inference.Grid(_grid_of(p)), by_features=False, **_GRID),
+    System("grid, linear", lambda p: inference.Grid(_grid_of(p), interpolation="linear"), by_features=False, **_GRID),
+    System("grid, iterative", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, n_samples=64), tolerance=_ROOT, random=True, **_GRID),
+    System("grid, low rank", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, variance="low_rank", rank=200), tolerance=_ROOT, random=True, **{**_GRID, "variance": "auto"}),
+    System("grid, fit_table", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, n_samples=64), tolerance=_ROOT, random=True, streamed=True, **_GRID),
+    System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
+    System("quadruply, inducing", _quadruply("inducing"), **_QS),
+    System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), tolerance=1e-4, keeps=_STAYS, learns=_MOVES, random=True, **{**_QS, "by_features": True}),
+    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), tolerance=1e-3, learns=optimization.LBFGS(2), **_QS),
+)
+# fmt: on
+BY_NAME = {system.name: system for system in SYSTEMS}

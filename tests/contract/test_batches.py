@@ -1,0 +1,90 @@
+"""A prediction is about its own point: it does not depend on what else is asked at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from contract.fits import GAPPY, GAUSSIAN, fitted
+from contract.systems import SYSTEMS
+from gigagp.errors import InvalidInputError
+
+FAR = {"float64": (1e4, 1e10, 1e100, 1e300), "float32": (1e4, 1e10, 1e30)}
+OPEN = [system for system in SYSTEMS if not system.inside]
+GRIDS = [system for system in SYSTEMS if system.inside]
+
+
+def answers(system, gp, X):
+    """Return means, deviations and samples at points, the points first."""
+    functions = gp.sample_functions(3, random_state=4)(X)
+    found = {"mean": gp.predict(X), "std": system.std(gp, X), "functions": functions}
+    found["std of its own"] = gp.predict(X, return_std=True)[1]
+    if len(X) < 20:
+        covariance = gp.predict(X, return_cov=True)[1]
+        found["covariance"] = covariance
+        found["noise"] = gp.predict(X, return_cov=True, include_noise=True)[1]
+    return found
+
+
+def assert_same(alone, beside, m, allowed):
+    for name, value in alone.items():
+        other = beside[name][:m, :m] if value.ndim == 2 and value.shape[0] == value.shape[1] == m else beside[name][:m]
+        worst = np.abs(value - other).max()
+        assert worst <= allowed, f"{name}: {worst:.3g} apart from what it is alone"
+
+
+def allowed(dtype):
+    return {"float64": 1e-8, "float32": 2e-3}[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("place", [GAUSSIAN, GAPPY])
+@pytest.mark.parametrize("system", OPEN, ids=repr)
+def test_far_rows_change_nothing_else(system, place, dtype):
+    gp, cell = fitted(system.name, place, dtype=dtype)
+    new = cell.table.new
+    alone = answers(system, gp, new)
+    for far in FAR[dtype]:
+        rows = np.array([[far], [-far]]) * np.ones(new.shape[1])
+        beside = answers(system, gp, np.concatenate([new, rows]))
+        assert_same(alone, beside, len(new), allowed(dtype))
+        assert all(np.isfinite(value).all() for value in beside.values()), f"not finite at {far:g}"
+        assert (beside["std"] >= 0).all()
+
+
+@pytest.mark.parametrize("outside", ["clamp", "prior"])
+@pytest.mark.parametrize("system", GRIDS, ids=repr)
+def test_far_rows_of_a_grid(system, outside):
+    """Refused by default, by name; or answered as was asked for, and the others as ever."""
+    gp, cell = fitted(system.name, GAUSSIAN)
+    new, far = cell.table.new, np.full((1, 2), 1e10)
+    with pytest.raises(InvalidInputError, match="row 6"):
+        gp.predict(np.concatenate([new, far]))
+    policy = replace(system, make=lambda p: replace(system.make(p), outside=outside))
+    gp = policy.fit(cell)
+    alone = answers(policy, gp, new)
+    for distance in FAR["float64"]:
+        beside = answers(policy, gp, np.concatenate([new, np.full((1, 2), distance)]))
+        assert_same(alone, beside, len(new), allowed("float64"))
+        assert all(np.isfinite(value).all() for value in beside.values())
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_a_point_alone_is_the_point_in_a_crowd(system):
+    gp, cell = fitted(system.name, GAUSSIAN)
+    new, draw = cell.table.new, np.random.default_rng(0)
+    inside = draw.uniform(cell.table.X.min(0), cell.table.X.max(0), size=(500, 2))
+    crowd = answers(system, gp, np.concatenate([new, inside]))
+    for place in range(len(new)):
+        alone = answers(system, gp, new[place : place + 1])
+        for name in ("mean", "std", "functions", "std of its own"):
+            assert np.abs(alone[name] - crowd[name][place : place + 1]).max() <= 1e-8, name
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_no_points_are_no_answers(system):
+    gp, _ = fitted(system.name, GAUSSIAN)
+    with pytest.raises(InvalidInputError):
+        gp.predict(np.zeros((0, 2)))

@@ -1,0 +1,71 @@
+"""Derivatives by the inputs of everything that a posterior answers: right, or refused. There is no third way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contract.fits import GAPPY, GAUSSIAN, fitted
+from contract.systems import SYSTEMS
+from gigagp.errors import InvalidInputError
+
+#: What is asked of a posterior: functions of the points with tensors as values.
+ASKED = {
+    "mean": lambda posterior, X: (posterior.mean(X),),
+    "mean and variance": lambda posterior, X: posterior.mean_and_variance(X),
+    "mean and solved variance": lambda posterior, X: posterior.mean_and_variance(X, "solve"),
+    "mean and sampled variance": lambda posterior, X: posterior.mean_and_variance(X, "samples"),
+    "covariance": lambda posterior, X: (posterior.covariance(X),),
+    "functions": lambda posterior, X: (posterior.sample_functions(2, torch.Generator().manual_seed(3))(X),),
+    "many functions": lambda posterior, X: (posterior.sample_functions(70, torch.Generator().manual_seed(3))(X),),
+    "joint samples": lambda posterior, X: (posterior.sample_at(X, 2, torch.Generator().manual_seed(3)),),
+}
+#: What cannot be differentiated by differences: eigenvectors of a covariance turn where two values meet.
+ONLY_REFUSED_OR_ANY = ("joint samples",)
+STEP = 1e-5
+
+
+def by_differences(function, X):
+    """Return derivatives of each of the values by central differences."""
+    found = None
+    for row in range(X.shape[0]):
+        for column in range(X.shape[1]):
+            moved = [X.clone(), X.clone()]
+            moved[0][row, column] += STEP
+            moved[1][row, column] -= STEP
+            with torch.no_grad():
+                above, below = (function(one) for one in moved)
+            slopes = [(a - b) / (2 * STEP) for a, b in zip(above, below, strict=True)]
+            found = found or [torch.zeros_like(X) for _ in slopes]
+            for place, slope in enumerate(slopes):
+                found[place][row, column] = slope
+    return found
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+@pytest.mark.parametrize("place", [GAUSSIAN, GAPPY])
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_gradients_by_inputs(system, place, mean, asked):
+    gp, cell = fitted(system.name, place, mean)
+    # away from the rows, where Matern-1/2 has a kink
+    X = torch.from_numpy(cell.table.new[1:4]) + 0.01
+    weights = torch.Generator().manual_seed(1)
+    shapes = ASKED[asked](gp.posterior_, X)
+    drawn = [torch.randn(one.shape, generator=weights, dtype=torch.float64) for one in shapes]
+
+    def values(points):
+        return [(w * one).sum() for w, one in zip(drawn, ASKED[asked](gp.posterior_, points), strict=True)]
+
+    live = X.clone().requires_grad_()
+    try:
+        got = [torch.autograd.grad(one, live, retain_graph=True)[0] for one in values(live)]
+    except InvalidInputError:
+        return
+    if asked in ONLY_REFUSED_OR_ANY:
+        assert all(bool(torch.isfinite(one).all()) for one in got)
+        return
+    expected = by_differences(values, X)
+    for name, mine, true in zip(asked.split(" and "), got, expected, strict=True):
+        error = float((mine - true).abs().max() / true.abs().max().clamp_min(1e-3))
+        assert error < 1e-4, f"{name}: {mine.flatten().tolist()}, by differences {true.flatten().tolist()}"

@@ -1,0 +1,133 @@
+"""The same model is the same model: by its seed, from a file, pickled, copied, cloned, or killed and resumed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+import gigagp
+from contract.fits import GAUSSIAN, differing, everything, fitted
+from contract.problems import problem
+from contract.systems import SYSTEMS
+from gigagp import checkpoint
+from gigagp.errors import InvalidInputError
+
+STREAMED = [system for system in SYSTEMS if system.streamed]
+HELD = [system for system in SYSTEMS if not system.streamed]
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_seeds(system):
+    """The same ones give the same bits whatever others do; another one is another draw."""
+    gp, cell = fitted(system.name)
+    first = everything(gp, cell.table.new)
+    torch.manual_seed(123)
+    np.random.seed(123)  # noqa: NPY002
+    states = torch.get_rng_state().clone(), np.random.get_state()[1].copy()  # noqa: NPY002
+    again = system.fit(cell)
+    assert differing(first, everything(again, cell.table.new)) == []
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], np.random.get_state()[1])  # noqa: NPY002
+    new = cell.table.new
+    for count in (1, 3, 70):
+        assert not np.array_equal(gp.sample_y(new, count, 0), gp.sample_y(new, count, 1)), f"{count} samples"
+    assert not np.array_equal(gp.sample_functions(2, 0)(new), gp.sample_functions(2, 1)(new))
+    other = system.fit(cell, random_state=1)
+    left, right = gp.predict(new, return_std=True), other.predict(new, return_std=True)
+    assert system.random != all(np.allclose(a, b, rtol=1e-7) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_files(system, mean, dtype, tmp_path):
+    """What is loaded answers to the bit what was saved; code is refused before anything is written."""
+    if dtype in system.refuses:
+        with pytest.raises(InvalidInputError):
+            system.fit(problem(GAUSSIAN, "one", mean, "one", dtype))
+        return
+    targets = "one" if dtype == "float64" else "several"
+    gp, cell = fitted(system.name, mean=mean, dtype=dtype, targets=targets)
+    path = tmp_path / "model.gp"
+    if mean == "function":
+        with pytest.raises(InvalidInputError, match="cannot be saved"):
+            gp.save(path)
+        assert list(tmp_path.iterdir()) == []
+        return
+    gp.save(path)
+    loaded = gigagp.load(path)
+    assert differing(everything(gp, cell.table.new), everything(loaded, cell.table.new)) == []
+    for name, value in gp.kernel_.parameters().items():
+        assert torch.equal(value, loaded.kernel_.parameters()[name])
+    assert gp.noise_variance_ == loaded.noise_variance_
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_copies(system):
+    gp, cell = fitted(system.name, targets="several")
+    before = everything(gp, cell.table.new)
+    for made in (pickle.loads(pickle.dumps(gp)), copy.deepcopy(gp)):
+        assert differing(before, everything(made, cell.table.new)) == []
+    cloned = clone(gp)
+    assert not hasattr(cloned, "posterior_")
+    refitted = system.fit_to(cloned, cell.table.X, cell.y)
+    assert differing(before, everything(refitted, cell.table.new)) == []
+    assert differing(before, everything(gp, cell.table.new)) == []  # and nothing has touched the first
+
+
+class Killed(BaseException):
+    """What a kill is to the test."""
+
+
+@pytest.mark.parametrize("system", HELD, ids=repr)
+def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    cell, path = problem(GAUSSIAN, "one", "constant", "one", "float64"), tmp_path / "fit.checkpoint"
+    whole = system.fit(cell, optimizer=system.learns)
+    written = []
+
+    def killing(self, write=checkpoint.Checkpoint.write):
+        write(self)
+        written.append(1)
+        if len(written) == 2:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "write", killing)
+        with pytest.raises(Killed):
+            system.fit_to(system.estimator(cell, optimizer=system.learns), cell.table.X, cell.y, checkpoint=path)
+    assert path.exists()
+    resumed = system.fit_to(system.estimator(cell, optimizer=system.learns), cell.table.X, cell.y, checkpoint=path)
+    assert not path.exists()
+    assert differing(everything(whole, cell.table.new), everything(resumed, cell.table.new)) == []
+    moved = [not torch.equal(whole.kernel_.parameters()[k], v) for k, v in cell.table.kernel.bind(2).parameters().items()]
+    assert any(moved) or system.name == "relevance vectors"  # it learned; the control of all this
+
+
+@pytest.mark.parametrize("system", STREAMED, ids=repr)
+def test_a_killed_pass_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
+    """Rows from files: killed between two of them."""
+    from gigagp.inference.grid import streamed
+
+    cell, path = problem(GAUSSIAN, "one", "constant", "one", "float64"), tmp_path / "fit.checkpoint"
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for place, rows in enumerate(np.array_split(np.concatenate([cell.table.X, cell.Y], 1), 3)):
+        text = "\n".join(",".join(repr(float(one)) for one in row) for row in rows)
+        (folder / f"part{place}.csv").write_text("a,b,y\n" + text + "\n")
+    whole = system.estimator(cell).fit_table(folder, "y")
+    last = folder / "part2.csv"
+    sound = last.read_text()
+    last.write_text(sound.replace("\n", "\nspoilt,", 2))
+    assert streamed is not None
+    with pytest.raises(InvalidInputError):
+        system.estimator(cell).fit_table(folder, "y", checkpoint=path)
+    last.write_text(sound)
+    resumed = system.estimator(cell).fit_table(folder, "y", checkpoint=path)
+    assert not path.exists()
+    assert differing(everything(whole, cell.table.new), everything(resumed, cell.table.new)) == []
