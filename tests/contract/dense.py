@@ -186,7 +186,10 @@ def kriging(
     """
     if rest is not None:
         of_mean, of_rest = (kriging(one, X, Y, new, noise, basis) for one in (covariance, rest))
-        condition, value = max(of_mean.condition, of_rest.condition), _bound_of_two(covariance, rest, X, Y, noise, basis)
+        condition, value = (
+            max(of_mean.condition, of_rest.condition),
+            _bound_of_two(covariance, rest, X, Y, noise, basis),
+        )
         return replace(of_mean, covariance=of_rest.covariance, condition=condition, evidence=value)
     H, cross, Phi = covariance(X, X) + np.diag(noise), covariance(X, new), basis(X)
     if actions is None:
@@ -203,9 +206,7 @@ def kriging(
     spread = left @ np.linalg.solve(gram, left.T)
     n, t = Y.shape
     # Rasmussen and Williams 2006, eq. 2.30
-    evidence = -0.5 * float((residual * solved).sum()) - 0.5 * t * (
-        np.linalg.slogdet(H)[1] + n * math.log(2 * math.pi)
-    )
+    evidence = -0.5 * float((residual * solved).sum()) - 0.5 * t * (np.linalg.slogdet(H)[1] + n * math.log(2 * math.pi))
     return Dense(
         phi @ coefficients + cross.T @ solved,
         covariance(new, new) - cross.T @ inverse @ cross + spread,

@@ -48,26 +48,24 @@ def _between(X: Array, seed: int) -> Array:
 
 
 def _gaussian() -> Table:
-    X, scale = np.random.default_rng(1).normal(size=(36, 2)), np.array([0.9, 1.4])
-    return Table(
-        "gaussian", X, _between(X, 1), kernels.Matern(1.5, scale, 1.3), dense.matern(1.5, scale, 1.3), 0.1
-    )
+    X, scale = np.random.default_rng(1).normal(size=(26, 2)), np.array([0.9, 1.4])
+    return Table("gaussian", X, _between(X, 1), kernels.Matern(1.5, scale, 1.3), dense.matern(1.5, scale, 1.3), 0.1)
 
 
 def _uneven() -> Table:
-    X = np.cumsum(np.random.default_rng(2).lognormal(-2, 1.2, size=(32, 1)), 0)
+    X = np.cumsum(np.random.default_rng(2).lognormal(-2, 1.2, size=(24, 1)), 0)
     return Table("uneven", X, _between(X, 2), kernels.Matern(2.5, 0.7, 0.8), dense.matern(2.5, 0.7, 0.8), 0.05)
 
 
 def _clumped() -> Table:
     draw = np.random.default_rng(3)
-    X = draw.uniform(-2, 2, size=(4, 2)).repeat(9, 0) + 0.02 * draw.normal(size=(36, 2))
+    X = draw.uniform(-2, 2, size=(4, 2)).repeat(7, 0) + 0.02 * draw.normal(size=(28, 2))
     return Table("clumped", X, _between(X, 3), kernels.RBF([0.8, 1.1]), dense.rbf(np.array([0.8, 1.1])), 0.1)
 
 
 def _gappy() -> Table:
     draw = np.random.default_rng(4)
-    X = np.concatenate([draw.uniform(-3, -1, size=(14, 1)), draw.uniform(2, 3, size=(12, 1))])
+    X = np.concatenate([draw.uniform(-3, -1, size=(13, 1)), draw.uniform(2, 3, size=(11, 1))])
     kernel = kernels.Matern(0.5, 1.2, 0.7) + kernels.RBF(0.9, 0.5)
     return Table(
         "gappy", X, _between(X, 4), kernel, dense.added(dense.matern(0.5, 1.2, 0.7), dense.rbf(0.9, 0.5)), 0.04
@@ -81,7 +79,7 @@ def _duplicated() -> Table:
 
 def _badly_scaled() -> Table:
     scale = np.array([1e-5, 1e5])
-    X = scale * np.random.default_rng(6).uniform(-1.5, 1.5, size=(30, 2))
+    X = scale * np.random.default_rng(6).uniform(-1.5, 1.5, size=(25, 2))
     return Table(
         "badly scaled", X, _between(X, 6), kernels.Matern(2.5, 0.8 * scale), dense.matern(2.5, 0.8 * scale), 0.1
     )

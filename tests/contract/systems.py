@@ -44,10 +44,20 @@ def kernel_itself(gp: GPRegressor, problem: Problem) -> Limit:
     return Limit(problem.table.covariance)
 
 
+def _standardized(gp: GPRegressor, X: Array) -> torch.Tensor:
+    """Return points as the posterior sees them."""
+    return torch.from_numpy((X - gp.scaling_.x_centre) / gp.scaling_.x_scale)
+
+
+def _own(gp: GPRegressor, points: torch.Tensor) -> Array:
+    """Return points of a posterior in the units of the data."""
+    return points.double().numpy() * gp.scaling_.x_scale + gp.scaling_.x_centre
+
+
 def _actions(gp: GPRegressor, problem: Problem) -> Limit:
     """As many actions as were taken; the rows are in the order of the actions."""
     found = gp.posterior_
-    own, given = found.X.double().numpy(), problem.table.X.astype(np.float32 if problem.dtype == "float32" else float)
+    own, given = found.X.double().numpy(), _standardized(gp, problem.table.X).to(found.X.dtype).double().numpy()
     places = np.array([int(np.abs(own - row).sum(1).argmin()) for row in given])
     if len(np.unique(places)) < len(places):  # duplicated rows: any of them, each once
         left = list(range(len(own)))
@@ -57,27 +67,33 @@ def _actions(gp: GPRegressor, problem: Problem) -> Limit:
 
 def _grid(gp: GPRegressor, problem: Problem) -> Limit:
     grid = gp.posterior_.grid
-    geometry = np.array(grid.lower), np.array(grid.spacing), grid.shape, grid.interpolation
+    lower = np.array(grid.lower) * gp.scaling_.x_scale + gp.scaling_.x_centre
+    geometry = lower, np.array(grid.spacing) * gp.scaling_.x_scale, grid.shape, grid.interpolation
     return Limit(dense.interpolated(problem.table.covariance, *geometry))
 
 
 def _features(gp: GPRegressor, problem: Problem) -> Limit:
     """The features themselves are the package's; `tests/kernels/test_features.py` has what they approximate."""
     kernel, draw = gp.posterior_.model.kernel, gp.posterior_.draw
-    dtype = torch.float32 if problem.dtype == "float32" else torch.float64
-    return Limit(dense.of_features(lambda X: kernel.features(torch.from_numpy(X).to(dtype), draw).double().numpy()))
+    dtype, unit = torch.float32 if problem.dtype == "float32" else torch.float64, gp.scaling_.y_scale[0]
+
+    def features(X: Array) -> Array:
+        return unit * kernel.features(_standardized(gp, X).to(dtype), draw).double().numpy()
+
+    return Limit(dense.of_features(features))
 
 
 def _basis(gp: GPRegressor, problem: Problem) -> Limit:
     """Weights of functions: covariances with points by formula, waves and eigenfunctions as they are."""
-    basis, table = gp.posterior_.basis, problem.table
+    basis, table, unit = gp.posterior_.basis, problem.table, gp.scaling_.y_scale[0]
     if isinstance(basis, InducingBasis | RadialBasis):
-        points = basis.points.double().numpy()
+        points = _own(gp, basis.points)
         features = _covariances_with(table.covariance, points)
         if isinstance(basis, RadialBasis):
-            kept = gp.posterior_.weights.log_precision < np.log(gp.posterior_.threshold)
-            features = _covariances_with(table.covariance, points[kept.numpy()])
-            return Limit(dense.of_features(features, gp.posterior_.weights.log_precision[kept].double().exp().numpy()))
+            precision = gp.posterior_.weights.log_precision.double().exp().numpy()
+            kept = precision < gp.posterior_.threshold
+            features = _covariances_with(table.covariance, points[kept])
+            return Limit(dense.of_features(features, unit**2 * precision[kept]))
         S = table.covariance(points, points)
         S += basis.jitter * np.diag(np.diag(S))
         limit = Limit(dense.of_features(features, S), condition=float(np.linalg.cond(S)))
@@ -86,7 +102,7 @@ def _basis(gp: GPRegressor, problem: Problem) -> Limit:
         precision = basis.prior_diagonal(index).double().numpy()
 
         def columns(X: Array) -> Array:
-            return basis.columns(torch.from_numpy(X), index).double().numpy()
+            return unit * basis.columns(_standardized(gp, X), index).double().numpy()
 
         limit = Limit(dense.of_features(columns, precision))
     # from samples the covariance is the kernel's own, given the rows of the start: here all
@@ -111,15 +127,23 @@ def _cg(p: Problem) -> solvers.Solver:
 
 
 def _ap(p: Problem) -> solvers.Solver:
-    return solvers.AlternatingProjections(block_size=20, tolerance=_tight(p), max_epochs=20_000)
+    return solvers.AlternatingProjections(block_size=14, tolerance=_tight(p), max_epochs=20_000)
 
 
 def _sgd(p: Problem) -> solvers.Solver:
     return solvers.StochasticGradientDescent(batch_size=16, tolerance=1e-3, max_epochs=50_000)
 
 
-def _grid_of(p: Problem) -> int | tuple[int, ...]:
-    return {1: 40, 2: 18, 3: 8}[p.table.X.shape[1]]
+def _grid_of(p: Problem) -> int:
+    return {1: 40, 2: 16, 3: 7}[p.table.X.shape[1]]
+
+
+def _grid_settings(**settings: Any) -> Callable[[Problem], Any]:
+    return lambda p: inference.Grid(_grid_of(p), **settings)
+
+
+def _iterative_grid(**settings: Any) -> Callable[[Problem], Any]:
+    return _grid_settings(exact_nodes=0, final_tolerance=1e-9, preconditioner="circulant", n_samples=48, **settings)
 
 
 def _all_rows(p: Problem) -> int:
@@ -229,7 +253,13 @@ class System:
 
 
 NOT_MIXED = frozenset({"mixed"})
-_GRID = {"limit": _grid, "variance": "solve", "inside": True, "refuses": frozenset({"rows", "mixed", "float32"}), "warns": frozenset({"far row"})}
+_GRID = {
+    "limit": _grid,
+    "variance": "solve",
+    "inside": True,
+    "refuses": frozenset({"rows", "mixed", "float32"}),
+    "warns": frozenset({"far row"}),
+}
 _QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "by_features": False}
 _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0), optimization.SparseAdam(steps=6)
 
@@ -255,11 +285,11 @@ SYSTEMS: tuple[System, ...] = (
     System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), _actions, refuses=NOT_MIXED, evidence="bound"),
     System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), _actions, refuses=NOT_MIXED),
     System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), _actions, refuses=NOT_MIXED, evidence="bound"),
-    System("grid, dense", lambda p: inference.Grid(_grid_of(p)), by_features=False, **_GRID),
-    System("grid, linear", lambda p: inference.Grid(_grid_of(p), interpolation="linear"), by_features=False, **_GRID),
-    System("grid, iterative", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, n_samples=64), tolerance=_ROOT, random=True, **_GRID),
-    System("grid, low rank", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, variance="low_rank", rank=200), tolerance=_ROOT, random=True, **{**_GRID, "variance": "auto"}),
-    System("grid, fit_table", lambda p: inference.Grid(_grid_of(p), exact_nodes=0, final_tolerance=1e-10, n_samples=64), tolerance=_ROOT, random=True, streamed=True, **_GRID),
+    System("grid, dense", _grid_settings(), by_features=False, **_GRID),
+    System("grid, linear", lambda p: inference.Grid(_grid_of(p) + 8, interpolation="linear"), by_features=False, **_GRID),
+    System("grid, iterative", _iterative_grid(), tolerance=_ROOT, random=True, **_GRID),
+    System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), tolerance=_ROOT, random=True, **{**_GRID, "variance": "auto"}),
+    System("grid, fit_table", _iterative_grid(), tolerance=_ROOT, random=True, streamed=True, **_GRID),
     System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
     System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), tolerance=1e-4, keeps=_STAYS, learns=_MOVES, random=True, **{**_QS, "by_features": True}),

@@ -2,6 +2,7 @@
 
 Each cell is checked on one of the tables of `contract.problems`, in turn, so that every inference meets all of them.
 """
+
 from __future__ import annotations
 
 from itertools import product

@@ -27,12 +27,12 @@ def test_seeds(system):
     gp, cell = fitted(system.name)
     first = everything(gp, cell.table.new)
     torch.manual_seed(123)
-    np.random.seed(123)  # noqa: NPY002
-    states = torch.get_rng_state().clone(), np.random.get_state()[1].copy()  # noqa: NPY002
+    np.random.seed(123)
+    states = torch.get_rng_state().clone(), np.random.get_state()[1].copy()
     again = system.fit(cell)
     assert differing(first, everything(again, cell.table.new)) == []
     assert torch.equal(states[0], torch.get_rng_state())
-    assert np.array_equal(states[1], np.random.get_state()[1])  # noqa: NPY002
+    assert np.array_equal(states[1], np.random.get_state()[1])
     new = cell.table.new
     for count in (1, 3, 70):
         assert not np.array_equal(gp.sample_y(new, count, 0), gp.sample_y(new, count, 1)), f"{count} samples"
@@ -105,7 +105,9 @@ def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     resumed = system.fit_to(system.estimator(cell, optimizer=system.learns), cell.table.X, cell.y, checkpoint=path)
     assert not path.exists()
     assert differing(everything(whole, cell.table.new), everything(resumed, cell.table.new)) == []
-    moved = [not torch.equal(whole.kernel_.parameters()[k], v) for k, v in cell.table.kernel.bind(2).parameters().items()]
+    moved = [
+        not torch.equal(whole.kernel_.parameters()[k], v) for k, v in cell.table.kernel.bind(2).parameters().items()
+    ]
     assert any(moved) or system.name == "relevance vectors"  # it learned; the control of all this
 
 

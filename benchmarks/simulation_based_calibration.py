@@ -1,0 +1,177 @@
+r"""Simulation-based calibration of every inference: where the truth ranks among posterior samples.
+
+    python benchmarks/simulation_based_calibration.py --json benchmarks/results/simulation_based_calibration.json \
+        --plot docs/figures/simulation-based-calibration.png
+
+Functions and targets are drawn from the prior, 24 rows a problem, and every inference conditions on them at the
+hyperparameters that they were drawn with (`tests/contract/calibration.py`). Ranks of the truth among samples are uniform
+where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at their
+exact limit, of which none should be rejected at 1 %; then approximations, as they are; then the control, exact samples
+with 15 % less spread. ``spread`` is the mean square of the truth's normal scores: above 1 samples are too narrow, below
+1 too wide. Last, computation-aware inference with few actions: its variance less the exact one at every point, and the
+mean square of the mean's errors in its own standard deviations, which should not be above 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from contract.calibration import Ranks, simulate  # the table of all inferences is that of the tests
+from contract.systems import BY_NAME, SYSTEMS, System
+from gigagp import __version__, actions, inference
+from gigagp.errors import GigaGPWarning
+
+BINS, LEVEL = 16, 0.01
+#: No Gaussian process with the kernel of the problems: reported among the approximations.
+OTHER_MODELS = ("random features", "quadruply, waves", "quadruply, inducing", "relevance vectors")
+EXACT = BY_NAME["exact"]
+APPROXIMATE: tuple[System, ...] = (
+    *(BY_NAME[name] for name in OTHER_MODELS),
+    replace(EXACT, name="random features, 40", make=lambda p: inference.RandomFeatures(40)),
+    replace(EXACT, name="SGPR, 8 points", make=lambda p: inference.SparseVariational(8, learn_inducing_points=False)),
+    replace(EXACT, name="grid of 14 nodes", make=lambda p: inference.Grid(14)),
+    replace(EXACT, name="quadruply, 8 points", make=lambda p: inference.QuadruplyStochastic(8, basis="inducing")),
+)
+POLICIES: dict[str, actions.Policy] = {
+    "learned": actions.Learned(),
+    "CG": actions.ConjugateGradients(),
+    "random": actions.Random(),
+    "rows": actions.UnitVectors(),
+}
+COUNTS = (2, 4, 8, 16)
+
+
+def commit() -> str:
+    """Return the commit that runs, with a mark where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def report(name: str, kind: str, found: Ranks, seconds: float) -> dict[str, Any]:
+    """Print one line and return it."""
+    p = found.p_values(BINS)
+    verdict = "rejected" if p["all"] < LEVEL else ""
+    print(
+        f"{kind:12s} {name:24s} {found.ranks.size:6d} {p['histogram']:10.3g} {p['location']:10.3g} {p['spread']:10.3g} "
+        f"{p['all']:10.3g} {found.spread:7.3f} {seconds:8.1f}  {verdict}",
+        flush=True,
+    )
+    histogram = found.histogram(BINS).tolist()
+    numbers = {"ranks": int(found.ranks.size), "histogram": histogram, "p": p, "spread": found.spread}
+    return {"name": name, "kind": kind, **numbers, "rejected": bool(verdict), "seconds": seconds}
+
+
+def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
+    """Simulate every inference, the approximations and the control."""
+    print(
+        f"{'':12s} {'':24s} {'ranks':>6s} {'histogram':>10s} {'location':>10s} {'spread p':>10s} {'all':>10s} "
+        f"{'spread':>7s} {'seconds':>8s}"
+    )
+    jobs = [("exact limit", one, 1.0) for one in SYSTEMS if one.name not in OTHER_MODELS]
+    jobs += [("approximate", one, 1.0) for one in APPROXIMATE]
+    jobs += [("control", replace(EXACT, name="exact, 15 % narrower"), 0.85)]
+    rows = []
+    for kind, system, shrink in jobs:
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            if kind == "approximate":  # coarse grids say that they are
+                warnings.simplefilter("ignore", GigaGPWarning)
+            found = simulate(system, problems, mean=mean, shrink=shrink)
+        rows.append(report(system.name, kind, found, time.perf_counter() - began))
+    return rows
+
+
+def never_overconfident(problems: int, mean: str) -> list[dict[str, Any]]:
+    """Compare variances of few actions with the exact ones, and errors with them."""
+    print(f"\n{'policy':10s} {'actions':>7s} {'least gain':>11s} {'median':>9s} {'error^2/variance':>17s} {'s.e.':>6s}")
+    rows = []
+    for name, policy in POLICIES.items():
+        for count in COUNTS:
+            chosen = inference.ComputationAware(count, policy)
+            found = simulate(replace(EXACT, name=name, make=lambda p, chosen=chosen: chosen), problems, mean=mean)
+            squares = (found.scores**2).mean(1)
+            row = {
+                "policy": name,
+                "actions": count,
+                "least_gain": float(found.gains.min()),
+                "median_gain": float(np.median(found.gains)),
+                "squared_score": float(squares.mean()),
+                "standard_error": float(squares.std() / len(squares) ** 0.5),
+            }
+            print(
+                f"{name:10s} {count:7d} {row['least_gain']:11.2g} {row['median_gain']:9.2g} "
+                f"{row['squared_score']:17.3f} {row['standard_error']:6.3f}",
+                flush=True,
+            )
+            rows.append(row)
+    return rows
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw the histograms of ranks with the band that uniform ranks stay in, one panel each."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from scipy import stats
+
+    columns = 6
+    height = -(-len(rows) // columns)
+    figure = Figure(figsize=(2.1 * columns, 1.5 * height + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(height, columns, squeeze=False).ravel()
+    colours = {"exact limit": "C0", "approximate": "C1", "control": "C3"}
+    for panel, row in zip(panels, rows, strict=False):
+        low, high = stats.binom.interval(0.99, row["ranks"], 1 / BINS)
+        panel.axhspan(low, high, color="0.88")
+        panel.bar(range(BINS), row["histogram"], width=0.9, color=colours[row["kind"]])
+        panel.set_title(f"{row['name']}\np = {row['p']['all']:.2g}", fontsize=7)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.set_ylim(0, max(2.2 * row["ranks"] / BINS, 1.05 * max(row["histogram"])))
+    for panel in panels[len(rows) :]:
+        panel.remove()
+    figure.suptitle("Ranks of the truth among samples; grey: 99 % of uniform ranks. Blue: exact limits", fontsize=9)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Print the tables; write JSON and the picture if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=250, help="problems an inference, six ranks each")
+    parser.add_argument("--aware-problems", type=int, default=150, help="problems a policy and number of actions")
+    parser.add_argument("--mean", choices=["zero", "constant", "linear"], default="linear")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    began, where = time.perf_counter(), commit()
+    print(f"gigagp {__version__} at {where}: {options.problems} problems, mean {options.mean}, {BINS} bins")
+    rows = ranks(options.problems, options.mean)
+    aware = never_overconfident(options.aware_problems, options.mean)
+    seconds = time.perf_counter() - began
+    limits = [row for row in rows if row["kind"] == "exact limit"]
+    rejected = [row["name"] for row in limits if row["rejected"]]
+    print(
+        f"\nrejected at {LEVEL:.0%} over exact limits: {', '.join(rejected) or 'none'} of {len(limits)}; {seconds:.0f} s"
+    )
+    if options.json:
+        settings = {"problems": options.problems, "aware_problems": options.aware_problems, "mean": options.mean}
+        found = {"version": __version__, "commit": where, "settings": settings, "bins": BINS, "seconds": seconds}
+        options.json.write_text(json.dumps({**found, "ranks": rows, "never_overconfident": aware}, indent=1) + "\n")
+    if options.plot:
+        plot(rows, options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Every inference x kernel: right by dense algebra, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from contract import dense
+from contract.checks import answers, failures
+from contract.problems import problem
+from contract.systems import SYSTEMS
+from gigagp import kernels
+from gigagp.errors import InvalidInputError
+
+L = np.array([1.0, 1.6])
+#: Name, kernel, its formula, its white part.
+KERNELS = {
+    "rbf": (kernels.RBF(L), dense.rbf(L), 0.0),
+    "matern12": (kernels.Matern(0.5, L, 0.8), dense.matern(0.5, L, 0.8), 0.0),
+    "rational quadratic": (kernels.RationalQuadratic(L, 1.1, 0.7), dense.rational_quadratic(L, 1.1, 0.7), 0.0),
+    "periodic": (kernels.Periodic(1.1, 0.9, 6.0), dense.periodic(1.1, 0.9, 6.0), 0.0),
+    "linear": (kernels.Linear([0.5, 0.3]), dense.linear(np.array([0.5, 0.3])), 0.0),
+    "sum": (kernels.RBF(L) + kernels.Constant(0.4), dense.added(dense.rbf(L), dense.constant(0.4)), 0.0),
+    "product": (kernels.RBF(L) * kernels.Matern(2.5, 2.0), dense.multiplied(dense.rbf(L), dense.matern(2.5, 2.0)), 0.0),
+    "mixed": (kernels.RBF(L) + kernels.Linear(0.2), dense.added(dense.rbf(L), dense.linear(0.2)), 0.0),
+    "white": (kernels.Matern(1.5, L) + kernels.White(0.15), dense.matern(1.5, L), 0.15),
+}
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_a_kernel(system, name, mean):
+    kernel, covariance, white = KERNELS[name]
+    cell = problem(0, "one", mean, "one", "float64")
+    table = replace(cell.table, kernel=kernel, covariance=covariance)
+    cell = replace(cell, table=table, noise=cell.noise + white)
+    gp = system.estimator(cell)
+    if name in system.refuses:
+        with pytest.raises(InvalidInputError):
+            system.fit_to(gp, table.X, cell.y)
+        return
+    gp = system.fit_to(gp, table.X, cell.y)
+    found = failures(answers(system, gp, cell))
+    assert not found, "\n".join(found)

@@ -1,0 +1,72 @@
+"""Every inference x other likelihoods x targets x mean x row noise x dtype, against the best Gaussian posterior.
+
+Refused by all but quadruply stochastic inference and the relevance vectors; there a dense Newton search is the
+reference.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from contract import dense
+from contract.checks import check
+from contract.problems import DTYPES, LIKELIHOODS, MEANS, NOISES, TARGETS, problem
+from contract.systems import SYSTEMS
+from gigagp import GPClassifier
+
+OTHERS = LIKELIHOODS[1:]
+CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
+WITH = [system for system in SYSTEMS if len(system.likelihoods) > 1]
+WITHOUT = [system for system in SYSTEMS if len(system.likelihoods) == 1]
+
+
+@pytest.mark.parametrize("likelihood", OTHERS)
+@pytest.mark.parametrize(("place", "cell"), CELLS, ids=lambda one: "-".join(one) if isinstance(one, tuple) else "")
+@pytest.mark.parametrize("system", WITH, ids=repr)
+def test_a_cell(system, place, cell, likelihood):
+    targets, mean, noise, dtype = cell
+    # the far row's table has no reference for counts: the search leaves float64 there
+    check(system, place % 6, targets, mean, noise, dtype, likelihood)
+
+
+@pytest.mark.parametrize("likelihood", OTHERS)
+@pytest.mark.parametrize("system", WITHOUT, ids=repr)
+def test_all_cells_are_refused(system, likelihood):
+    for place, (targets, mean, noise, dtype) in CELLS:
+        check(system, place, targets, mean, noise, dtype, likelihood)
+
+
+def probit(y, mean, std, noise):
+    """Signs with the probability ``Phi(f)``; by quadrature."""
+    places, weights = np.polynomial.hermite_e.hermegauss(101)
+    weights = weights / weights.sum()
+    f = y[:, None] * (mean[:, None] + std[:, None] * places)
+    ratio = np.exp(stats.norm.logpdf(f) - stats.norm.logcdf(f))
+    return stats.norm.logcdf(f) @ weights, y * (ratio @ weights), (ratio * (f + ratio)) @ weights
+
+
+EXPECTATIONS = {"logistic": dense.logistic, "probit": probit}
+
+
+@pytest.mark.parametrize("likelihood", ["logistic", "probit"])
+@pytest.mark.parametrize("system", WITH, ids=repr)
+def test_probabilities_of_classes(system, likelihood):
+    """Averages of the class's probability over the latent posterior, by fine quadrature."""
+    cell = problem(0, "one", "zero", "one", "float64", "logistic")
+    table, new = cell.table, cell.table.new
+    gp = GPClassifier(table.kernel, system.make(cell), system.keeps, likelihood, standardize=False)
+    gp.fit(table.X, np.where(cell.y > 0, "yes", "no"))
+    latent = gp.latent_
+    found = dense.variational(
+        system.limit(latent, cell).covariance, table.X, cell.Y, new, cell.noise, EXPECTATIONS[likelihood]
+    )
+    places = np.linspace(-12, 12, 4001)
+    weights = stats.norm.pdf(places) / stats.norm.pdf(places).sum()
+    f = found.mean + np.sqrt(found.variance)[:, None] * places
+    link = {"logistic": lambda f: 1 / (1 + np.exp(-f)), "probit": stats.norm.cdf}[likelihood]
+    assert np.abs(gp.predict_proba(new)[:, 1] - link(f) @ weights).max() < 1e-5 + 10 * system.tolerance
+    assert (gp.predict(new) == np.where(found.mean[:, 0] > 0, "yes", "no")).all()

@@ -1,0 +1,135 @@
+"""Hyperparameters are in the data's own units, whatever is standardized inside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from contract import dense
+from contract.checks import answers, failures
+from contract.problems import TABLES, Problem, Table, known_mean
+from contract.systems import BY_NAME, SYSTEMS
+from gigagp import kernels
+
+#: Where inputs and targets lie, and how large they are: nothing of it near zero or one.
+SHIFT, SIZE, TARGET_SHIFT, TARGET_SIZE = 700.0, np.array([40.0, 0.003]), -2000.0, 30.0
+
+
+def in_other_units(mean: str, noise: str, kernel=None, covariance=None) -> Problem:
+    """Return the Gaussian table with other units of everything."""
+    plain = TABLES[0]()
+    draw, n = np.random.default_rng(8), len(plain.X)
+    scale = SIZE * np.array([0.9, 1.4])
+    X, new = SHIFT * SIZE + SIZE * plain.X, SHIFT * SIZE + SIZE * plain.new
+    kernel = kernel or kernels.Matern(1.5, scale, 1.3 * TARGET_SIZE**2)
+    covariance = covariance or dense.matern(1.5, scale, 1.3 * TARGET_SIZE**2)
+    one = 0.1 * TARGET_SIZE**2
+    each = one * (draw.uniform(0.5, 2, size=n) if noise == "rows" else np.ones(n))
+    root = np.linalg.cholesky(covariance(X, X) + 1e-9 * TARGET_SIZE**2 * np.eye(n))
+    y = TARGET_SHIFT + root @ draw.normal(size=n) + np.sqrt(each) * draw.normal(size=n) + known_mean(X)
+    table = Table("own units", X, new, kernel, covariance, one)
+    return Problem(table, y[:, None], mean, each, noise == "rows", "float64", "gaussian")
+
+
+def assert_own_units(gp, cell):
+    """What is read is what was given: nothing was learned."""
+    given = cell.table.kernel.bind(2)
+    for name, value in given.parameters().items():
+        assert torch.allclose(gp.kernel_.parameters()[name].double(), value.double(), rtol=1e-9), name
+    assert np.allclose(gp.noise_variance_, cell.noise if cell.rows_known else cell.table.noise, rtol=1e-9)
+
+
+@pytest.mark.parametrize("noise", ["one", "rows"])
+@pytest.mark.parametrize("mean", ["constant", "linear", "function"])
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_standardizing_is_internal(system, mean, noise):
+    """With a mean that takes up the targets' centre, the answers are those of the data's own units."""
+    if noise in system.refuses:
+        return  # `test_gaussian` has that it is refused
+    cell = in_other_units(mean, noise)
+    gp = system.fit(cell, standardize=True)
+    assert_own_units(gp, cell)
+    if mean == "function":  # no constant beside it: the targets' centre is taken off, which is a mean of zero then
+        shift = (cell.Y - cell.offset(cell.table.X)).mean()
+        centred = replace(cell, Y=cell.Y - shift)
+        found = _moved(system, gp, centred, shift)
+    else:
+        found = [one for one in answers(system, gp, cell) if one.quantity not in ("evidence",)]
+    assert not failures(found), "\n".join(failures(found))
+
+
+def _moved(system, gp, centred, shift):
+    """Return the answers of an estimator whose targets were centred, beside a reference with centred targets."""
+
+    class Centred:
+        """The estimator less its centre."""
+
+        def __getattr__(self, name):
+            return getattr(gp, name)
+
+        def predict(self, *args, **options):
+            found = gp.predict(*args, **options)
+            return (found[0] - shift, *found[1:]) if isinstance(found, tuple) else found - shift
+
+        def sample_y(self, *args, **options):
+            return gp.sample_y(*args, **options) - shift
+
+    found = answers(system, Centred(), centred)
+    return [one for one in found if one.quantity != "evidence"]
+
+
+L = SIZE * np.array([0.8, 1.1])
+V = 1.2 * TARGET_SIZE**2
+KERNELS = {
+    "rbf": (kernels.RBF(L, V), dense.rbf(L, V)),
+    "matern12": (kernels.Matern(0.5, L, V), dense.matern(0.5, L, V)),
+    "rational quadratic": (kernels.RationalQuadratic(L, V, 0.7), dense.rational_quadratic(L, V, 0.7)),
+    "periodic": (kernels.Periodic(0.9, V, 2 * SIZE), dense.periodic(0.9, V, 2 * SIZE)),
+    "sum": (
+        kernels.RBF(L, V) + kernels.Matern(1.5, 3 * L, 2 * V),
+        dense.added(dense.rbf(L, V), dense.matern(1.5, 3 * L, 2 * V)),
+    ),
+    "product": (
+        kernels.RBF(2 * L, V) * kernels.Matern(2.5, L, 0.5),
+        dense.multiplied(dense.rbf(2 * L, V), dense.matern(2.5, L, 0.5)),
+    ),
+    "decaying period": (
+        kernels.RBF(3 * L, V) * kernels.Periodic(1.1, 1.0, 2 * SIZE),
+        dense.multiplied(dense.rbf(3 * L, V), dense.periodic(1.1, 1.0, 2 * SIZE)),
+    ),
+    "constant and rbf": (
+        kernels.RBF(L, V) + kernels.Constant(2 * V),
+        dense.added(dense.rbf(L, V), dense.constant(2 * V)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("system", ["exact", "iterative, CG", "SGPR"])
+def test_every_kernel_says_its_own_units(system, name):
+    kernel, covariance = KERNELS[name]
+    cell = in_other_units("constant", "one", kernel, covariance)
+    gp = BY_NAME[system].fit(cell, standardize=True)
+    assert_own_units(gp, cell)
+    found = [one for one in answers(BY_NAME[system], gp, cell) if one.quantity != "evidence"]
+    assert not failures(found), "\n".join(failures(found))
+
+
+def test_learned_hyperparameters_follow_the_units():
+    """The same table in other units has the same optimum, in those units."""
+    from gigagp import GPRegressor, optimization
+
+    plain = in_other_units("constant", "one")
+    X, y = plain.table.X, plain.y
+    settings = {"optimizer": optimization.LBFGS(steps=30)}
+    left = GPRegressor(kernels.Matern(1.5, SIZE, TARGET_SIZE**2), noise_variance=0.1 * TARGET_SIZE**2, **settings)
+    right = GPRegressor(kernels.Matern(1.5, SIZE * 1000, 1.0), noise_variance=0.1, **settings)
+    left.fit(X, y)
+    right.fit(X * 1000, y / TARGET_SIZE)
+    ratio = right.kernel_.parameters()["lengthscale"] / left.kernel_.parameters()["lengthscale"]
+    assert torch.allclose(ratio, torch.full_like(ratio, 1000.0), rtol=1e-4)
+    assert np.isclose(left.noise_variance_ / right.noise_variance_, TARGET_SIZE**2, rtol=1e-4)
+    assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # metres, not standard deviations
