@@ -4,8 +4,8 @@ r"""Simulation-based calibration of every inference: where the truth ranks among
         --plot docs/figures/simulation-based-calibration.png
 
 Functions and targets are drawn from the prior, 24 rows a problem, and every inference conditions on them at the
-hyperparameters that they were drawn with (`tests/contract/calibration.py`). Ranks of the truth among samples are uniform
-where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at their
+hyperparameters that they were drawn with (`tests/contract/calibration.py`). Ranks of the truth among samples are
+uniform where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at their
 exact limit, of which none should be rejected at 1 %; then approximations, as they are; then the control, exact samples
 with 15 % less spread. ``spread`` is the mean square of the truth's normal scores: above 1 samples are too narrow, below
 1 too wide. Last, computation-aware inference with few actions: its variance less the exact one at every point, and the
@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from contract.calibration import Ranks, simulate  # the table of all inferences is that of the tests
 from contract.systems import BY_NAME, SYSTEMS, System
 from gigagp import __version__, actions, inference
 from gigagp.errors import GigaGPWarning
 
+ROOT = Path(__file__).parents[1]
 BINS, LEVEL = 16, 0.01
 #: No Gaussian process with the kernel of the problems: reported among the approximations.
 OTHER_MODELS = ("random features", "quadruply, waves", "quadruply, inducing", "relevance vectors")

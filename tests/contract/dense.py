@@ -192,10 +192,8 @@ def kriging(
         )
         return replace(of_mean, covariance=of_rest.covariance, condition=condition, evidence=value)
     H, cross, Phi = covariance(X, X) + np.diag(noise), covariance(X, new), basis(X)
-    if actions is None:
-        inverse = np.linalg.inv(H)
-    else:
-        inverse = actions @ np.linalg.solve(actions.T @ H @ actions, actions.T)
+    S = np.eye(len(H)) if actions is None else actions
+    inverse = S @ np.linalg.solve(S.T @ H @ S, S.T)
     size = _balanced(Phi)
     Phi, phi = Phi / size, basis(new) / size
     gram = Phi.T @ inverse @ Phi

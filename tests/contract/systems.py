@@ -138,8 +138,8 @@ def _grid_of(p: Problem) -> int:
     return {1: 40, 2: 16, 3: 7}[p.table.X.shape[1]]
 
 
-def _grid_settings(**settings: Any) -> Callable[[Problem], Any]:
-    return lambda p: inference.Grid(_grid_of(p), **settings)
+def _grid_settings(more: int = 0, **settings: Any) -> Callable[[Problem], Any]:
+    return lambda p: inference.Grid(_grid_of(p) + more, **settings)
 
 
 def _iterative_grid(**settings: Any) -> Callable[[Problem], Any]:
@@ -263,37 +263,47 @@ _GRID = {
 _QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "by_features": False}
 _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0), optimization.SparseAdam(steps=6)
 
+_QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
+_RVM = {**_QS, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
 #: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
 _ROOT = 2e-3
 
+_ALL = {"refuses": NOT_MIXED}
+_CAGP = {"limit": _actions, "refuses": NOT_MIXED}
+_SOLVED = {"variance": "solve", "random": True}
+_BOUND = {"evidence": "bound"}
+_DENSE_GRID = {**_GRID, "by_features": False}
+_SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True}
+_TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
+
 # fmt: off
 SYSTEMS: tuple[System, ...] = (
-    System("exact", lambda p: inference.Exact(), refuses=NOT_MIXED),
-    System("iterative, CG", _iterative(_cg), variance="solve", random=True),
-    System("iterative, AP", _iterative(_ap), variance="solve", random=True),
-    System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, variance="solve", random=True),
-    System("iterative, aware", _iterative(_cg, computational_uncertainty=True), _actions, refuses=NOT_MIXED, evidence="bound", random=True),
-    System("random features", lambda p: inference.RandomFeatures(200), _features, refuses=NOT_MIXED, by_features=False, random=True),
-    System("SS-RFF", lambda p: inference.RandomFeatures(100, truncation.OneOverJ(base=4, maximum=12, step=2)), refuses=NOT_MIXED),
-    System("SGPR", _inducing(), tolerance=1e-9, refuses=NOT_MIXED),
-    System("SVGP", _inducing(batches=True), tolerance=1e-9, refuses=NOT_MIXED),
-    System("CaGP, learned", _actions_of(actions.Learned()), _actions, refuses=NOT_MIXED),
-    System("CaGP, CG", _actions_of(actions.ConjugateGradients(tolerance=0.0)), _actions, refuses=NOT_MIXED, evidence="bound"),
-    System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), _actions, refuses=NOT_MIXED, evidence="bound"),
-    System("CaGP, random", _actions_of(actions.Random()), _actions, refuses=NOT_MIXED),
-    System("CaGP, rows", _actions_of(actions.UnitVectors()), _actions, refuses=NOT_MIXED),
-    System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), _actions, refuses=NOT_MIXED, evidence="bound"),
-    System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), _actions, refuses=NOT_MIXED),
-    System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), _actions, refuses=NOT_MIXED, evidence="bound"),
-    System("grid, dense", _grid_settings(), by_features=False, **_GRID),
-    System("grid, linear", lambda p: inference.Grid(_grid_of(p) + 8, interpolation="linear"), by_features=False, **_GRID),
-    System("grid, iterative", _iterative_grid(), tolerance=_ROOT, random=True, **_GRID),
-    System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), tolerance=_ROOT, random=True, **{**_GRID, "variance": "auto"}),
-    System("grid, fit_table", _iterative_grid(), tolerance=_ROOT, random=True, streamed=True, **_GRID),
+    System("exact", lambda p: inference.Exact(), **_ALL),
+    System("iterative, CG", _iterative(_cg), **_SOLVED),
+    System("iterative, AP", _iterative(_ap), **_SOLVED),
+    System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED),
+    System("iterative, aware", _iterative(_cg, computational_uncertainty=True), random=True, **_CAGP, **_BOUND),
+    System("random features", lambda p: inference.RandomFeatures(200), _features, by_features=False, random=True, **_ALL),
+    System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
+    System("SGPR", _inducing(), tolerance=1e-9, **_ALL),
+    System("SVGP", _inducing(batches=True), tolerance=1e-9, **_ALL),
+    System("CaGP, learned", _actions_of(actions.Learned()), **_CAGP),
+    System("CaGP, CG", _actions_of(actions.ConjugateGradients(tolerance=0.0)), **_CAGP, **_BOUND),
+    System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), **_CAGP, **_BOUND),
+    System("CaGP, random", _actions_of(actions.Random()), **_CAGP),
+    System("CaGP, rows", _actions_of(actions.UnitVectors()), **_CAGP),
+    System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), **_CAGP, **_BOUND),
+    System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), **_CAGP),
+    System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), **_CAGP, **_BOUND),
+    System("grid, dense", _grid_settings(), **_DENSE_GRID),
+    System("grid, linear", _grid_settings(8, interpolation="linear"), **_DENSE_GRID),
+    System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
+    System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **{**_SOLVED_GRID, "variance": "auto"}),
+    System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
     System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
-    System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), tolerance=1e-4, keeps=_STAYS, learns=_MOVES, random=True, **{**_QS, "by_features": True}),
-    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), tolerance=1e-3, learns=optimization.LBFGS(2), **_QS),
+    System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), **_QS_SAMPLED),
+    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), **_RVM),
 )
 # fmt: on
 BY_NAME = {system.name: system for system in SYSTEMS}
