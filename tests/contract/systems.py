@@ -269,6 +269,7 @@ _RVM = {**_QS, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
 _ROOT = 2e-3
 
 _ALL = {"refuses": NOT_MIXED}
+_OWN_FEATURES = {"limit": _features, "refuses": NOT_MIXED, "by_features": False, "random": True}
 _CAGP = {"limit": _actions, "refuses": NOT_MIXED}
 _SOLVED = {"variance": "solve", "random": True}
 _BOUND = {"evidence": "bound"}
@@ -283,7 +284,7 @@ SYSTEMS: tuple[System, ...] = (
     System("iterative, AP", _iterative(_ap), **_SOLVED),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), random=True, **_CAGP, **_BOUND),
-    System("random features", lambda p: inference.RandomFeatures(200), _features, by_features=False, random=True, **_ALL),
+    System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
     System("SGPR", _inducing(), tolerance=1e-9, **_ALL),
     System("SVGP", _inducing(batches=True), tolerance=1e-9, **_ALL),
