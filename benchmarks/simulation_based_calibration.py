@@ -5,11 +5,11 @@ r"""Simulation-based calibration of every inference: where the truth ranks among
 
 Functions and targets are drawn from the prior, 24 rows a problem, and every inference conditions on them at the
 hyperparameters that they were drawn with (`tests/contract/calibration.py`). Ranks of the truth among samples are
-uniform where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at their
-exact limit, of which none should be rejected at 1 %; then approximations, as they are; then the control, exact samples
-with 15 % less spread. ``spread`` is the mean square of the truth's normal scores: above 1 samples are too narrow, below
-1 too wide. Last, computation-aware inference with few actions: its variance less the exact one at every point, and the
-mean square of the mean's errors in its own standard deviations, which should not be above 1.
+uniform where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at
+their exact limit, of which none should be rejected at 1 %; then approximations, as they are; then the control, exact
+samples with 15 % less spread. ``spread`` is the mean square of the truth's normal scores: above 1 samples are too
+narrow, below 1 too wide. Last, computation-aware inference with few actions: its variance less the exact one at every
+point, and the mean square of the mean's errors in its own standard deviations, which should not be above 1.
 """
 
 from __future__ import annotations
@@ -162,9 +162,8 @@ def main() -> None:
     seconds = time.perf_counter() - began
     limits = [row for row in rows if row["kind"] == "exact limit"]
     rejected = [row["name"] for row in limits if row["rejected"]]
-    print(
-        f"\nrejected at {LEVEL:.0%} over exact limits: {', '.join(rejected) or 'none'} of {len(limits)}; {seconds:.0f} s"
-    )
+    names = ", ".join(rejected) or "none"
+    print(f"\nrejected at {LEVEL:.0%} over exact limits: {names} of {len(limits)}; {seconds:.0f} s")
     if options.json:
         settings = {"problems": options.problems, "aware_problems": options.aware_problems, "mean": options.mean}
         found = {"version": __version__, "commit": where, "settings": settings, "bins": BINS, "seconds": seconds}
