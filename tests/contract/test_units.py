@@ -133,3 +133,36 @@ def test_learned_hyperparameters_follow_the_units():
     assert torch.allclose(ratio, torch.full_like(ratio, 1000.0), rtol=1e-4)
     assert np.isclose(left.noise_variance_ / right.noise_variance_, TARGET_SIZE**2, rtol=1e-4)
     assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # metres, not standard deviations
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_a_variance_of_several_targets_is_a_share_of_each(system):
+    """Targets are scaled apart: what they share is a share of the variance of each."""
+    cell = in_other_units("constant", "one")
+    draw, n = np.random.default_rng(9), len(cell.table.X)
+    Y = cell.Y * [1.0, 1e-3, 50.0] + draw.normal(size=(n, 3))
+    kernel = kernels.Matern(1.5, SIZE, 0.8)
+    shared = replace(cell, table=replace(cell.table, kernel=kernel, noise=0.2))
+    gp = system.fit_to(system.estimator(shared, standardize=True), cell.table.X, Y)
+    mean, std = gp.predict(cell.table.new), system.std(gp, cell.table.new)
+    assert np.isclose(gp.noise_variance_, 0.2)
+    for k in range(3):
+        size = Y[:, k].std() ** 2
+        own = replace(cell.table, covariance=dense.matern(1.5, SIZE, 0.8 * size), noise=0.2 * size)
+        alone = replace(cell, table=own, Y=Y[:, k : k + 1], noise=np.full(n, 0.2 * size))
+        # every approximation of the kernel, in the units of this target
+        limit = system.limit(_OneTarget(gp, k), alone)
+        found = dense.kriging(
+            limit.covariance, own.X, alone.Y, own.new, alone.noise, alone.basis, rest=limit.rest, actions=limit.actions
+        )
+        relative = 1e-9 + 3 * system.tolerance
+        assert np.abs(mean[:, k] - found.mean[:, 0]).max() <= relative * np.abs(Y[:, k]).max()
+        assert np.abs(std[:, k] ** 2 - found.variance).max() <= relative * size
+
+
+class _OneTarget:
+    """An estimator whose scaling is that of one target."""
+
+    def __init__(self, gp, k):
+        self.posterior_ = gp.posterior_
+        self.scaling_ = replace(gp.scaling_, y_scale=gp.scaling_.y_scale[k : k + 1])
