@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 
 from contract import dense
 from contract.dense import Array, Dense
-from contract.problems import Problem, problem
+from contract.problems import DTYPES, MEANS, NOISES, TARGETS, Problem, problem
 from contract.systems import System
 from gigagp import GPRegressor
 from gigagp.errors import GigaGPWarning, InvalidInputError
 
+#: The matrix that every inference is checked on: a place in the tables, targets, mean, row noise, dtype.
+CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
 #: Samples, and the standard errors that their moments may be off by: one cell in 1e6 by chance.
 SAMPLES, ERRORS = 150, 5.5
 #: Relative error of a variance from random features of the prior (4,000 columns).

@@ -73,7 +73,7 @@ def _gappy() -> Table:
 
 
 def _duplicated() -> Table:
-    X, scale = np.random.default_rng(5).normal(size=(12, 3)).repeat(2, 0), np.array([2.5, 3.0, 4.0])
+    X, scale = 2 * np.random.default_rng(5).normal(size=(12, 3)).repeat(2, 0), np.array([2.5, 3.0, 4.0])
     return Table("duplicated", X, _between(X, 5), kernels.Matern(1.5, scale), dense.matern(1.5, scale), 0.1)
 
 
@@ -87,7 +87,7 @@ def _badly_scaled() -> Table:
 
 def _with_a_far_row() -> Table:
     near = _gaussian()
-    X = np.concatenate([near.X[:24], [[1e8, -1e8]]])
+    X = np.concatenate([near.X[:24], [[1e8, 0.5]]])
     return replace(near, name="far row", X=X, new=_between(X[:24], 7))
 
 

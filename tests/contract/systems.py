@@ -55,14 +55,15 @@ def _own(gp: GPRegressor, points: torch.Tensor) -> Array:
 
 
 def _actions(gp: GPRegressor, problem: Problem) -> Limit:
-    """As many actions as were taken; the rows are in the order of the actions."""
-    found = gp.posterior_
-    own, given = found.X.double().numpy(), _standardized(gp, problem.table.X).to(found.X.dtype).double().numpy()
+    """As many actions as were taken. Rows are in the order of the actions; equal ones are known by their targets."""
+    found, table = gp.posterior_, problem.table
+    own, given = found.X.numpy(), _standardized(gp, table.X).to(found.X.dtype).numpy()
+    if len(np.unique(given, axis=0)) < len(given):
+        targets = (problem.Y - problem.offset(table.X) - gp.scaling_.y_centre) / gp.scaling_.y_scale
+        own, given = np.concatenate([own, found.table.Y.numpy()], 1), np.concatenate([given, targets], 1)
     places = np.array([int(np.abs(own - row).sum(1).argmin()) for row in given])
-    if len(np.unique(places)) < len(places):  # duplicated rows: any of them, each once
-        left = list(range(len(own)))
-        places = np.array([left.pop(int(np.abs(own[left] - row).sum(1).argmin())) for row in given])
-    return Limit(problem.table.covariance, actions=found.actions.dense().double().numpy()[places])
+    assert len(np.unique(places)) == len(own)
+    return Limit(table.covariance, actions=found.actions.dense().double().numpy()[places])
 
 
 def _grid(gp: GPRegressor, problem: Problem) -> Limit:
@@ -127,7 +128,7 @@ def _cg(p: Problem) -> solvers.Solver:
 
 
 def _ap(p: Problem) -> solvers.Solver:
-    return solvers.AlternatingProjections(block_size=14, tolerance=_tight(p), max_epochs=20_000)
+    return solvers.AlternatingProjections(block_size=14, tolerance=max(_tight(p), 1e-7), max_epochs=20_000)
 
 
 def _sgd(p: Problem) -> solvers.Solver:
@@ -139,11 +140,13 @@ def _grid_of(p: Problem) -> int:
 
 
 def _grid_settings(more: int = 0, **settings: Any) -> Callable[[Problem], Any]:
-    return lambda p: inference.Grid(_grid_of(p) + more, **settings)
+    # 1,000 nodes in three dimensions, so that they are dense
+    return lambda p: inference.Grid(_grid_of(p) + min(more, 24 // p.table.X.shape[1] ** 2), **settings)
 
 
 def _iterative_grid(**settings: Any) -> Callable[[Problem], Any]:
-    return _grid_settings(exact_nodes=0, final_tolerance=1e-9, preconditioner="circulant", n_samples=48, **settings)
+    own = {"exact_nodes": 0, "final_tolerance": 1e-7, "preconditioner": "circulant", "n_samples": 48, **settings}
+    return lambda p: inference.Grid({1: 30, 2: 12, 3: 7}[p.table.X.shape[1]], **own)
 
 
 def _all_rows(p: Problem) -> int:
@@ -157,7 +160,7 @@ def _actions_of(policy: actions.Policy) -> Callable[[Problem], Any]:
 def _inducing(**settings: Any) -> Callable[[Problem], Any]:
     def make(p: Problem) -> Any:
         batch = {"batch_size": _all_rows(p)} if settings.get("batches") else {}
-        return inference.SparseVariational(_all_rows(p), learn_inducing_points=False, jitter=1e-10, **batch)
+        return inference.SparseVariational(_all_rows(p), learn_inducing_points=False, **batch)
 
     return make
 
@@ -265,6 +268,8 @@ _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0)
 
 _QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
 _RVM = {**_QS, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
+#: Inducing values have noise of 1e-8 of the prior's variance, which is 1e-6 of the rows' noise at most.
+_JITTER = 1e-6
 #: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
 _ROOT = 2e-3
 
@@ -281,13 +286,13 @@ _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 SYSTEMS: tuple[System, ...] = (
     System("exact", lambda p: inference.Exact(), **_ALL),
     System("iterative, CG", _iterative(_cg), **_SOLVED),
-    System("iterative, AP", _iterative(_ap), **_SOLVED),
+    System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), random=True, **_CAGP, **_BOUND),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
-    System("SGPR", _inducing(), tolerance=1e-9, **_ALL),
-    System("SVGP", _inducing(batches=True), tolerance=1e-9, **_ALL),
+    System("SGPR", _inducing(), tolerance=_JITTER, **_ALL),
+    System("SVGP", _inducing(batches=True), tolerance=_JITTER, **_ALL),
     System("CaGP, learned", _actions_of(actions.Learned()), **_CAGP),
     System("CaGP, CG", _actions_of(actions.ConjugateGradients(tolerance=0.0)), **_CAGP, **_BOUND),
     System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), **_CAGP, **_BOUND),
@@ -307,4 +312,13 @@ SYSTEMS: tuple[System, ...] = (
     System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), **_RVM),
 )
 # fmt: on
+
+
+def family(*names: str) -> list[System]:
+    """Return the inferences whose name begins so, up to a comma."""
+    found = [system for system in SYSTEMS if system.name.split(",")[0] in names]
+    assert {system.name.split(",")[0] for system in found} == set(names)
+    return found
+
+
 BY_NAME = {system.name: system for system in SYSTEMS}

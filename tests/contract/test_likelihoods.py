@@ -6,20 +6,17 @@ reference.
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from contract import dense
-from contract.checks import check
-from contract.problems import DTYPES, LIKELIHOODS, MEANS, NOISES, TARGETS, problem
+from contract.checks import CELLS, check
+from contract.problems import LIKELIHOODS, problem
 from contract.systems import SYSTEMS
 from gigagp import GPClassifier
 
 OTHERS = LIKELIHOODS[1:]
-CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
 WITH = [system for system in SYSTEMS if len(system.likelihoods) > 1]
 WITHOUT = [system for system in SYSTEMS if len(system.likelihoods) == 1]
 

@@ -1,0 +1,21 @@
+"""The table of inferences holds all of them, and no file of the contract leaves one out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contract.problems import problem
+from contract.systems import SYSTEMS
+from gigagp import inference
+
+
+def test_every_inference_is_under_the_contract():
+    cell = problem(0, "one", "zero", "one", "float64")
+    under = {type(system.make(cell)).__name__ for system in SYSTEMS}
+    assert under == set(inference.__all__)
+
+
+def test_every_family_has_its_file():
+    files = "".join(path.read_text() for path in Path(__file__).parent.glob("test_gaussian_*.py"))
+    for system in SYSTEMS:
+        assert f'"{system.name.split(",")[0]}"' in files
