@@ -16,12 +16,15 @@ import numpy as np
 from scipy import stats
 
 from contract import dense
-from contract.dense import Array
+from contract.dense import Array, Covariance
 from contract.problems import Problem, Table
 from contract.systems import System
 from gigagp import kernels
 
 N_ROWS, N_POINTS, LENGTHSCALE, NOISE = 24, 6, 0.6, 0.05
+PRIOR = dense.matern(1.5, LENGTHSCALE)
+#: What calls for a prior of its own: few random features are another process than the kernel's.
+OF_FEATURES = ("random features", "quadruply, waves")
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,12 @@ class Ranks:
         return float((places[self.ranks] ** 2).mean() / (places**2).mean())
 
 
-def draw_problem(seed: int, mean: str = "constant") -> tuple[Problem, Array]:
-    """Return a problem from the prior and the true function at its points."""
+def draw_problem(seed: int, mean: str = "constant", covariance: Covariance = PRIOR) -> tuple[Problem, Array]:
+    """Return a problem from the prior and the true function at its points; rows do not depend on the covariance."""
     draw = np.random.default_rng([seed, 20])
     X = np.sort(np.concatenate([[-2.0, 2.0], draw.uniform(-2, 2, size=N_ROWS - 2)]))[:, None]
     edges = np.linspace(-1.9, 1.9, N_POINTS + 1)
     new = draw.uniform(edges[:-1] + 0.1, edges[1:] - 0.1)[:, None]
-    covariance = dense.matern(1.5, LENGTHSCALE)
     both = np.concatenate([X, new])
     root = np.linalg.cholesky(covariance(both, both) + 1e-10 * np.eye(len(both)))
     f = root @ draw.normal(size=len(both))
@@ -91,7 +93,14 @@ def draw_problem(seed: int, mean: str = "constant") -> tuple[Problem, Array]:
 
 
 def simulate(
-    system: System, problems: int, *, draws: int = 63, mean: str = "constant", shrink: float = 1.0, first: int = 0
+    system: System,
+    problems: int,
+    *,
+    draws: int = 63,
+    mean: str = "constant",
+    shrink: float = 1.0,
+    first: int = 0,
+    own_prior: bool = False,
 ) -> Ranks:
     """Rank the truth among samples of a system.
 
@@ -106,10 +115,16 @@ def simulate(
         Samples are pulled towards their mean by this factor: below 1 a control that has to be rejected.
     first : int
         Seed of the first problem.
+    own_prior : bool
+        Functions are drawn from what the system is exact for, where that does not depend on targets. Otherwise from the
+        kernel.
     """
     ranks, scores, gains = [], [], []
     for seed in range(first, first + problems):
         cell, truth = draw_problem(seed, mean)
+        if own_prior:
+            covariance = system.limit(system.fit(cell, random_state=seed), cell).covariance
+            cell, truth = draw_problem(seed, mean, covariance)
         table = cell.table
         gp = system.fit(cell, random_state=seed)
         samples = gp.sample_y(table.new, draws, random_state=seed)

@@ -267,7 +267,7 @@ _QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "
 _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0), optimization.SparseAdam(steps=6)
 
 _QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
-_RVM = {**_QS, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
+_RVM = {**_QS, "random": True, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
 #: Inducing values have noise of 1e-8 of the prior's variance, which is 1e-6 of the rows' noise at most.
 _JITTER = 1e-6
 #: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
@@ -280,6 +280,7 @@ _SOLVED = {"variance": "solve", "random": True}
 _BOUND = {"evidence": "bound"}
 _DENSE_GRID = {**_GRID, "by_features": False}
 _SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True}
+_LOW_RANK = {**_SOLVED_GRID, "variance": "auto", "random": False}
 _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 
 # fmt: off
@@ -288,7 +289,7 @@ SYSTEMS: tuple[System, ...] = (
     System("iterative, CG", _iterative(_cg), **_SOLVED),
     System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED),
-    System("iterative, aware", _iterative(_cg, computational_uncertainty=True), random=True, **_CAGP, **_BOUND),
+    System("iterative, aware", _iterative(_cg, computational_uncertainty=True), **_CAGP, **_BOUND),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
     System("SGPR", _inducing(), tolerance=_JITTER, **_ALL),
@@ -304,7 +305,7 @@ SYSTEMS: tuple[System, ...] = (
     System("grid, dense", _grid_settings(), **_DENSE_GRID),
     System("grid, linear", _grid_settings(8, interpolation="linear"), **_DENSE_GRID),
     System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
-    System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **{**_SOLVED_GRID, "variance": "auto"}),
+    System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **_LOW_RANK),
     System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
     System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),

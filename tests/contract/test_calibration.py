@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from contract.calibration import simulate
+from contract.calibration import OF_FEATURES, simulate
 from contract.systems import BY_NAME, SYSTEMS
 from gigagp import actions, inference
 
@@ -21,14 +21,15 @@ LEVEL = 1e-4
 
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in OTHER_MODELS + TOO_SURE], ids=repr)
 def test_the_truth_ranks_evenly(system):
-    found = simulate(system, 16 if system.inside and system.random else 24, mean="linear")
+    count = 16 if system.inside and system.by_features else 24
+    found = simulate(system, count, mean="linear", own_prior=system.name in OF_FEATURES)
     assert found.p_values(8)["all"] > LEVEL, (found.p_values(8), found.spread)
 
 
 def test_narrow_samples_are_found():
     """The control: 15 % less spread."""
-    assert simulate(BY_NAME["exact"], 150).p_values()["all"] > LEVEL
-    narrow = simulate(BY_NAME["exact"], 150, shrink=0.85)
+    assert simulate(BY_NAME["exact"], 100).p_values()["all"] > LEVEL
+    narrow = simulate(BY_NAME["exact"], 100, shrink=0.85)
     assert narrow.p_values()["all"] < LEVEL
     assert narrow.spread > 1.2
 

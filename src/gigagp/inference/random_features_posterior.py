@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ class FeaturePosterior(Posterior):
     def __init__(self, model: Model, table: TrainingTable, draw: FeatureDraw, space: WeightSpace) -> None:
         self.model, self.table = model, table
         self.X, self.budget = table.X, table.budget
-        self.draw, self.space = draw, space
+        # row by row, as a model file gives it back: solves round to the same bits then
+        self.draw, self.space = draw, replace(space, factor=space.factor.contiguous())
         self.coefficients, self.coefficient_root = space.trend.coefficients.to(table.X), space.trend.root
 
     @property

@@ -70,4 +70,5 @@ def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
     gram = units[:, None] * (0.5 * (gram + gram.T)) * units  # approximate solves leave it slightly unsymmetric
     values, vectors = torch.linalg.eigh(gram)
     determined = values > _DETERMINED
-    return units[:, None] * vectors * torch.where(determined, values, torch.inf).rsqrt()
+    # row by row, as a model file gives it back: products with it round to the same bits then
+    return (units[:, None] * vectors * torch.where(determined, values, torch.inf).rsqrt()).contiguous()

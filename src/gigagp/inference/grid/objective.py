@@ -173,7 +173,10 @@ class GridObjective(TableObjective):
         self._choice.grid = RegularGrid.from_dict(header["grid"])
         likelihood = self.likelihood(model)
         self._generator.set_state(tensors["grid.generator"])
-        likelihood.resume(tensors.get("grid.initial"), header["torus"], header.get("preconditioner"))
+        initial = tensors.get("grid.initial")
+        # column by column, as solves leave it: sums in another order would round to other bits
+        initial = None if initial is None else initial.T.contiguous().T
+        likelihood.resume(initial, header["torus"], header.get("preconditioner"))
 
 
 def choose_grid(

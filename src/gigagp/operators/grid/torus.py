@@ -164,7 +164,7 @@ class Torus:
 
     def unpack(self, packed: Tensor, factor: Tensor) -> Tensor:
         """Return ``factor`` times the half spectra of packed vectors."""
-        columns = packed.T.reshape(-1, *self.spectrum_shape, 2)
+        columns = packed.T.contiguous().reshape(-1, *self.spectrum_shape, 2)  # no copy of what `from_grid` gave
         return torch.view_as_complex(columns * (factor / self.multiplicity().sqrt()).unsqueeze(-1))
 
     def spread(self, values: Tensor) -> Tensor:
