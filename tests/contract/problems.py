@@ -60,7 +60,9 @@ def _uneven() -> Table:
 def _clumped() -> Table:
     draw = np.random.default_rng(3)
     X = draw.uniform(-2, 2, size=(4, 2)).repeat(7, 0) + 0.02 * draw.normal(size=(28, 2))
-    return Table("clumped", X, _between(X, 3), kernels.RBF([0.8, 1.1]), dense.rbf(np.array([0.8, 1.1])), 0.1)
+    return Table(
+        "clumped", X, _between(X, 3), kernels.Matern(2.5, [0.8, 1.1]), dense.matern(2.5, np.array([0.8, 1.1])), 0.1
+    )
 
 
 def _gappy() -> Table:
@@ -73,7 +75,7 @@ def _gappy() -> Table:
 
 
 def _duplicated() -> Table:
-    X, scale = 2 * np.random.default_rng(5).normal(size=(12, 3)).repeat(2, 0), np.array([2.5, 3.0, 4.0])
+    X, scale = 1.3 * np.random.default_rng(5).normal(size=(12, 3)).repeat(2, 0), np.array([2.5, 3.0, 4.0])
     return Table("duplicated", X, _between(X, 5), kernels.Matern(1.5, scale), dense.matern(1.5, scale), 0.1)
 
 

@@ -136,17 +136,17 @@ def _sgd(p: Problem) -> solvers.Solver:
 
 
 def _grid_of(p: Problem) -> int:
-    return {1: 40, 2: 16, 3: 7}[p.table.X.shape[1]]
+    return {1: 40, 2: 16, 3: 9}[p.table.X.shape[1]]
 
 
 def _grid_settings(more: int = 0, **settings: Any) -> Callable[[Problem], Any]:
     # 1,000 nodes in three dimensions, so that they are dense
-    return lambda p: inference.Grid(_grid_of(p) + min(more, 24 // p.table.X.shape[1] ** 2), **settings)
+    return lambda p: inference.Grid(_grid_of(p) + min(more, 12 // p.table.X.shape[1] ** 2), **settings)
 
 
 def _iterative_grid(**settings: Any) -> Callable[[Problem], Any]:
     own = {"exact_nodes": 0, "final_tolerance": 1e-7, "preconditioner": "circulant", "n_samples": 48, **settings}
-    return lambda p: inference.Grid({1: 30, 2: 12, 3: 7}[p.table.X.shape[1]], **own)
+    return lambda p: inference.Grid({1: 30, 2: 12, 3: 9}[p.table.X.shape[1]], **own)
 
 
 def _all_rows(p: Problem) -> int:
@@ -279,8 +279,8 @@ _CAGP = {"limit": _actions, "refuses": NOT_MIXED}
 _SOLVED = {"variance": "solve", "random": True}
 _BOUND = {"evidence": "bound"}
 _DENSE_GRID = {**_GRID, "by_features": False}
-_SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True}
-_LOW_RANK = {**_SOLVED_GRID, "variance": "auto", "random": False}
+_SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True, "learns": optimization.Adam(0.01, steps=4)}
+_LOW_RANK = {**_SOLVED_GRID, "variance": "auto"}
 _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 
 # fmt: off

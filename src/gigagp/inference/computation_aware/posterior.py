@@ -69,6 +69,7 @@ class ComputationAwarePosterior(Posterior):
         self.X, self.budget = table.X, table.budget
         self.factor, self.noise = factor, noise
         self.weights, self.basis_weights, trend = conditioned
+        self.basis_weights = self.basis_weights.contiguous()  # as a model file gives it back: it rounds the same then
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
         self.target_solutions = actions.combine(self.weights).to(self.X)
         self.bound, self.note, self.final_solve = bound, note, final_solve

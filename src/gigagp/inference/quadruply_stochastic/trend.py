@@ -39,7 +39,7 @@ class OpenTrend:
     @torch.no_grad()
     def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
         """Return what rows with the mean's basis, shape (r, p), leave open."""
-        solutions = rows.update(basis)
+        solutions = rows.update(basis).contiguous()  # as a model file gives it back, so that it rounds the same
         return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
 
     def state(self) -> dict[str, Tensor]:
