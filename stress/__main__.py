@@ -1,0 +1,8 @@
+"""``python -m stress``."""
+
+import sys
+
+from stress.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

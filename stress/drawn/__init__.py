@@ -1,0 +1,1 @@
+"""Random tables, containers, files and settings."""

@@ -1,0 +1,170 @@
+"""Checks of everything that a fitted regressor answers."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stress.draw import Draw
+from stress.oracle.fitted import expected
+from stress.outcome import Wrong
+
+#: Points far from everything: the rest of a batch must not depend on them.
+FAR = (1e4, 1e10, 1e100, 1e300)
+
+
+def check_regressor(
+    gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw, *, warned: bool = False, folder: Path | None = None
+) -> None:
+    """Compare a fitted regressor with the oracle; raise `Wrong` with the first thing that is.
+
+    Parameters
+    ----------
+    gp : GPRegressor
+    X, y : arrays
+        The rows as they were given, float64.
+    draw : Draw
+        Chooses points and parts.
+    warned : bool
+        Whether the fit warned: then the answers have to be finite, and no more.
+    folder : Path, optional
+        Where a model can be saved, to be loaded again.
+    """
+    from gigagp.errors import InvalidInputError
+
+    new = points_for(gp, X, draw)
+    mean, std = gp.predict(new, return_std=True)
+    shape = (len(new),) if np.ndim(y) == 1 else (len(new), y.shape[1])
+    if mean.shape != shape or std.shape != shape:
+        raise Wrong(f"shape: mean {mean.shape}, std {std.shape}, expected {shape}")
+    if not np.isfinite(mean).all():
+        raise Wrong(f"mean not finite: {mean!r}")
+    if not (np.isfinite(std).all() and (std >= 0).all()):
+        raise Wrong(f"std not finite or negative: {std!r}")
+    _check_against_dense(gp, X, y, new, draw, warned)
+    _check_batches(gp, new, mean, std, draw)
+    n_samples = draw.whole(1, 3)
+    samples = gp.sample_y(new, n_samples, random_state=draw.whole(0, 3))
+    if samples.shape != (*shape, n_samples) or not np.isfinite(samples).all():
+        raise Wrong(f"samples: shape {samples.shape} for {(*shape, n_samples)}, or not finite")
+    if draw.chance(0.2):
+        check_seeds(gp, new, std)
+    if draw.chance(0.2):
+        covariance = np.asarray(gp.predict(new, return_cov=True)[1])
+        if not np.isfinite(covariance).all():
+            raise Wrong("covariance not finite")
+    if draw.chance(0.3):
+        score = gp.score(X, y)
+        if not np.isfinite(score) and np.ptp(y, axis=0).min() > 0 and np.abs(y).max() < 1e150:
+            raise Wrong(f"score: {score}")
+    if draw.chance(0.1):
+        again = pickle.loads(pickle.dumps(gp))
+        _check_same(again, new, mean, std, "after pickling")
+    if folder is not None and draw.chance(0.2):
+        import gigagp
+
+        path = folder / "model.gp"
+        try:
+            gp.save(path)
+        except InvalidInputError:
+            return
+        _check_same(gigagp.load(path), new, mean, std, "after save and load")
+
+
+def points_for(gp: Any, X: np.ndarray, draw: Draw) -> np.ndarray:
+    """Return points at, between and, unless a grid refuses them, beyond the rows."""
+    m = draw.whole(1, 6)
+    rows = X[draw.rng.integers(0, len(X), (2, m))]
+    share = draw.rng.uniform(0, 1, (m, 1))
+    new = rows[0] * share + rows[1] * (1 - share)
+    if draw.chance(0.3):
+        new[0] = X[draw.whole(0, len(X) - 1)]
+    if gp.posterior_.kind != "grid" and draw.chance(0.4):
+        spread = np.minimum(np.ptp(X / 4, axis=0) * 4, 1e300) + 1e-300
+        new[-1] = X[0] + np.minimum(spread, 1e300) * draw.rng.normal(size=X.shape[1])
+    return new
+
+
+def _check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, draw: Draw, warned: bool) -> None:
+    kind = gp.posterior_.kind
+    answer = expected(gp, X, y, new)
+    if answer is None:
+        draw.note("no dense answer")
+        return
+    draw.note(f"dense answer for {kind}, typical error {np.median(answer.variance_error):.1g}")
+    mean, std = gp.predict(new, return_std=True, variance="solve")
+    scaling = gp.scaling_
+    in_units = (np.asarray(mean).reshape(len(new), -1) - scaling.y_centre) / scaling.y_scale
+    variance = (np.asarray(std).reshape(len(new), -1)[:, 0] / scaling.y_scale[0]) ** 2
+    # what is lost when an answer is put into the target's units and back
+    back = 8 * np.finfo(float).eps * (1 + np.abs(scaling.y_centre / scaling.y_scale).max())
+    off = np.abs(in_units - answer.mean)
+    allowed = answer.mean_error[:, None] + back + 1e-13 * np.abs(answer.mean)
+    if warned:
+        return
+    if (off > allowed).any():
+        worst = np.unravel_index(np.argmax(off / allowed), off.shape)
+        raise Wrong(
+            f"mean of {kind} off the dense one: {in_units[worst]!r} for {answer.mean[worst]!r} (standardized; rounding "
+            f"allows {allowed[worst]:.2g}) at {new[worst[0]]!r}"
+        )
+    allowed = answer.variance_error + 1e-13 * np.abs(answer.variance) + np.finfo(float).tiny
+    off = np.abs(variance - np.maximum(answer.variance, 0))
+    if (off > allowed).any():
+        worst = int(np.argmax(off / allowed))
+        raise Wrong(
+            f"variance of {kind} off the dense one: {variance[worst]!r} for {answer.variance[worst]!r} (standardized; "
+            f"rounding allows {allowed[worst]:.2g}) at {new[worst]!r}"
+        )
+    if kind == "exact":
+        value = gp.log_marginal_likelihood().value
+        if abs(value - answer.value) > answer.value_error + 1e-9 * abs(answer.value) + 1e-9:
+            raise Wrong(f"log marginal likelihood: {value!r} for {answer.value!r} (allowed {answer.value_error:.2g})")
+
+
+def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:
+    """Predictions of a point must not depend on the points that come with it."""
+    order = draw.rng.permutation(len(new))
+    cut = draw.whole(0, len(new))
+    parts = [order[:cut], order[cut:]]
+    for part in parts:
+        if len(part):
+            _compare(gp, gp.predict(new[part], return_std=True), mean[part], std[part], "split batch")
+    if gp.posterior_.kind != "grid":
+        far = np.full((1, new.shape[1]), draw.one_of(FAR)) * draw.rng.choice([-1.0, 1.0], (1, new.shape[1]))
+        try:
+            found = gp.predict(np.concatenate([new, far]), return_std=True)
+        except ValueError:
+            return  # refused as a whole: nothing was said
+        _compare(gp, (found[0][:-1], found[1][:-1]), mean, std, f"far row ({abs(far[0, 0]):g}) in the batch")
+
+
+def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) -> None:
+    unit = 1e-4 if str(gp.dtype) == "float32" else 1e-7
+    scale = np.abs(mean).max() + std.max() + np.abs(gp.scaling_.y_scale).max()
+    off = np.abs(found[0] - mean).max(initial=0.0)
+    if not off <= unit * scale:
+        raise Wrong(f"mean depends on the batch, {what}: off by {off:.3g} (scale {scale:.3g})")
+    # a variance is a difference of two of the prior's size
+    off = np.abs(found[1] ** 2 / scale**2 - std**2 / scale**2).max(initial=0.0)
+    if not off <= unit:
+        raise Wrong(f"std depends on the batch, {what}: {found[1]!r} for {std!r}")
+
+
+def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
+    """The same seed has to give the same bits, another one another sample."""
+    first, again, other = (gp.sample_y(new, 2, random_state=seed) for seed in (11, 11, 12))
+    if not np.array_equal(first, again):
+        raise Wrong("sample_y: the same seed gave other bits")
+    size = np.abs(first).max()
+    if np.array_equal(first, other) and std.max() > 1e-6 * size:
+        raise Wrong(f"sample_y ignores random_state: seeds 11 and 12 are identical ({gp.posterior_.kind})")
+
+
+def _check_same(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, when: str) -> None:
+    found = gp.predict(new, return_std=True)
+    if not (np.array_equal(found[0], mean) and np.array_equal(found[1], std)):
+        raise Wrong(f"other bits {when}: {gp.posterior_.kind}, off by {np.abs(found[0] - mean).max():.3g}")

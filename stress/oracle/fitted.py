@@ -1,0 +1,164 @@
+"""The dense problem behind a fitted regressor: its hyperparameters, and the raw rows that the harness knows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import linalg
+
+from stress.oracle import kernel as formulas
+from stress.oracle.kriging import Answer, Problem, solve
+
+_UNITS = {torch.float64: float(np.finfo(np.float64).eps), torch.float32: float(np.finfo(np.float32).eps)}
+
+
+def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer | None:
+    """Return what a fitted `GPRegressor` should answer at new points, in the standardized problem's units.
+
+    Parameters
+    ----------
+    gp : GPRegressor
+        Its hyperparameters and scaling are taken; nothing that it computed from the rows.
+    X, y : arrays of shape (n, d) and (n,) or (n, t)
+        The rows as given, float64.
+    new : array of shape (m, d)
+
+    Returns
+    -------
+    Answer or None
+        None where dense algebra has no answer: a likelihood that is not Gaussian, minibatches, a matrix that rounding
+        makes singular.
+    """
+    posterior, scaling = gp.posterior_, gp.scaling_
+    kind, model = posterior.kind, posterior.model
+    if kind not in _CROSS:
+        return None
+    spec = model.kernel.to_dict()
+    single = posterior.X.dtype == torch.float32
+    unit = _UNITS[posterior.X.dtype]
+    rows, points = ((np.asarray(part) - scaling.x_centre) / scaling.x_scale for part in (X, new))
+    targets = (np.asarray(y, dtype=float).reshape(len(X), -1) - scaling.y_centre) / scaling.y_scale
+    with np.errstate(over="ignore"):
+        if single:
+            rows, points, targets = (part.astype(np.float32).astype(float) for part in (rows, points, targets))
+    if not all(np.isfinite(part).all() for part in (rows, points, targets)):
+        return None
+    found = _CROSS[kind](gp, spec, rows, points)
+    if found is None:
+        return None
+    between, cross, prior, extra = found
+    noise = formulas.white(spec, rows) + model.noise_variance.double().numpy()
+    basis, new_basis = _basis(model.mean.name, rows), _basis(model.mean.name, points)
+    largest = float(np.abs(rows).max(initial=0.0))
+    entry = formulas.entry_error(spec, points, largest) * (unit / _UNITS[torch.float64])
+    problem = Problem(between, cross, prior, noise, basis, new_basis, targets)
+    answer = solve(problem, unit, np.minimum(entry, 1.0), _solver_error(gp))
+    if answer is None:
+        return None
+    simple = kind != "grid" and bool(os.environ.get("STRESS_SIMPLE"))
+    variance = answer.variance_at_coefficients if simple else answer.variance
+    return Answer(
+        answer.mean,
+        variance + extra,
+        answer.variance_at_coefficients,
+        answer.mean_error,
+        answer.variance_error + 1e-9 * extra,
+        answer.value,
+        answer.value_error,
+    )
+
+
+def _basis(name: str, X: np.ndarray) -> np.ndarray:
+    columns = {"zero": 0, "fixed": 0, "constant": 1, "linear": 1 + X.shape[1]}[name]
+    return np.concatenate([np.ones((len(X), 1)), X], 1)[:, :columns]
+
+
+def _solver_error(gp: Any) -> float:
+    """Return the relative residual that the fit says its last solve has left; far above it is what we look for."""
+    record = gp.posterior_.final_solve
+    if record is None:
+        return 0.0
+    return 2.0 * max(float(record.relative_residual_targets), 1e-14)
+
+
+# Prior covariances (rows, rows), (rows, points), (points,) and what the model adds to variances at the end.
+
+
+def _exact(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    prior = formulas.diagonal(spec, points)
+    return formulas.block(spec, rows, rows), formulas.block(spec, rows, points), prior, np.zeros(len(points))
+
+
+def _actions(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    return _exact(gp, spec, rows, points) if gp.posterior_.n_actions == len(rows) else None
+
+
+def _features(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    posterior = gp.posterior_
+    of_rows, of_points = (
+        posterior.model.kernel.features(torch.from_numpy(part).to(posterior.X), posterior.draw).double().numpy()
+        for part in (rows, points)
+    )
+    return of_rows @ of_rows.T, of_rows @ of_points.T, (of_points**2).sum(1), np.zeros(len(points))
+
+
+def _inducing(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    posterior = gp.posterior_
+    if posterior.method != "SGPR":
+        return None
+    Z = posterior.inducing_points.detach().numpy()
+    covariance = formulas.block(spec, Z, Z)
+    covariance += np.diag(np.full(len(Z), posterior.points.share * formulas.diagonal(spec, Z).mean()))
+    try:
+        factor = linalg.cholesky(covariance, lower=True)
+    except linalg.LinAlgError:
+        return None
+    # rounding in the inducing points' covariance is not in the bounds: where it matters there is no answer
+    if np.linalg.cond(covariance) > 1e7:
+        return None
+    of_rows, of_points = (
+        linalg.solve_triangular(factor, formulas.block(spec, Z, part), lower=True) for part in (rows, points)
+    )
+    prior = (of_points**2).sum(0)
+    return of_rows.T @ of_rows, of_rows.T @ of_points, prior, formulas.diagonal(spec, points) - prior
+
+
+def _grid(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    posterior = gp.posterior_
+    grid = posterior.grid
+    axes = [low + step * np.arange(count) for low, step, count in zip(grid.lower, grid.spacing, grid.shape, strict=True)]
+    nodes = np.stack([axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij")], 1)
+    if len(nodes) > posterior.settings.exact_nodes:
+        return None
+    of_rows, of_points = (_weights(grid, axes, part) for part in (rows, points))
+    covariance = formulas.block(spec, nodes, nodes)
+    cross = covariance @ of_points.T
+    return of_rows @ covariance @ of_rows.T, of_rows @ cross, (of_points * cross.T).sum(1), np.zeros(len(points))
+
+
+def _weights(grid: Any, axes: list[np.ndarray], points: np.ndarray) -> np.ndarray:
+    """Return interpolation weights, (points, nodes): Keys's cubic convolution with a = -1/2, or linear."""
+    total = np.ones((len(points), 1))
+    for place, axis in enumerate(axes):
+        s = np.abs(points[:, place, None] - axis) / grid.spacing[place]
+        if grid.interpolation == "linear":
+            single = np.maximum(1 - s, 0)
+        else:
+            near = 1.5 * s**3 - 2.5 * s**2 + 1
+            far = -0.5 * s**3 + 2.5 * s**2 - 4 * s + 2
+            single = np.where(s <= 1, near, np.where(s < 2, far, 0.0))
+        total = (total[:, :, None] * single[:, None, :]).reshape(len(points), -1)
+    return total
+
+
+_CROSS = {
+    "exact": _exact,
+    "pathwise": _exact,
+    "computation-aware": _actions,
+    "random features": _features,
+    "sparse variational": _inducing,
+    "grid": _grid,
+}

@@ -1,0 +1,128 @@
+"""The posterior of a Gaussian process by dense algebra, with a bound of what rounding may do to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A Gaussian process with finitely many values: what conditioning needs, and nothing of where it comes from.
+
+    Attributes
+    ----------
+    between : array of shape (n, n)
+        Prior covariance of the rows, without noise.
+    cross : array of shape (n, m)
+        Of the rows and the new points.
+    prior : array of shape (m,)
+        Prior variance of the new points.
+    noise : array of shape (n,)
+    basis, new_basis : arrays of shape (n, p) and (m, p)
+        Of the mean, whose coefficients have a vague prior.
+    targets : array of shape (n, t)
+    """
+
+    between: np.ndarray
+    cross: np.ndarray
+    prior: np.ndarray
+    noise: np.ndarray
+    basis: np.ndarray
+    new_basis: np.ndarray
+    targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Mean (m, t) and latent variance (m,), each with the error that rounding may leave; None where it may be all."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+    #: the variance without the uncertainty of the mean's coefficients
+    variance_at_coefficients: np.ndarray
+    mean_error: np.ndarray
+    variance_error: np.ndarray
+    value: float
+    value_error: float
+
+
+def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: float = 0.0) -> Answer | None:
+    """Return the posterior (universal kriging; Rasmussen and Williams 2006, eq. 2.41 and 2.42), None if undetermined.
+
+    Parameters
+    ----------
+    problem : Problem
+    unit : float
+        Unit of rounding of the arithmetic that is judged.
+    entry_error : array of shape (m,)
+        Error of kernel entries, as a share of the largest variance.
+    solver_error : float
+        Relative residual that an iterative solver may have left.
+
+    Notes
+    -----
+    The bounds are of first order: with weights ``w`` of a prediction ``w'y`` and ``v = H^-1 (y - trend)`` a change dH
+    of H and dk of k moves the mean by ``dk'v - w'dH v`` and the variance by ``w'dH w - 2 dk'w``.
+    """
+    H = problem.between + np.diag(problem.noise)
+    n, p = problem.basis.shape
+    if n == 0 or not np.isfinite(H).all() or not np.isfinite(problem.targets).all():
+        return None
+    try:
+        factor = linalg.cholesky(H, lower=True)
+    except linalg.LinAlgError:
+        return None
+    smallest = float(problem.noise.min())
+    largest = float(np.linalg.norm(H, 2))
+    if smallest <= 0 or largest * unit * n * 64 > smallest:
+        return None  # rounding alone can take the whole noise away
+    stacked = np.concatenate([problem.cross, problem.basis, problem.targets], 1)
+    solved = linalg.cho_solve((factor, True), stacked)
+    m = problem.cross.shape[1]
+    u, of_basis, of_targets = solved[:, :m], solved[:, m : m + p], solved[:, m + p :]
+    weights, trend_variance, beta = u, np.zeros(m), np.zeros((p, problem.targets.shape[1]))
+    if p:
+        gram = problem.basis.T @ of_basis
+        values, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
+        share = values / max(values.max(), 1e-300)
+        if np.any((share > 1e-14) & (share < 1e-6)):
+            return None  # whether these rows determine a coefficient is a matter of rounding
+        root = vectors[:, share >= 1e-6] / np.sqrt(values[share >= 1e-6])
+        beta = root @ (root.T @ (problem.basis.T @ of_targets))
+        left = (problem.new_basis - problem.cross.T @ of_basis) @ root  # (m, r)
+        trend_variance = (left**2).sum(1)
+        weights = u + of_basis @ root @ left.T
+    residual = problem.targets - problem.basis @ beta
+    v = of_targets - of_basis @ beta
+    mean = problem.new_basis @ beta + problem.cross.T @ v
+    variance = problem.prior - (problem.cross * u).sum(0)
+
+    biggest = max(float(np.abs(problem.between).max()), float(np.abs(problem.prior).max(initial=0.0)))
+    worst = max(float(entry_error.max(initial=0.0)) if not m else float(entry_error.min()), unit)
+    change = n * worst * biggest + n * unit * largest  # norm of dH
+    of_weights, of_v = np.linalg.norm(weights, axis=0), np.linalg.norm(v, axis=0).max(initial=0.0)
+    row_error = np.maximum(entry_error, unit) * biggest
+    size = float(np.abs(problem.targets).max(initial=0.0)) + np.abs(problem.new_basis @ beta).max(1, initial=0.0)
+    mean_error = row_error * np.abs(v).sum(0).max(initial=0.0) + of_weights * of_v * change + unit * size
+    variance_error = 2 * row_error * np.abs(weights).sum(0) + of_weights**2 * change + unit * problem.prior
+    if solver_error:  # a residual of this size, through H^-1; in the variance it counts twice, as a square
+        scale = np.linalg.norm(problem.targets, axis=0).max(initial=0.0)
+        mean_error = mean_error + of_weights * solver_error * scale * (1 + 10 * (p > 0))
+        cross_norm = np.linalg.norm(problem.cross, axis=0)
+        variance_error = variance_error + (solver_error * cross_norm) ** 2 / smallest + solver_error * trend_variance
+    determinant = 2 * np.log(np.diag(factor)).sum()
+    t = problem.targets.shape[1]
+    value = -0.5 * ((residual * v).sum() + t * (determinant + n * np.log(2 * np.pi)))
+    value_error = change * (of_v**2 * t + t * n / smallest) + unit * abs(value)
+    return Answer(
+        mean,
+        variance + trend_variance,
+        variance,
+        32 * mean_error,
+        32 * variance_error,
+        float(value),
+        32 * float(value_error),
+    )
