@@ -13,7 +13,7 @@ from stress.draw import Draw
 from stress.drawn import damage
 from stress.drawn.rows import draw_rows
 from stress.drawn.settings import draw_kernel
-from stress.oracle.answers import check_regressor
+from stress.oracle.answers import as_answered, check_regressor
 from stress.outcome import RIGHT, Lost, Wrong
 from stress.scratch import check_nothing_left, scratch
 
@@ -64,10 +64,7 @@ def run(draw: Draw) -> str:
         if not rows.is_finite:
             raise Wrong(f"accepted what has no meaning: {kind} with a cell that is not finite")
         said = [one for one in caught if issubclass(one.category, gigagp.errors.GigaGPWarning)]
-        X, y = rows.X, rows.y
-        if np.ndim(estimator.predict(X[:1])) == 1:
-            y = y.reshape(len(X))
-        check_regressor(estimator, X, y, draw, warned=bool(said), folder=folder)
+        check_regressor(estimator, rows.X, as_answered(estimator, rows.X, rows.y), draw, warned=bool(said), folder=folder)
     return RIGHT
 
 

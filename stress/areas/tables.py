@@ -12,7 +12,7 @@ from stress.draw import Draw
 from stress.drawn.containers import FIT, REFUSE, Given, put
 from stress.drawn.rows import Rows, draw_rows
 from stress.drawn.settings import draw_estimator
-from stress.oracle.answers import check_regressor
+from stress.oracle.answers import as_answered, check_regressor
 from stress.outcome import RIGHT, Lost, Wrong
 from stress.scratch import scratch
 
@@ -50,9 +50,7 @@ def _regressor(draw: Draw) -> str:
     said = [one for one in caught if issubclass(one.category, gigagp.errors.GigaGPWarning)]
     if said:
         draw.note(f"warned: {said[0].message}")
-    X, y = given.meant_X, given.meant_y
-    if y.ndim == 2 and y.shape[1] == 1 and np.ndim(estimator.predict(X[:1])) == 1:
-        y = y[:, 0]
+    X, y = given.meant_X, as_answered(estimator, given.meant_X, given.meant_y)
     with scratch() as folder:
         check_regressor(estimator, X, y, draw, warned=bool(said), folder=folder)
     return RIGHT

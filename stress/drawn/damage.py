@@ -9,7 +9,7 @@ from stress.draw import Draw
 
 def damage(draw: Draw, path: Path) -> str:
     """Damage a file; return how."""
-    data = bytearray(path.read_bytes())
+    data = bytearray(path.read_bytes()) or bytearray(1)
     how = draw.one_of(["flip", "bit", "cut", "double", "empty", "zeros", "insert", "remove", "swap", "head"])
     at = draw.whole(0, max(0, len(data) - 1))
     count = draw.one_of([1, 2, 8, 64])
@@ -21,7 +21,7 @@ def damage(draw: Draw, path: Path) -> str:
     elif how == "cut":
         del data[at:]
     elif how == "double":
-        data += data
+        data *= 2
     elif how == "empty":
         data.clear()
     elif how == "zeros":
@@ -34,6 +34,6 @@ def damage(draw: Draw, path: Path) -> str:
         half = len(data) // 2
         data = data[half:] + data[:half]
     elif how == "head":  # where formats keep lengths
-        data[draw.whole(0, min(15, len(data) - 1))] = draw.whole(0, 255)
+        data[draw.whole(0, max(0, min(15, len(data) - 1)))] = draw.whole(0, 255)
     path.write_bytes(bytes(data))
     return f"damaged: {how} at {at}, {count}"
