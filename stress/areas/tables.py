@@ -30,7 +30,7 @@ def _regressor(draw: Draw) -> str:
 
     rows = draw_rows(draw)
     given = put(draw, rows)
-    settings = draw_estimator(draw, len(rows.X))
+    settings = draw_estimator(draw, rows.X.shape)
     draw.note(settings)
     estimator = gigagp.GPRegressor(**settings)
     before = _copies(given)

@@ -7,7 +7,7 @@ from typing import Any
 from stress.draw import Draw
 
 
-def draw_inference(draw: Draw) -> Any:
+def draw_inference(draw: Draw, n_inputs: int) -> Any:
     """Return an inference that is quick on sixty rows."""
     from gigagp import actions, inference, solvers
 
@@ -41,7 +41,7 @@ def draw_inference(draw: Draw) -> Any:
         ),
         "batches": inference.SparseVariational(n_inducing=6, batch_size=8),
         "grid": inference.Grid(
-            size=draw.one_of([6, 9, 12]),
+            size=draw.one_of([6, 9, 12]) if n_inputs < 4 else 6,
             interpolation=draw.one_of(["cubic", "linear"]),
             n_samples=8,
             exact_nodes=draw.one_of([1500, 1500, 0]),
@@ -91,11 +91,11 @@ def draw_optimizer(draw: Draw) -> Any:
     )
 
 
-def draw_estimator(draw: Draw, n_rows: int) -> dict[str, Any]:
+def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return arguments of `GPRegressor`."""
     arguments: dict[str, Any] = {
         "kernel": draw_kernel(draw),
-        "inference": draw_inference(draw),
+        "inference": draw_inference(draw, shape[1]),
         "optimizer": draw_optimizer(draw),
         "mean": draw.weighted({"constant": 0.5, "zero": 0.25, "linear": 0.25}),
         "standardize": draw.chance(0.85),
@@ -105,5 +105,5 @@ def draw_estimator(draw: Draw, n_rows: int) -> dict[str, Any]:
     if draw.chance(0.3):
         arguments["noise_variance"] = draw.one_of([1e-6, 1e-3, 0.1, 10.0])
     elif draw.chance(0.07):
-        arguments["noise_variance"] = draw.rng.uniform(0.01, 1, n_rows)
+        arguments["noise_variance"] = draw.rng.uniform(0.01, 1, shape[0])
     return arguments

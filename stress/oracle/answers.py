@@ -162,7 +162,7 @@ def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) 
     if not off <= unit * scale:
         raise Wrong(f"mean depends on the batch, {what}: off by {off:.3g} (scale {scale:.3g})")
     # a variance is a difference of two of the prior's size
-    off = np.abs(found[1] ** 2 / scale**2 - std**2 / scale**2).max(initial=0.0)
+    off = np.abs((found[1] / scale) ** 2 - (std / scale) ** 2).max(initial=0.0)
     if not off <= unit:
         raise Wrong(f"std depends on the batch, {what}: {found[1]!r} for {std!r}")
 
@@ -178,6 +178,9 @@ def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
 
 
 def _check_same(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, when: str) -> None:
+    """The same to rounding: where an array lies in the memory can decide on the last bit of a product."""
     found = gp.predict(new, return_std=True)
-    if not (np.array_equal(found[0], mean) and np.array_equal(found[1], std)):
-        raise Wrong(f"other bits {when}: {gp.posterior_.kind}, off by {np.abs(found[0] - mean).max():.3g}")
+    scale = float(np.abs(mean).max() + std.max()) or 1.0
+    off = max(np.abs(found[0] - mean).max(), np.abs((found[1] / scale) ** 2 - (std / scale) ** 2).max() * scale)
+    if off > (1e-4 if str(gp.dtype) == "float32" else 1e-10) * scale:
+        raise Wrong(f"other answers {when}: {gp.posterior_.kind}, off by {off:.3g} of {scale:.3g}")

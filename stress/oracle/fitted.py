@@ -76,12 +76,13 @@ def _basis(name: str, X: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((len(X), 1)), X], 1)[:, :columns]
 
 
-def _solver_error(gp: Any) -> float:
-    """Return the relative residual that the fit says its last solve has left; far above it is what we look for."""
+def _solver_error(gp: Any) -> tuple[float, float]:
+    """Return relative residuals of solves for the mean, as the fit reports it, and for variances, as its solver stops."""
     record = gp.posterior_.final_solve
     if record is None:
-        return 0.0
-    return 2.0 * max(float(record.relative_residual_targets), 1e-14)
+        return 0.0, 0.0
+    reported = 2.0 * max(float(record.relative_residual_targets), 1e-14)
+    return reported, max(reported, float(getattr(getattr(gp.posterior_, "solver", None), "tolerance", 0.0)))
 
 
 # Prior covariances (rows, rows), (rows, points), (points,) and what the model adds to variances at the end.

@@ -49,7 +49,7 @@ class Answer:
     value_error: float
 
 
-def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: float = 0.0) -> Answer | None:
+def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: tuple[float, float] = (0, 0)) -> Answer | None:
     """Return the posterior (universal kriging; Rasmussen and Williams 2006, eq. 2.41 and 2.42), None if undetermined.
 
     Parameters
@@ -59,8 +59,8 @@ def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: 
         Unit of rounding of the arithmetic that is judged.
     entry_error : array of shape (m,)
         Error of kernel entries, as a share of the largest variance.
-    solver_error : float
-        Relative residual that an iterative solver may have left.
+    solver_error : pair of float
+        Relative residuals that an iterative solver may have left, of solves for the mean and for variances.
 
     Notes
     -----
@@ -108,11 +108,12 @@ def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: 
     size = float(np.abs(problem.targets).max(initial=0.0)) + np.abs(problem.new_basis @ beta).max(1, initial=0.0)
     mean_error = row_error * np.abs(v).sum(0).max(initial=0.0) + of_weights * of_v * change + unit * size
     variance_error = 2 * row_error * np.abs(weights).sum(0) + of_weights**2 * change + unit * problem.prior
-    if solver_error:  # a residual of this size, through H^-1; in the variance it counts twice, as a square
+    if any(solver_error):  # a residual of this size, through H^-1; in the variance it counts twice, as a square
         scale = np.linalg.norm(problem.targets, axis=0).max(initial=0.0)
-        mean_error = mean_error + of_weights * solver_error * scale * (1 + 10 * (p > 0))
+        mean_error = mean_error + of_weights * solver_error[0] * scale * (1 + 10 * (p > 0))
         cross_norm = np.linalg.norm(problem.cross, axis=0)
-        variance_error = variance_error + (solver_error * cross_norm) ** 2 / smallest + solver_error * trend_variance
+        variance_error = variance_error + (solver_error[1] * cross_norm) ** 2 / smallest
+        variance_error += solver_error[0] * trend_variance
     determinant = 2 * np.log(np.diag(factor)).sum()
     t = problem.targets.shape[1]
     value = -0.5 * ((residual * v).sum() + t * (determinant + n * np.log(2 * np.pi)))
