@@ -86,7 +86,8 @@ class Schedule:
     """
 
     def __init__(self, areas: Sequence[str], seconds: float, cases: int | None, seed: int, first: int) -> None:
-        self.end, self.seed = time.monotonic() + seconds, seed
+        self.seconds, self.seed = seconds, seed
+        self.end: float | None = None
         self._left = dict.fromkeys(areas, cases)
         self._number = dict.fromkeys(areas, first)
         self._spent, self._ended = dict.fromkeys(areas, 0.0), dict.fromkeys(areas, 0)
@@ -94,6 +95,8 @@ class Schedule:
 
     def next_job(self) -> Job | None:
         """Return the next case, None at the end."""
+        if self.end is None:  # the first worker is ready
+            self.end = time.monotonic() + self.seconds
         found = [name for name, left in self._left.items() if left is None or left > 0]
         if not found or time.monotonic() > self.end:
             return None

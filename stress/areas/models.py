@@ -17,7 +17,7 @@ from stress.outcome import RIGHT, Wrong
 from stress.scratch import scratch
 
 #: What loading a small model and predicting may take.
-_MEMORY = 2**30
+_MEMORY = 3 * 2**30
 
 
 def run(draw: Draw) -> str:
@@ -41,7 +41,7 @@ def run(draw: Draw) -> str:
             except gigagp.errors.GigaGPError as error:
                 raise TypeError(f"load refused with {type(error).__name__}: {error}") from error
             found = fitted.answers(loaded)
-    if blind and not np.array_equal(found, expected):
+    if blind and not (found.shape == expected.shape and np.allclose(found, expected, rtol=1e-9, atol=1e-9)):
         raise Wrong(f"damaged file of {kind} was loaded and predicts something else")
     if not np.isfinite(found).all():
         raise Wrong(f"crafted file of {kind} was loaded and predicts NaN: {' / '.join(draw.notes[1:])}")

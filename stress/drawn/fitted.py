@@ -68,7 +68,7 @@ def answers(fitted: Any) -> np.ndarray:
     import pandas as pd
 
     new = np.array([[0.0, 0.0], [0.5, -1.0], [-1.5, 1.2]])
-    given = pd.DataFrame(new, columns=["a", "b"]) if hasattr(fitted, "feature_names_in_") else new
+    given = pd.DataFrame(new, columns=fitted.feature_names_in_) if hasattr(fitted, "feature_names_in_") else new
     if hasattr(fitted, "classes_"):
         return fitted.predict_proba(given)
     mean, std = fitted.predict(given, return_std=True)
