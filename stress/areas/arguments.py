@@ -45,9 +45,9 @@ def _settings(draw: Draw) -> str:
 
 def _use(draw: Draw, room: str, name: str, kind: type, values: dict[str, Value]) -> str:
     draw.note(f"{name}({', '.join(f'{field}={value.value!r}' for field, value in values.items())})"[:500])
-    never = [f"{name}({field}={value.value!r})" for field, value in values.items() if value.never_right]
+    never = [f"{name}({field}): {value.value!r}" for field, value in values.items() if value.never_right]
     made = kind(**_needed(name), **{field: value.value for field, value in values.items() if field not in _needed(name)})
-    return _fit(draw, placed(room, name, made), [f"{one}"[:80] for one in never])
+    return _fit(draw, placed(room, name, made), never)
 
 
 def _needed(name: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _estimator(draw: Draw) -> str:
         bad = hostile and not values
         values[name] = Value(draw.one_of(wrong[name] if bad else right[name]), bad)
     draw.note(f"GPRegressor({', '.join(f'{name}={value.value!r}' for name, value in values.items())})"[:500])
-    never = [f"GPRegressor({name}={value.value!r})"[:80] for name, value in values.items() if value.never_right]
+    never = [f"GPRegressor({name}): {value.value!r}" for name, value in values.items() if value.never_right]
     return _fit(draw, {"optimizer": None, **{name: value.value for name, value in values.items()}}, never)
 
 
@@ -135,7 +135,7 @@ def _kernel(draw: Draw) -> str:
         chosen = draw.one_of(options)
         values[str(key)] = Value(chosen, bad and chosen is not True)
     draw.note(f"{name}({', '.join(f'{key}={value.value!r}' for key, value in values.items())})"[:500])
-    never = [f"{name}({key}={value.value!r})"[:80] for key, value in values.items() if value.never_right]
+    never = [f"{name}({key}): {value.value!r}" for key, value in values.items() if value.never_right]
     kernel = kind(**{key: value.value for key, value in values.items()})
     other = draw_kernel(draw)
     if other is not None:

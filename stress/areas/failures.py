@@ -1,0 +1,190 @@
+"""The k-th write and the k-th large allocation fail, for every k until one succeeds; disks are full."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stress.areas import kills
+from stress.draw import Draw
+from stress.drawn import fitted
+from stress.faults import FailingAllocations, Fault, failing_writes, limited_files, small_disk
+from stress.outcome import REFUSED, RIGHT, Lost, Wrong
+from stress.processes import Child
+from stress.scratch import check_nothing_left, scratch
+
+_MOST = 40
+
+
+def run(draw: Draw) -> str:
+    """Run one case."""
+    kind = draw.weighted({"write": 0.45, "allocation": 0.35, "disk": 0.2})
+    draw.note(kind)
+    # in a child: patches of the file system must not reach the worker
+    ending = Child(lambda send: {"write": _writes, "allocation": _allocations, "disk": _disk}[kind](draw)).join(50.0)
+    if ending.error is not None:
+        draw.note(ending.text[-3000:])
+        raise ending.error
+    if ending.value is None:
+        raise RuntimeError(f"the child died: {ending.code}")
+    return str(ending.value)
+
+
+def _writes(draw: Draw) -> str:
+    """Let the k-th write of a save or of a checkpointed fit fail."""
+    job = draw.one_of([_saving, _checkpointing, _streaming])
+    code = draw.one_of([errno.ENOSPC, errno.EIO, errno.EDQUOT])
+    stays = draw.chance(0.7)
+    draw.note(f"{job.__name__}, {errno.errorcode[code]}, {'for good' if stays else 'once'}")
+    for k in range(1, _MOST):
+        fault = Fault(k, stays=stays)
+        job(draw, lambda fault=fault: failing_writes(fault, code), f"write {k}")
+        if not fault.struck:
+            break
+    return RIGHT
+
+
+def _disk(draw: Draw) -> str:
+    """Let files stop growing, or the whole disk be full."""
+    job = draw.one_of([_saving, _checkpointing])
+    size = draw.one_of([0, 1, 100, 1000, 4096])
+    if draw.chance(0.5):
+        draw.note(f"{job.__name__}, files of at most {size} bytes")
+        job(draw, lambda: limited_files(size), f"files of {size} bytes")
+        return RIGHT
+    with scratch() as folder, small_disk(folder, 4096 * draw.whole(1, 6)) as mounted:
+        if not mounted:
+            return REFUSED
+        draw.note(f"{job.__name__} on a small disk")
+        job(draw, nullcontext, "a small disk", folder)
+    return RIGHT
+
+
+Faulty = Callable[[], Any]
+
+
+def _saving(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
+    """A save that fails leaves the old model, no other file, and one of our errors."""
+    import gigagp
+
+    kind = draw.one_of(fitted.KINDS)
+    old, new = fitted.model(kind), fitted.model(kind, seed=1)
+    whole = [fitted.answers(one) for one in (old, new)]
+    with nullcontext(where) if where else scratch() as folder:
+        path = folder / "model.gp"
+        try:
+            old.save(path)
+        except gigagp.errors.ModelFileError:
+            check_nothing_left(folder, set(), f"by a failed save ({what})")
+            return
+        saved = True
+        with faulty():
+            try:
+                new.save(path)
+            except gigagp.errors.ModelFileError:
+                saved = False
+        found = fitted.answers(gigagp.load(path))
+        if not np.allclose(found, whole[saved]):
+            raise Lost(f"after a failed save another model is there ({what})")
+        check_nothing_left(folder, {"model.gp"}, f"by a failed save ({what})")
+        path.unlink()
+
+
+def _checkpointing(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
+    """A fit whose checkpoint cannot be written ends all the same, with a warning."""
+    name = draw.one_of(kills.FITS[:3])
+    expected, _ = kills._undisturbed("fit", name)
+    kills.write_at_every_step()
+    with nullcontext(where) if where else scratch() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with faulty():
+            try:
+                gp = kills._learn(name, folder / "fit.checkpoint")
+            except Exception as error:
+                raise Lost(f"a checkpoint that could not be written ended the fit: {what}, {error!r}") from error
+        if kills._digest(gp) != expected:
+            raise Wrong(f"a failed checkpoint changed the fit ({what})")
+        check_nothing_left(folder, set(), f"by a fit whose checkpoint failed ({what})")
+
+
+def _streaming(draw: Draw, faulty: Faulty, what: str) -> None:
+    """A fit of a CSV file that has to copy its rows: one of our errors, and no copy left."""
+    from gigagp import GPRegressor, inference
+    from gigagp.errors import GigaGPError
+
+    X, y = fitted.rows(60)
+    with scratch() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = folder / "table.csv"
+        np.savetxt(path, np.column_stack([X, y]), delimiter=",", header="a,b,c", comments="")
+        gp = GPRegressor(inference=inference.QuadruplyStochastic(n_basis=8), optimizer=None)
+        with faulty():
+            try:
+                gp.fit_table(path, "c", chunk_rows=16)
+            except GigaGPError:
+                if hasattr(gp, "posterior_"):
+                    raise Lost(f"a failed fit_table left half a fit ({what})") from None
+        check_nothing_left(folder, {"table.csv"}, f"by fit_table ({what})")
+
+
+def _allocations(draw: Draw) -> str:
+    """Let some of the large allocations of a fit, a prediction or a load fail."""
+    import gigagp
+
+    kind = draw.one_of(fitted.KINDS)
+    old = fitted.model(kind)
+    before = fitted.answers(old)
+    X, y = fitted.rows(30, seed=5)
+    if kind == "classifier":
+        y = np.where(y > 0, "up", "down")
+    elif kind == "two targets":
+        y = np.stack([y, y], 1)
+    elif kind == "noise by row":
+        old.set_params(noise_variance=np.full(30, 0.05))
+    job = draw.one_of(["fit", "predict", "load"])
+    with scratch() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = folder / "model.gp"
+        old.save(path) if kind != "noise by row" else fitted.model("exact").save(path)
+        jobs: dict[str, Callable[[], Any]] = {
+            "fit": lambda: old.fit(X, y),
+            "predict": lambda: old.predict(X),
+            "load": lambda: gigagp.load(path),
+        }
+        if kind == "named":
+            jobs["predict"] = lambda: fitted.answers(old)
+        draw.note(f"{job}, {kind}")
+        if job == "fit":  # a fit that succeeds is another model: count on a copy
+            import copy
+
+            copied = copy.deepcopy(old)
+            counted = Fault(0, stays=False)
+            with FailingAllocations(counted):
+                copied.fit(X, y)
+        else:
+            counted = Fault(0, stays=False)
+            with FailingAllocations(counted):
+                jobs[job]()
+        total = counted.calls
+        draw.note(f"{total} allocations")
+        chosen = {1, total, *(draw.whole(1, max(1, total)) for _ in range(6))} if total else set()
+        for k in sorted(chosen):
+            try:
+                with FailingAllocations(Fault(k, stays=draw.chance(0.5))):
+                    jobs[job]()
+            except gigagp.errors.GigaGPError:
+                pass
+            except MemoryError as error:
+                raise Wrong(f"a MemoryError that is none of ours: {job}, {kind}: {error}") from error
+            else:
+                if job == "fit":
+                    return RIGHT  # it did without, and is another model now
+            if not np.array_equal(fitted.answers(old), before):
+                raise Lost(f"after a failed allocation the model is another one ({job}, {kind}, allocation {k})")
+    return RIGHT
