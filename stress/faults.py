@@ -51,7 +51,9 @@ def failing_writes(fault: Fault, code: int = errno.ENOSPC) -> Iterator[None]:
     """Let calls that write to the file system fail: opening for writing, making, flushing, renaming, safetensors."""
     import safetensors.torch
 
-    def guarded(original: Callable[..., Any], is_write: Callable[..., bool] = lambda *_, **__: True) -> Callable[..., Any]:
+    def guarded(
+        original: Callable[..., Any], is_write: Callable[..., bool] = lambda *_, **__: True
+    ) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             if is_write(*arguments, **named) and fault.strikes():
                 raise OSError(code, os.strerror(code), *([str(arguments[0])] if arguments else []))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import select
 import signal
 import sys
@@ -37,6 +38,15 @@ class Ending:
     error: BaseException | None
     text: str
     messages: list[Any]
+
+    def reraise(self) -> None:
+        """Raise what the function raised, with the line of the package that it came through."""
+        if self.error is not None:
+            found = re.findall(r'File "[^"]*/src/gigagp/([^"]+)", line (\d+), in (\S+)', self.text)
+            if found:
+                name, line, function = found[-1]
+                self.error.stress_place = f"{name}:{line} ({function})"  # type: ignore[attr-defined]
+            raise self.error
 
 
 class Child:

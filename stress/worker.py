@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 from stress.draw import Draw
@@ -52,10 +51,12 @@ def run_case(area: str, seed: int, case: int) -> Result:
 
 def _place(error: BaseException) -> str:
     """Return the innermost line of the package that an error came through."""
+    if hasattr(error, "stress_place"):  # it came from a child
+        return str(error.stress_place)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/gigagp/" in frame.filename] or list(frames)
     place = own[-1] if own else None
-    return "?" if place is None else f"{Path(place.filename).name}:{place.lineno} ({place.name})"
+    return "?" if place is None else f"{place.filename.split('/gigagp/')[-1]}:{place.lineno} ({place.name})"
 
 
 def main() -> None:
@@ -69,7 +70,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)  # a process forks safely while it has no threads of its own
-    import gigagp  # noqa: F401  (warm before the first case's time starts)
+    import gigagp
     import gigagp.classification
     import gigagp.streamed_fit  # noqa: F401
 

@@ -37,7 +37,11 @@ def _settings(draw: Draw) -> str:
     for place in draw.rng.permutation(len(fields))[: draw.weighted({0: 0.05, 1: 0.4, 2: 0.3, 4: 0.15, 20: 0.1})]:
         field, annotation = fields[place]
         bad = hostile and (not values or draw.chance(0.3))
-        if not bad and annotation.split()[0].rstrip("|") not in ("int", "float", "bool") and "Literal" not in annotation:
+        if (
+            not bad
+            and annotation.split()[0].rstrip("|") not in ("int", "float", "bool")
+            and "Literal" not in annotation
+        ):
             continue  # another settings object: its default
         values[field] = draw_value(draw, annotation, field, hostile=bad)
     return _use(draw, room, name, kind, values)
@@ -46,7 +50,9 @@ def _settings(draw: Draw) -> str:
 def _use(draw: Draw, room: str, name: str, kind: type, values: dict[str, Value]) -> str:
     draw.note(f"{name}({', '.join(f'{field}={value.value!r}' for field, value in values.items())})"[:500])
     never = [f"{name}({field}): {value.value!r}" for field, value in values.items() if value.never_right]
-    made = kind(**_needed(name), **{field: value.value for field, value in values.items() if field not in _needed(name)})
+    made = kind(
+        **_needed(name), **{field: value.value for field, value in values.items() if field not in _needed(name)}
+    )
     return _fit(draw, placed(room, name, made), never)
 
 
@@ -81,16 +87,46 @@ def _estimator(draw: Draw) -> str:
         "likelihood": ["gaussian"],
     }
     wrong: dict[str, list[Any]] = {
-        "kernel": ["rbf", 5, kernels.RBF, kernels.RBF(lengthscale=[1.0, 2, 3]), kernels.RBF(columns=[7]), [], a_function],
+        "kernel": [
+            "rbf",
+            5,
+            kernels.RBF,
+            kernels.RBF(lengthscale=[1.0, 2, 3]),
+            kernels.RBF(columns=[7]),
+            [],
+            a_function,
+        ],
         "inference": ["exact", 5, inference.Exact, None, [], inference.Grid(size=4) if False else "grid"],
         "optimizer": ["adam", 5, [], a_function, False],
-        "mean": ["quadratic", 5, None, lambda X: X, lambda X: np.full(len(X), np.nan), lambda X: 1.0, lambda X: None, []],
+        "mean": [
+            "quadratic",
+            5,
+            None,
+            lambda X: X,
+            lambda X: np.full(len(X), np.nan),
+            lambda X: 1.0,
+            lambda X: None,
+            [],
+        ],
         "noise_variance": [0.0, -1, float("nan"), float("inf"), "a", np.zeros(24), np.ones(23), [], {}, 10**400, 1j]
         + [np.ones((24, 1)), np.full(24, np.nan), object()],
         "standardize": ["yes", [], float("nan"), object()],
         "dtype": ["float16", np.float64, None, 5, [], "int"],
         "device": ["meta", "cuda:99", "gpu", 5, None, [], "cpu:7", "mps", ""],
-        "memory_budget": [0, -1, "lots", float("nan"), float("inf"), ".", "5 parsecs", [], 1e-5, "1e400GiB", "-1GiB", object()],
+        "memory_budget": [
+            0,
+            -1,
+            "lots",
+            float("nan"),
+            float("inf"),
+            ".",
+            "5 parsecs",
+            [],
+            1e-5,
+            "1e400GiB",
+            "-1GiB",
+            object(),
+        ],
         "verbose": ["a", [], float("nan"), object()],
         "random_state": ["a", -(10**400), 10**400, 1.5, [], object(), 2**64 + 1],
         "likelihood": ["cauchy", 5, None, [], "logistic", "probit"],
@@ -181,7 +217,20 @@ def _method(draw: Draw) -> str:
     before = gp.predict(X, return_std=True)
     odd = [float("nan"), "a", [], None, object(), 2.5, -1, 0, 10**400, 1j, float("inf")]
     d = X.shape[1]
-    bad_X = [None, "a", X[:, :0], np.zeros((3, d + 1)), X[0], np.nan * X, 1j * X, [], [[]], 5, X[:, :, None], X.astype(str)]
+    bad_X = [
+        None,
+        "a",
+        X[:, :0],
+        np.zeros((3, d + 1)),
+        X[0],
+        np.nan * X,
+        1j * X,
+        [],
+        [[]],
+        5,
+        X[:, :, None],
+        X.astype(str),
+    ]
     with scratch() as folder:
         calls = [
             ("predict", (draw.one_of(bad_X),), {}),
@@ -194,11 +243,31 @@ def _method(draw: Draw) -> str:
             ("sample_functions", (draw.one_of(odd),), {}),
             ("score", (X, draw.one_of([None, "a", y[:-1], np.nan * y, 1j * y, [], y[:, None, None]])), {}),
             ("log_marginal_likelihood", (draw.one_of(["a", [], object(), 2.5, 10**400]),), {}),
-            ("save", (draw.one_of([None, 5, folder, folder / "no" / "model.gp", "", b"\xff", "a\0b", "/dev/null", []]),), {}),
-            ("fit", (X, y), {"validation": draw.one_of([5, (X,), (X, y[:-1]), (X[:, :0], y), "ab", (None, None), [], (X * np.nan, y)])}),
+            (
+                "save",
+                (draw.one_of([None, 5, folder, folder / "no" / "model.gp", "", b"\xff", "a\0b", "/dev/null", []]),),
+                {},
+            ),
+            (
+                "fit",
+                (X, y),
+                {
+                    "validation": draw.one_of(
+                        [5, (X,), (X, y[:-1]), (X[:, :0], y), "ab", (None, None), [], (X * np.nan, y)]
+                    )
+                },
+            ),
             ("fit", (X, y), {"checkpoint": draw.one_of([5, folder, folder / "no" / "c", [], "", "a\0b", object()])}),
-            ("fit_table", (draw.one_of([None, 5, "nowhere.csv", [], {}, object(), lambda: None, (X,), (X, y, y), iter([])]),), {}),
-            ("fit_table", ((X, y),), {"bounds": draw.one_of([5, (1,), ([0.0], [1.0]), (np.nan, np.nan), ("a", "b"), (X, y)])}),
+            (
+                "fit_table",
+                (draw.one_of([None, 5, "nowhere.csv", [], {}, object(), lambda: None, (X,), (X, y, y), iter([])]),),
+                {},
+            ),
+            (
+                "fit_table",
+                ((X, y),),
+                {"bounds": draw.one_of([5, (1,), ([0.0], [1.0]), (np.nan, np.nan), ("a", "b"), (X, y)])},
+            ),
             ("fit_table", ((X, y),), {"chunk_rows": draw.one_of(odd)}),
             ("fit_table", ((X, y),), {"target": draw.one_of([5, "y", [], object()])}),
             ("partial_fit", (X, y), {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -27,10 +28,18 @@ def run(draw: Draw) -> str:
     kind = draw.weighted({"write": 0.45, "allocation": 0.35, "disk": 0.2})
     draw.note(kind)
     # in a child: patches of the file system must not reach the worker
-    ending = Child(lambda send: {"write": _writes, "allocation": _allocations, "disk": _disk}[kind](draw)).join(50.0)
+
+    def work(send: Callable[[Any], None]) -> str:
+        try:
+            return {"write": _writes, "allocation": _allocations, "disk": _disk}[kind](draw)
+        finally:
+            send(draw.notes)
+
+    ending = Child(work).join(50.0)
+    draw.notes = ending.messages[-1] if ending.messages else draw.notes
     if ending.error is not None:
         draw.note(ending.text[-3000:])
-        raise ending.error
+    ending.reraise()
     if ending.value is None:
         raise RuntimeError(f"the child died: {ending.code}")
     return str(ending.value)
@@ -121,6 +130,7 @@ def _streaming(draw: Draw, faulty: Faulty, what: str) -> None:
     X, y = fitted.rows(60)
     with scratch() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        tempfile.tempdir = str(folder)  # whatever is left there is seen
         path = folder / "table.csv"
         np.savetxt(path, np.column_stack([X, y]), delimiter=",", header="a,b,c", comments="")
         gp = GPRegressor(inference=inference.QuadruplyStochastic(n_basis=8), optimizer=None)

@@ -68,7 +68,15 @@ def _estimator(name: str) -> Any:
 
 
 FITS = (
-    *("exact, auto", "exact, Adam", "exact, L-BFGS", "iterative, Adam", "iterative, auto", "sparse, auto", "aware, Adam"),
+    *(
+        "exact, auto",
+        "exact, Adam",
+        "exact, L-BFGS",
+        "iterative, Adam",
+        "iterative, auto",
+        "sparse, auto",
+        "aware, Adam",
+    ),
     *("grid", "quadruply"),
 )
 

@@ -85,7 +85,23 @@ def _hostile(draw: Draw) -> Any:
     deep: Any = []
     for _ in range(900):
         deep = [deep]
-    values = [None, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, -1e308, 1e-320, float("nan"), float("inf"), "", "x" * 1000, "auto"]
+    values = [
+        None,
+        -1,
+        0,
+        1,
+        2**31,
+        2**63,
+        10**30,
+        1e308,
+        -1e308,
+        1e-320,
+        float("nan"),
+        float("inf"),
+        "",
+        "x" * 1000,
+        "auto",
+    ]
     values += [[], {}, [1, 2, 3], True, {"class": "Grid", "settings": {}}, {"kernel": "RBF"}, deep, 3.5, "float32"]
     values += [{"class": "os.system", "settings": {"command": "true"}}, {"tuple": [1, 2]}, [[[1.0]]], 2**53 + 1]
     return draw.one_of(values)
@@ -126,7 +142,9 @@ def _change_tensor(draw: Draw, tensors: dict[str, Any]) -> str:
 
     name = draw.one_of(sorted(tensors))
     value = tensors[name]
-    how = draw.one_of(["delete", "dtype", "cut", "extra row", "flat", "axis", "transpose", "fill", "cell", "empty", "huge", "add"])
+    how = draw.one_of(
+        ["delete", "dtype", "cut", "extra row", "flat", "axis", "transpose", "fill", "cell", "empty", "huge", "add"]
+    )
     if how == "delete":
         del tensors[name]
     elif how == "dtype":

@@ -77,7 +77,7 @@ def _checkpoint(draw: Draw) -> str:
         for ending in endings:
             if ending.error is not None and not isinstance(ending.error, GigaGPError):
                 draw.note(ending.text[-1500:])
-                raise ending.error
+                ending.reraise()
             if ending.error is None and ending.value != expected:
                 raise Wrong(f"a fit beside another one with the same checkpoint differs ({name})")
         if all(ending.error is not None for ending in endings):
@@ -120,8 +120,7 @@ def _forks(draw: Draw) -> str:
     children = [Child(lambda send: fitted.answers(model)) for _ in range(2)]
     for child in children:
         ending = child.join(30.0)
-        if ending.error is not None:
-            raise ending.error
+        ending.reraise()
         if ending.value is None or not np.array_equal(ending.value, alone):
             raise Wrong(f"a forked child predicts something else ({kind})")
     return RIGHT

@@ -64,7 +64,9 @@ def run(draw: Draw) -> str:
         if not rows.is_finite:
             raise Wrong(f"accepted what has no meaning: {kind} with a cell that is not finite")
         said = [one for one in caught if issubclass(one.category, gigagp.errors.GigaGPWarning)]
-        check_regressor(estimator, rows.X, as_answered(estimator, rows.X, rows.y), draw, warned=bool(said), folder=folder)
+        check_regressor(
+            estimator, rows.X, as_answered(estimator, rows.X, rows.y), draw, warned=bool(said), folder=folder
+        )
     return RIGHT
 
 

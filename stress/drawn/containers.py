@@ -82,7 +82,11 @@ def _cast(draw: Draw, given: Given) -> None:
     kind = draw.one_of(["f2", "f4", "g", "i1", "i4", "i8", "u1", "u8", "?", "O"])
     draw.note(f"dtype {kind}")
     with np.errstate(all="ignore"):
-        given.X = np.nan_to_num(given.X, nan=0.0).astype(kind) if kind in ("i1", "i4", "i8", "u1", "u8") else given.X.astype(kind)
+        given.X = (
+            np.nan_to_num(given.X, nan=0.0).astype(kind)
+            if kind in ("i1", "i4", "i8", "u1", "u8")
+            else given.X.astype(kind)
+        )
         given.meant_X = given.X.astype(np.float64)
         if draw.chance(0.3) and kind not in ("u1", "u8", "i1"):
             given.y = given.y.astype(kind) if np.isfinite(given.y).all() else given.y
@@ -203,8 +207,30 @@ def _strange(draw: Draw, given: Given) -> None:
     n = len(given.X)
     given.verdict = REFUSE
     how = draw.one_of(
-        ["complex", "datetime", "structured", "none", "number", "text", "ragged", "three axes", "one axis", "object text"]
-        + ["huge integers", "generator", "set", "dict", "matrix", "short y", "y none", "y text", "y complex", "y three axes"]
+        [
+            "complex",
+            "datetime",
+            "structured",
+            "none",
+            "number",
+            "text",
+            "ragged",
+            "three axes",
+            "one axis",
+            "object text",
+        ]
+        + [
+            "huge integers",
+            "generator",
+            "set",
+            "dict",
+            "matrix",
+            "short y",
+            "y none",
+            "y text",
+            "y complex",
+            "y three axes",
+        ]
         + ["numeric text", "bytes", "y dates"]
     )
     draw.note(how)

@@ -57,7 +57,9 @@ def draw_value(draw: Draw, kind: str, name: str, *, hostile: bool) -> Value:
     if "Literal" in kind or name in ("loss", "outside", "bound", "start", "transform", "interpolation"):
         return _choice(draw, kind, name, hostile)
     if kind.startswith("bool"):
-        return Value(draw.one_of(["yes", 2, [], object(), float("nan"), -1]), True) if hostile else Value(draw.chance(0.5))
+        return (
+            Value(draw.one_of(["yes", 2, [], object(), float("nan"), -1]), True) if hostile else Value(draw.chance(0.5))
+        )
     if kind.startswith("int"):
         return _whole(draw, name, optional, hostile)
     if kind.startswith("float"):
@@ -98,7 +100,9 @@ def _whole(draw: Draw, name: str, optional: bool, hostile: bool) -> Value:
 
 def _number(draw: Draw, name: str, optional: bool, hostile: bool) -> Value:
     if not hostile:
-        return Value(draw.one_of([1e-8, 1e-3, 0.01, 0.1, 0.5, 0.9, 1.0, np.float32(0.25), *([None] if optional else [])]))
+        return Value(
+            draw.one_of([1e-8, 1e-3, 0.01, 0.1, 0.5, 0.9, 1.0, np.float32(0.25), *([None] if optional else [])])
+        )
     if draw.chance(0.6):
         return Value(draw.one_of([-float("inf"), -(10**400), np.array([0.1, 0.2]), *_no_numbers()]), True)
     large = [] if _LASTING.search(name) else [1e300, float("inf"), 10**400, 10**30]
@@ -107,7 +111,9 @@ def _number(draw: Draw, name: str, optional: bool, hostile: bool) -> Value:
 
 def _tuple(draw: Draw, name: str, hostile: bool) -> Value:
     if hostile:
-        return Value(draw.one_of([5, "ab", (), (0.1,) * 7, ("a", "b"), (float("nan"),) * 2, 0.1, object(), {}, (-1, -1)]), True)
+        return Value(
+            draw.one_of([5, "ab", (), (0.1,) * 7, ("a", "b"), (float("nan"),) * 2, 0.1, object(), {}, (-1, -1)]), True
+        )
     return Value(draw.one_of([(5, 10), (12,)]) if "sizes" in name else draw.one_of([(0.1, 1.0), (1e-3, 1e-3)]))
 
 

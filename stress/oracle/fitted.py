@@ -130,7 +130,9 @@ def _inducing(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
 def _grid(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     posterior = gp.posterior_
     grid = posterior.grid
-    axes = [low + step * np.arange(count) for low, step, count in zip(grid.lower, grid.spacing, grid.shape, strict=True)]
+    axes = [
+        low + step * np.arange(count) for low, step, count in zip(grid.lower, grid.spacing, grid.shape, strict=True)
+    ]
     nodes = np.stack([axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij")], 1)
     if len(nodes) > posterior.settings.exact_nodes:
         return None

@@ -49,7 +49,9 @@ class Answer:
     value_error: float
 
 
-def solve(problem: Problem, unit: float, entry_error: np.ndarray, solver_error: tuple[float, float] = (0, 0)) -> Answer | None:
+def solve(
+    problem: Problem, unit: float, entry_error: np.ndarray, solver_error: tuple[float, float] = (0, 0)
+) -> Answer | None:
     """Return the posterior (universal kriging; Rasmussen and Williams 2006, eq. 2.41 and 2.42), None if undetermined.
 
     Parameters

@@ -1,0 +1,117 @@
+"""Bugs to plant, to see that the harness finds them: a check that cannot fail is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Setter = Callable[[Any, str, Any], None]
+
+
+def plant(name: str, put: Setter = setattr) -> str:
+    """Plant a bug in this process; return the area that has to find it.
+
+    Parameters
+    ----------
+    name : str
+        One of `PLANTS`.
+    put : callable
+        ``setattr``, or pytest's, which takes it back.
+    """
+    if name not in PLANTS:
+        msg = f"--plant must be one of {', '.join(PLANTS)}; got {name!r}"
+        raise SystemExit(msg)
+    area, action = PLANTS[name]
+    action(put)
+    return area
+
+
+def _wide_variance(put: Setter) -> None:
+    """Variances are a tenth too large."""
+    from gigagp import GPRegressor
+
+    spread = GPRegressor._spread
+    put(GPRegressor, "_spread", lambda self, variance: spread(self, 1.1 * variance))
+
+
+def _shifted_mean(put: Setter) -> None:
+    """Means are off by a thousandth of the target's standard deviation."""
+    from gigagp import GPRegressor
+
+    in_units = GPRegressor._in_units
+    put(GPRegressor, "_in_units", lambda self, values, X: in_units(self, values + 1e-3, X))
+
+
+def _dropped_row(put: Setter) -> None:
+    """Exact inference leaves out the last row."""
+    import torch
+
+    from gigagp.inference import Exact
+
+    objective = Exact.objective
+
+    def without_last(self: Any, table: Any, generator: Any) -> Any:
+        return objective(self, table.take_rows(torch.arange(table.n_rows - 1)), generator)
+
+    put(Exact, "objective", without_last)
+
+
+def _batch_mean(put: Setter) -> None:
+    """What is predicted for a row depends on the rows that come with it."""
+    from gigagp import GPRegressor
+
+    in_units = GPRegressor._in_units
+    put(GPRegressor, "_in_units", lambda self, values, X: in_units(self, values, X) + 1e-3 * np.tanh(X.mean()))
+
+
+def _one_seed(put: Setter) -> None:
+    """Samples do not depend on the seed."""
+    from gigagp import GPRegressor
+
+    sample = GPRegressor.sample_y
+    put(GPRegressor, "sample_y", lambda self, X, n_samples=1, random_state=0: sample(self, X, n_samples, 0))
+
+
+def _unchecked_argument(put: Setter) -> None:
+    """Settings of Adam are not looked at, and not used."""
+    from gigagp.optimization import Adam
+
+    put(Adam, "__post_init__", lambda self: None)
+    put(Adam, "run", lambda self, objective, model, trace, generator: model)
+
+
+def _no_checksum(put: Setter) -> None:
+    """Model files have a checksum that is always the same."""
+    from gigagp import persistence
+
+    put(persistence, "_checksum", lambda *arguments: "0")
+
+
+def _half_files(put: Setter) -> None:
+    """Files are written in place."""
+    import contextlib
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gigagp import persistence
+
+    @contextlib.contextmanager
+    def in_place(path: Any, *arguments: Any, **named: Any) -> Iterator[Path]:
+        yield Path(path)
+
+    put(persistence, "replacing", in_place)
+
+
+#: Name -> (area that finds it, what plants it).
+PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
+    "wide-variance": ("tables", _wide_variance),
+    "shifted-mean": ("tables", _shifted_mean),
+    "dropped-row": ("tables", _dropped_row),
+    "batch-mean": ("tables", _batch_mean),
+    "one-seed": ("tables", _one_seed),
+    "unchecked-argument": ("arguments", _unchecked_argument),
+    "no-checksum": ("models", _no_checksum),
+    "half-files": ("kills", _half_files),
+}
