@@ -59,7 +59,7 @@ def _dropped_row(put: Setter) -> None:
 
 
 def _batch_mean(put: Setter) -> None:
-    """What is predicted for a row depends on the rows that come with it."""
+    """Predictions of a row depend on the rows that come with it."""
     from gigagp import GPRegressor
 
     in_units = GPRegressor._in_units
@@ -67,19 +67,27 @@ def _batch_mean(put: Setter) -> None:
 
 
 def _one_seed(put: Setter) -> None:
-    """Samples do not depend on the seed."""
+    """Draw the same samples for every seed."""
     from gigagp import GPRegressor
 
     sample = GPRegressor.sample_y
     put(GPRegressor, "sample_y", lambda self, X, n_samples=1, random_state=0: sample(self, X, n_samples, 0))
 
 
-def _unchecked_argument(put: Setter) -> None:
-    """Settings of Adam are not looked at, and not used."""
-    from gigagp.optimization import Adam
+def _ignored_arguments(put: Setter) -> None:
+    """Arguments that cannot be used are replaced by the defaults, in silence."""
+    from gigagp import GPRegressor
+    from gigagp.errors import InvalidInputError
 
-    put(Adam, "__post_init__", lambda self: None)
-    put(Adam, "run", lambda self, objective, model, trace, generator: model)
+    fit = GPRegressor.fit
+
+    def fit_anyway(self: Any, X: Any, y: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return fit(self, X, y, *arguments, **named)
+        except InvalidInputError:
+            return fit(self.set_params(**GPRegressor(optimizer=None).get_params(deep=False)), X, y)
+
+    put(GPRegressor, "fit", fit_anyway)
 
 
 def _no_checksum(put: Setter) -> None:
@@ -111,7 +119,7 @@ PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "dropped-row": ("tables", _dropped_row),
     "batch-mean": ("tables", _batch_mean),
     "one-seed": ("tables", _one_seed),
-    "unchecked-argument": ("arguments", _unchecked_argument),
+    "ignored-arguments": ("arguments", _ignored_arguments),
     "no-checksum": ("models", _no_checksum),
     "half-files": ("kills", _half_files),
 }

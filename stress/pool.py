@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -47,10 +48,8 @@ class _Worker:
 
     def end(self) -> int:
         """Kill the process with its children; return what it ended with."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -73,10 +74,8 @@ class Child:
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal, if the child is still there."""
         if self._code is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
     def wait_for_message(self, limit: float) -> bool:
         """Wait until it has sent something or has ended; return whether that was within the limit."""

@@ -79,7 +79,7 @@ Faulty = Callable[[], Any]
 
 
 def _saving(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
-    """A save that fails leaves the old model, no other file, and one of our errors."""
+    """Check that a save that fails leaves the old model, no other file, and one of our errors."""
     import gigagp
 
     kind = draw.one_of(fitted.KINDS)
@@ -106,7 +106,7 @@ def _saving(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) ->
 
 
 def _checkpointing(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
-    """A fit whose checkpoint cannot be written ends all the same, with a warning."""
+    """Check that a fit whose checkpoint cannot be written ends all the same, with a warning."""
     name = draw.one_of(kills.FITS[:3])
     expected, _ = kills._undisturbed("fit", name)
     kills.write_at_every_step()
@@ -123,7 +123,7 @@ def _checkpointing(draw: Draw, faulty: Faulty, what: str, where: Path | None = N
 
 
 def _streaming(draw: Draw, faulty: Faulty, what: str) -> None:
-    """A fit of a CSV file that has to copy its rows: one of our errors, and no copy left."""
+    """Fit a CSV file, whose rows have to be copied: one of our errors, and no copy left."""
     from gigagp import GPRegressor, inference
     from gigagp.errors import GigaGPError
 

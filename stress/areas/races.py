@@ -113,7 +113,7 @@ def _threads(draw: Draw) -> str:
 
 
 def _forks(draw: Draw) -> str:
-    """A forked child predicts and fits what its parent does."""
+    """Let forked children predict what their parent does."""
     kind = draw.one_of(fitted.KINDS[:-1])
     model = fitted.model(kind)
     alone = fitted.answers(model)

@@ -218,8 +218,6 @@ def _strange(draw: Draw, given: Given) -> None:
             "three axes",
             "one axis",
             "object text",
-        ]
-        + [
             "huge integers",
             "generator",
             "set",
@@ -230,8 +228,10 @@ def _strange(draw: Draw, given: Given) -> None:
             "y text",
             "y complex",
             "y three axes",
+            "numeric text",
+            "bytes",
+            "y dates",
         ]
-        + ["numeric text", "bytes", "y dates"]
     )
     draw.note(how)
     if how == "complex":

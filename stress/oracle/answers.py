@@ -144,7 +144,7 @@ def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, 
 
 
 def _check_far_row(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:
-    """A point far from all others must not change what is said of the others."""
+    """Check that a point far from all others does not change what is said of the others."""
     if gp.posterior_.kind == "grid":
         return  # refused
     far = np.full((1, new.shape[1]), draw.one_of(FAR)) * draw.rng.choice([-1.0, 1.0], (1, new.shape[1]))
@@ -168,7 +168,7 @@ def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) 
 
 
 def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
-    """The same seed has to give the same bits, another one another sample."""
+    """Check that the same seed gives the same bits, another one another sample."""
     first, again, other = (gp.sample_y(new, 2, random_state=seed) for seed in (11, 11, 12))
     if not np.array_equal(first, again):
         raise Wrong("sample_y: the same seed gave other bits")
@@ -178,7 +178,7 @@ def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
 
 
 def _check_same(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, when: str) -> None:
-    """The same to rounding: where an array lies in the memory can decide on the last bit of a product."""
+    """Compare to rounding: where an array lies in the memory can decide on the last bit of a product."""
     found = gp.predict(new, return_std=True)
     scale = float(np.abs(mean).max() + std.max()) or 1.0
     off = max(np.abs(found[0] - mean).max(), np.abs((found[1] / scale) ** 2 - (std / scale) ** 2).max() * scale)
