@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stress.draw import Draw
+from stress.oracle import kernel as formulas
 from stress.oracle.fitted import expected
 from stress.outcome import Wrong
 
@@ -45,6 +46,7 @@ def check_regressor(
     if not (np.isfinite(std).all() and (std >= 0).all()):
         raise Wrong(f"std not finite or negative: {std!r}")
     _check_against_dense(gp, X, y, new, draw, warned)
+    _check_units(gp, X)
     _check_batches(gp, new, mean, std, draw)
     n_samples = draw.whole(1, 3)
     samples = gp.sample_y(new, n_samples, random_state=draw.whole(0, 3))
@@ -131,6 +133,26 @@ def _check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray,
         value = gp.log_marginal_likelihood().value
         if abs(value - answer.value) > answer.value_error + 1e-9 * abs(answer.value) + 1e-9:
             raise Wrong(f"log marginal likelihood: {value!r} for {answer.value!r} (allowed {answer.value_error:.2g})")
+
+
+def _check_units(gp: Any, X: np.ndarray) -> None:
+    """Compare the kernel that users read, at raw inputs, with the one that predictions are made of."""
+    scaling, own = gp.scaling_, getattr(gp, "hyperparameter_units", "") == "own"
+    if not own or gp.scaling_.y_scale.size != 1 or not np.abs(X).max() < 1e100:
+        return
+    rows = X[:8]
+    inner, variance = gp.posterior_.model.kernel.to_dict(), float(scaling.y_scale[0]) ** 2
+    standardized = (rows - scaling.x_centre) / scaling.x_scale
+    expected = formulas.block(inner, standardized, standardized) * variance
+    found = formulas.block(gp.kernel_.to_dict(), rows, rows)
+    if not (np.isfinite(expected).all() and 1e-290 < variance < 1e290):
+        return
+    # raw inputs far from zero have fewer digits for what is small between them
+    size = np.finfo(float).eps * float(np.max(np.abs(rows) / scaling.x_scale, initial=1.0))
+    allowed = 1e-9 + 1e3 * size * float(np.median(formulas.entry_error(inner, standardized, 1.0))) / np.finfo(float).eps
+    off = float(np.abs(found - expected).max() / np.abs(expected).max())
+    if off > allowed:
+        raise Wrong(f"kernel_ is not what predicts: covariances off by {off:.3g} of the largest ({gp.kernel_!r})")
 
 
 def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:

@@ -83,14 +83,19 @@ def _finest(spec: dict[str, Any]) -> float:
     """Return the smallest distance over which the kernel changes."""
     if "parts" in spec:
         return min(_finest(part) for part in spec["parts"])
+    weight = float(np.max(spec.get("input_weights", 1.0)))
     lengths = [1e300]
     for name in ("lengthscale", "period"):
         if name in spec:
             lengths.append(float(np.min(spec[name])))
     if spec["kernel"] == "Periodic":  # its lengthscale is in radii of the circle
-        return float(np.min(spec["period"])) / 7 * min(1.0, float(np.min(spec["lengthscale"])))
-    return min(lengths)
+        return float(np.min(spec["period"])) / 7 * min(1.0, float(np.min(spec["lengthscale"]))) / weight
+    return min(lengths) / weight
 
 
 def _active(spec: dict[str, Any], X: np.ndarray) -> np.ndarray:
-    return X if spec.get("columns") is None else X[:, list(spec["columns"])]
+    """Return the columns that a kernel looks at, weighted where it has one lengthscale for inputs of unlike units."""
+    X = X if spec.get("columns") is None else X[:, list(spec["columns"])]
+    if spec.get("centre") is not None:
+        X = X - np.asarray(spec["centre"])
+    return X if spec.get("input_weights") is None else X * np.asarray(spec["input_weights"])
