@@ -113,8 +113,8 @@ class FailingAllocations(TorchDispatchMode):
             size = getattr(tensor, "nbytes", 0) if hasattr(tensor, "untyped_storage") else 0
             if size >= _LARGE and not function._schema.name.endswith("_") and self.fault.strikes():
                 msg = (
-                    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
-                    f"to allocate {size} bytes. Error code 12 (Cannot allocate memory)"
+                    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+                    f"tried to allocate {size} bytes. Error code 12 (Cannot allocate memory)"
                 )
                 raise RuntimeError(msg)
         return found

@@ -65,10 +65,13 @@ class Pool:
     processes : int
     plant : str or None
         A bug to plant in the workers (`stress.plants`).
+    warm : bool
+        Whether workers import everything before their first case.
     """
 
     processes: int = 2
     plant: str | None = None
+    warm: bool = True
     _workers: list[_Worker] = field(default_factory=list)
 
     def run(self, next_job: Callable[[], Job | None]) -> Iterator[Result]:
@@ -109,6 +112,8 @@ class Pool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         paths = [str(_ROOT), str(_ROOT / "src"), *environment.get("PYTHONPATH", "").split(os.pathsep)]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        if not self.warm:
+            environment["STRESS_COLD"] = "1"
         if self.plant:
             environment["STRESS_PLANT"] = self.plant
         process = subprocess.Popen(

@@ -50,9 +50,7 @@ def _settings(draw: Draw) -> str:
 def _use(draw: Draw, room: str, name: str, kind: type, values: dict[str, Value]) -> str:
     draw.note(f"{name}({', '.join(f'{field}={value.value!r}' for field, value in values.items())})"[:500])
     never = [f"{name}({field}): {value.value!r}" for field, value in values.items() if value.never_right]
-    made = kind(
-        **_needed(name), **{field: value.value for field, value in values.items() if field not in _needed(name)}
-    )
+    made = kind(**{**_needed(name), **{field: value.value for field, value in values.items()}})
     return _fit(draw, placed(room, name, made), never)
 
 
@@ -65,6 +63,15 @@ def _needed(name: str) -> dict[str, Any]:
         "RussianRoulette": {"distribution": law},
         "SingleSample": {"distribution": truncation.OneOverJ(5, 20, 5)},
         "SubsetStart": {"then": optimization.Adam(steps=2)},
+        "ExponentialDecay": {"rate": 0.1, "minimum": 3},
+        "Fixed": {"length": 5},
+        "Geometric": {"ratio": 0.5, "minimum": 3},
+        "OneOverJ": {"base": 5, "maximum": 20, "step": 5},
+        "Uniform": {"minimum": 3, "maximum": 8},
+        "Nystrom": {"rank": 4},
+        "PivotedCholesky": {"rank": 4},
+        "RandomlyPivotedCholesky": {"rank": 4},
+        "TwoLevel": {"rank": 4, "block_size": 6},
     }.get(name, {})
 
 
@@ -194,7 +201,7 @@ def _kernel(draw: Draw) -> str:
 
 
 def _fit(draw: Draw, arguments: dict[str, Any], never: list[str]) -> str:
-    """Fit twenty-four rows; whatever is accepted has to answer rightly, and what is refused must not cost the old fit."""
+    """Fit 24 rows; what is accepted has to answer rightly, and what is refused must not cost the old fit."""
     import gigagp
 
     X, y = _table(draw)

@@ -55,7 +55,10 @@ def _writes(draw: Draw) -> str:
         fault = Fault(k, stays=stays)
         job(draw, lambda fault=fault: failing_writes(fault, code), f"write {k}")
         if not fault.struck:
-            break
+            return RIGHT
+        if job is _checkpointing and k >= 4:  # it writes hundreds of times: then some of those
+            job(draw, lambda: failing_writes(Fault(draw.whole(5, 200), stays=stays), code), "a later write")
+            return RIGHT
     return RIGHT
 
 
