@@ -100,6 +100,7 @@ def _no_checksum(put: Setter) -> None:
 def _half_files(put: Setter) -> None:
     """Files are written in place."""
     import contextlib
+    import time
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -107,6 +108,8 @@ def _half_files(put: Setter) -> None:
 
     @contextlib.contextmanager
     def in_place(path: Any, *arguments: Any, **named: Any) -> Iterator[Path]:
+        Path(path).write_bytes(b"")
+        time.sleep(0.001)
         yield Path(path)
 
     put(persistence, "replacing", in_place)

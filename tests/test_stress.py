@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
+from stress.areas import kills
 from stress.command import Schedule, table
 from stress.draw import Draw
 from stress.oracle import kernel as formulas
@@ -35,6 +36,13 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             found = case
             break
     assert found is not None, f"{_CASES} cases of {area} did not find {name}"
+
+
+def test_a_save_that_a_kill_can_cut_is_found() -> None:
+    saves = [case for case in range(80) if kills.kind_of(Draw("kills", 0, case)) == "save"]
+    jobs = itertools.chain((Job("kills", 0, case, 30.0) for case in saves), itertools.repeat(None))
+    causes = [result.cause for result in Pool(1, "half-files").run(lambda: next(jobs)) if result.outcome == LOST]
+    assert any("the model is gone" in cause for cause in causes)
 
 
 def test_every_outcome_is_told_from_the_others() -> None:

@@ -60,9 +60,9 @@ def run(draw: Draw) -> str:
         }
         old = (folder / "fitted.gp").read_bytes()
         outcome = _program(draw, folder, arguments) if kind == "program" else _run(draw, folder, arguments, kind)
-        check_nothing_left(folder, before, f"by gigagp {arguments[0]}")
+        check_nothing_left(folder, before, f"by gigagp {arguments[:1]}")
         if (folder / "fitted.gp").read_bytes() != old and "--out" not in arguments:
-            raise Lost(f"gigagp {arguments[0]} changed the model it was given")
+            raise Lost(f"gigagp {arguments[:1]} changed the model it was given")
         return outcome
 
 
@@ -102,7 +102,7 @@ def _run(draw: Draw, folder: Path, arguments: list[str], kind: str) -> str:
         raise RuntimeError("a traceback on standard error")
     allowed = (0, 2, 130) if kind == "signal" else (0, 2)
     if ending.code not in allowed:
-        raise Wrong(f"exit code {ending.code}: gigagp {arguments[0]}, {kind}")
+        raise Wrong(f"exit code {ending.code}: gigagp {arguments[:1]}, {kind}")
     lines = [
         line for line in said.splitlines() if line.startswith("gigagp: ") and not line.startswith("gigagp: warning")
     ]
