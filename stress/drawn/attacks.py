@@ -43,8 +43,9 @@ def placed(room: str, name: str, made: Any) -> dict[str, Any]:
         return {"inference": made, "optimizer": None if slow else quick}
     if room == "optimization":
         if name.startswith("Sparse"):
-            sampled = inference.QuadruplyStochastic(n_basis=10, row_batch=8, basis_batch=5)
-            return {"inference": sampled, "optimizer": made}
+            # an ascent without a number of steps goes on until it no longer gains: on samples that takes minutes
+            batches = {} if made.steps is None else {"row_batch": 8, "basis_batch": 5}
+            return {"inference": inference.QuadruplyStochastic(n_basis=10, **batches), "optimizer": made}
         return {"inference": inference.Exact(), "optimizer": made}
     if room == "actions":
         return {"inference": inference.ComputationAware(n_actions=5, policy=made), "optimizer": quick}
