@@ -195,6 +195,24 @@ def test_the_rows_are_never_held(monkeypatch):
     assert spy.elements >= n
 
 
+@pytest.mark.parametrize("way", [GRID, inference.QuadruplyStochastic(n_basis=20)], ids=["grid", "quadruply"])
+def test_chunks_without_rows_are_nothing(way):
+    few, targets = X[:200], Y[:200]
+    parts = [few[:0], few[:50], few[:0], few[50:], few[:0]]
+
+    def chunks():
+        done = 0
+        for part in parts:
+            yield part, targets[done : done + len(part)]
+            done += len(part)
+
+    settings = {"inference": way, "optimizer": None}
+    whole = GPRegressor(**settings).fit_table((few, targets))
+    np.testing.assert_allclose(GPRegressor(**settings).fit_table(chunks).predict(few), whole.predict(few), atol=1e-8)
+    with pytest.raises(InvalidInputError, match="row"):
+        GPRegressor(**settings).fit_table(lambda: iter([(few[:0], targets[:0])]))
+
+
 def test_the_grid_is_as_fine_as_the_data_ask_for():
     """The start's lengthscale is twenty times too long: the preview has to find that out."""
     x = X[:, :1]

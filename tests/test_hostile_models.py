@@ -136,6 +136,17 @@ def test_a_header_that_says_what_cannot_be(states, tmp_path, place, value, match
     assert peak < 2**26
 
 
+@pytest.mark.parametrize("likelihood", [None, "gaussian", "laplace"])
+def test_classes_need_a_likelihood_of_classes(states, tmp_path, likelihood):
+    kind, tensors, header = copy.deepcopy(states["classes"])
+    del header["settings"]["likelihood"]
+    if likelihood is not None:
+        header["settings"]["likelihood"] = likelihood
+    error = outcome(tmp_path / "m", kind, tensors, header)
+    assert isinstance(error, ModelFileError)
+    assert "likelihood" in str(error)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_missing_name_of_a_header_and_every_missing_tensor_is_an_error(states, tmp_path, name):
     kind, tensors, header = states[name]

@@ -19,7 +19,7 @@ from gigagp.fitted_state import SCALES
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.restore import SOLVE, Given, restore_posterior
 from gigagp.kernels import from_dict
-from gigagp.likelihoods import resolve_likelihood
+from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
@@ -201,8 +201,11 @@ def restored_classes(header: dict[str, Any], latent: GPRegressor) -> tuple[np.nd
     Raises
     ------
     ModelFileError
-        If there are not as many as there are latent functions, or they are not different numbers or texts in order.
+        If the likelihood is not of classes, there are not as many as there are latent functions, or they are not
+        different numbers or texts in order.
     """
+    if not isinstance(resolve_likelihood(latent.likelihood), Logistic | Probit):
+        raise ModelFileError(f"the header.settings.likelihood must be one of classes; got {latent.likelihood!r}.")
     t = latent.posterior_.coefficients.shape[1]
     count = 2 if t == 1 else t
     form = record(

@@ -54,6 +54,8 @@ def run(draw: Draw) -> str:
         before = {path.name for path in folder.iterdir()} | {
             "model.gp",
             "out.csv",
+            "predictions.csv",
+            "predictions.csv",
             "out.gp",
             "fit.checkpoint",
             "plot.png",

@@ -23,7 +23,7 @@ def run(draw: Draw) -> str:
     import gigagp
     from gigagp import inference
 
-    rows = draw_rows(draw)
+    rows = draw_rows(draw, inputs=3)
     kind = draw.one_of(list(_WRITERS))
     draw.note(f"fit_table from {kind}")
     whole = True
@@ -37,7 +37,7 @@ def run(draw: Draw) -> str:
             "inference": draw.weighted(
                 {
                     "auto": 0.1,
-                    inference.Grid(size=draw.one_of([7, 12]) if rows.X.shape[1] < 4 else 6, n_samples=8): 0.7,
+                    inference.Grid(size=draw.one_of([7, 12]), n_samples=8): 0.7,
                     inference.QuadruplyStochastic(n_basis=20): 0.2,
                 }
             ),

@@ -28,11 +28,11 @@ class Rows:
     is_finite: bool = True
 
 
-def draw_rows(draw: Draw, *, most: int = 60) -> Rows:
-    """Return a random table of 0 to ``most`` rows and 0 to 5 columns."""
+def draw_rows(draw: Draw, *, most: int = 60, inputs: int = 5) -> Rows:
+    """Return a random table of 0 to ``most`` rows and 0 to ``inputs`` columns."""
     n = draw.weighted({0: 0.01, 1: 0.02, 2: 0.04, 3: 0.04, -1: 0.89})
     n = draw.whole(4, draw.one_of([12, 24, most])) if n < 0 else n
-    d = draw.weighted({0: 0.01, 1: 0.35, 2: 0.35, 3: 0.2, 4: 0.05, 5: 0.04})
+    d = min(inputs, draw.weighted({0: 0.01, 1: 0.35, 2: 0.35, 3: 0.2, 4: 0.05, 5: 0.04}))
     rows = Rows(*_smooth(draw, n, d), is_tame=n >= 4 and d >= 1)
     draw.note(f"{n} rows, {d} inputs, targets {rows.y.shape}")
     if n and d:

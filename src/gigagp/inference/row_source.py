@@ -186,7 +186,7 @@ class RowSource:
         return (self.prepared(rows) for rows in self.raw_chunks(done, share))
 
     def raw_chunks(self, done: Mapping[str, int] | None = None, share: tuple[int, int] = (0, 1)) -> Iterator[Rows]:
-        """Yield the same before `prepared`."""
+        """Yield the same before `prepared`; chunks without rows are left out."""
         source = self._source
         if self.reads_once:
             if self._rest is None:
@@ -208,7 +208,7 @@ class RowSource:
         else:
             given = source() if callable(source) else source
             rows = stream_rows(given, chunk_rows=self.chunk_rows, share=share, labels=self.labels)
-        return (self._of_one_width(chunk) for chunk in rows)
+        return (self._of_one_width(chunk) for chunk in rows if len(chunk.X))
 
     def _of_one_width(self, rows: Rows) -> Rows:
         if rows.X.shape[1] != self.n_inputs or rows.Y.shape[1] != self.n_columns:
