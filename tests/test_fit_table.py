@@ -213,6 +213,23 @@ def test_chunks_without_rows_are_nothing(way):
         GPRegressor(**settings).fit_table(lambda: iter([(few[:0], targets[:0])]))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_under_the_copy_of_rows_is_one_error(monkeypatch, tmp_path):
+    table = tmp_path / "table.csv"
+    pd.DataFrame({"a": X[:100, 0], "b": Y[:100]}).to_csv(table, index=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    opened = Path.open
+    full = Path("/dev/full")
+    monkeypatch.setattr(
+        Path, "open", lambda path, *how, **named: opened(full if path.name == "rows.npy" else path, *how, **named)
+    )
+    gp = GPRegressor(inference=inference.QuadruplyStochastic(n_basis=10), optimizer=None)
+    with pytest.raises(InvalidInputError, match=r"temporary file.*TMPDIR"):
+        gp.fit_table(table, "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    assert not hasattr(gp, "posterior_")
+
+
 def test_the_grid_is_as_fine_as_the_data_ask_for():
     """The start's lengthscale is twenty times too long: the preview has to find that out."""
     x = X[:, :1]

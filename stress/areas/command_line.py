@@ -55,7 +55,6 @@ def run(draw: Draw) -> str:
             "model.gp",
             "out.csv",
             "predictions.csv",
-            "predictions.csv",
             "out.gp",
             "fit.checkpoint",
             "plot.png",

@@ -7,6 +7,7 @@ callables, generators), which can be read in their own order only, are written t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +45,20 @@ class Section:
     count: int
 
 
+@contextmanager
+def _written() -> Iterator[None]:
+    """Say what could not be written, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            "the rows of the source of fit_table cannot be copied to a temporary file, which reading them by number "
+            f"needs ({error.strerror or error}). Free some space, set TMPDIR to another disk, or give a Parquet or .npy "
+            "file."
+        )
+        raise InvalidInputError(msg) from error
+
+
 class RowAccess:
     """Rows of a source by section and number; a context manager that removes its temporary file at the end.
 
@@ -74,13 +89,13 @@ class RowAccess:
         self.sections: list[Section] = []
         try:
             self._find_sections()
+            self.n_rows = sum(section.count for section in self.sections)
+            if not self.n_rows:
+                msg = "The source of fit_table has no rows."
+                raise InvalidInputError(msg)
         except BaseException:
             self.close()
             raise
-        self.n_rows = sum(section.count for section in self.sections)
-        if not self.n_rows:
-            msg = "The source of fit_table has no rows."
-            raise InvalidInputError(msg)
 
     def __enter__(self) -> RowAccess:
         return self
@@ -145,15 +160,20 @@ class RowAccess:
         """Write all rows to one file, in their order."""
         source = self._source
         width = source.n_inputs + source.n_columns
-        self._folder = TemporaryDirectory(prefix="gigagp-")
-        path, count = Path(self._folder.name) / "rows.npy", 0
-        with path.open("wb") as file:
-            _write_header(file, 0, width)
+        count = 0
+        with ExitStack() as opened:
+            with _written():
+                self._folder = TemporaryDirectory(prefix="gigagp-")
+                path = Path(self._folder.name) / "rows.npy"
+                file = opened.enter_context(path.open("wb", buffering=0))  # nothing is left to write at its end
+                _write_header(file, 0, width)
             for rows in source.raw_chunks():
-                np.concatenate([rows.X.numpy(), rows.Y.numpy()], 1).tofile(file)
+                with _written():
+                    np.concatenate([rows.X.numpy(), rows.Y.numpy()], 1).tofile(file)
                 count += len(rows.X)
-            file.seek(0)
-            _write_header(file, count, width)
+            with _written():
+                file.seek(0)
+                _write_header(file, count, width)
         order = self._finish_classes()
         if order is not None and count:
             # codes were given in the order in which the labels came
