@@ -53,8 +53,8 @@ def _written() -> Iterator[None]:
     except OSError as error:
         msg = (
             "the rows of the source of fit_table cannot be copied to a temporary file, which reading them by number "
-            f"needs ({error.strerror or error}). Free some space, set TMPDIR to another disk, or give a Parquet or .npy "
-            "file."
+            f"needs ({error.strerror or error}). Free some space, set TMPDIR to another disk, or give a Parquet or "
+            ".npy file."
         )
         raise InvalidInputError(msg) from error
 
