@@ -104,6 +104,8 @@ def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
         "dtype": draw.weighted({"float64": 0.8, "float32": 0.1, "mixed": 0.1}),
         "random_state": draw.whole(0, 3),
     }
+    if getattr(arguments["inference"], "batch_size", None) is not None and arguments["optimizer"] == "auto":
+        arguments["optimizer"] = None  # which ends with thousands of steps on minibatches
     if draw.chance(0.3):
         arguments["noise_variance"] = draw.one_of([1e-6, 1e-3, 0.1, 10.0])
     elif draw.chance(0.07):
