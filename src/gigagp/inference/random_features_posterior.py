@@ -152,7 +152,9 @@ class FeaturePosterior(Posterior):
             tensors["factor"],
             tensors["weights"],
             Trend.from_state(tensors),
-            tensors.get("basis_weights", tensors["weights"].new_zeros(len(tensors["weights"]), len(tensors["coefficients"]))),
+            tensors.get(
+                "basis_weights", tensors["weights"].new_zeros(len(tensors["weights"]), len(tensors["coefficients"]))
+            ),
             header["data_fit"],
             header["log_determinant"],
             header["value"],

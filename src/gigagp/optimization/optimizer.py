@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Settings, Words
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import loss
-from gigagp.optimization.space import ParameterSpace, TransformName, check_transform
+from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
 
 #: From a vector to the value and the gradient of what is to be minimised.
@@ -88,7 +89,7 @@ def check_found(found: object, model: Model, optimizer: object) -> Model:
 
 
 @dataclass(frozen=True)
-class Unsaved:
+class Unsaved(Settings):
     """What a loaded model has in the place of an optimizer that was no part of this package.
 
     Parameters
@@ -109,7 +110,7 @@ class Unsaved:
 
 
 @dataclass(frozen=True)
-class Minimiser:
+class Minimiser(Settings):
     """Any function that minimises another one, such as those of `scipy.optimize`, as an optimizer.
 
     When to use: for a search that the package does not have, on some hundred to some thousand rows.
@@ -135,14 +136,10 @@ class Minimiser:
     >>> gp = GPRegressor(optimizer=optimization.Minimiser(search)).fit(X, np.sin(X[:, 0]))
     """
 
-    function: Callable[[Function, np.ndarray, np.ndarray], Any]
+    function: Annotated[
+        Callable[[Function, np.ndarray, np.ndarray], Any], Words("callable as function(evaluate, start, bounds)")
+    ]
     transform: TransformName = "log"
-
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            msg = f"function of Minimiser must be callable as function(evaluate, start, bounds); got {self.function!r}."
-            raise InvalidInputError(msg)
-        check_transform(self.transform, "Minimiser")
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model at the vector that the function returns.

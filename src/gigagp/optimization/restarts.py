@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.fields import CountOrZero, Range, Settings
 from gigagp.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.objective import Objective
@@ -17,7 +19,7 @@ from gigagp.optimization.trace import Trace
 
 
 @dataclass(frozen=True)
-class Restarts:
+class Restarts(Settings):
     """Run an optimizer from where it is told to and from random places, and keep the highest likelihood.
 
     When to use: where the likelihood has several optima: small tables, `Periodic` and `Cosine` kernels, sums of
@@ -35,19 +37,14 @@ class Restarts:
     """
 
     optimizer: Optimizer = field(default_factory=Auto)
-    restarts: int = 4
-    spread: float = 10.0
+    restarts: CountOrZero = 4
+    spread: Annotated[float, Range(above=1)] = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_optimizer(self.optimizer)
         if self.optimizer is None or isinstance(self.optimizer, Restarts):
             msg = f"optimizer of Restarts must be an optimizer without restarts; got {self.optimizer!r}."
-            raise InvalidInputError(msg)
-        if isinstance(self.restarts, bool) or not isinstance(self.restarts, int) or self.restarts < 0:
-            msg = f"restarts of Restarts must be a whole number of at least 0; got {self.restarts!r}."
-            raise InvalidInputError(msg)
-        if not 1 < self.spread < math.inf:
-            msg = f"spread of Restarts must be a finite factor above 1; got {self.spread!r}."
             raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:

@@ -93,9 +93,10 @@ class ComputationAwarePosterior(Posterior):
 
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return what the actions would predict if the mean's basis functions were targets, shape (m, p)."""
-        return torch.cat([X.new_zeros(0, self.basis_weights.shape[1], dtype=torch.float64)] + [
-            self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)
-        ])
+        return torch.cat(
+            [X.new_zeros(0, self.basis_weights.shape[1], dtype=torch.float64)]
+            + [self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)]
+        )
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method."""
@@ -144,7 +145,9 @@ class ComputationAwarePosterior(Posterior):
             unseen = whitened - seen @ (seen.T @ whitened)
             prior = self.model.kernel.diagonal(block.double())
             exact = (prior - whitened.square().sum(0)).clamp_min(0)
-            by_trend = ((self.model.mean.basis(block.double()) - whitened.T @ whitened_basis) @ trend.root).square().sum(1)
+            by_trend = (
+                ((self.model.mean.basis(block.double()) - whitened.T @ whitened_basis) @ trend.root).square().sum(1)
+            )
             # the exact trend is the better known one, but its part alone can be the larger: both parts count together
             more = unseen.square().sum(0) + self.trend_root(block).square().sum(1) - by_trend
             parts.append(torch.stack([exact + by_trend, more.clamp_min(0)]))

@@ -25,7 +25,6 @@ from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
-from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 
 #: Points whose exact variances are solved for together.
