@@ -55,16 +55,19 @@ def test_with_the_full_root_it_is_the_exact_posterior_and_evidence(monkeypatch):
     features = posterior.basis.columns(NEW, index)
     residual = Y - Y.mean(0)
     P = torch.linalg.inv(Phi.T @ Phi / 0.2 + S)
-    mean, variance = posterior.mean_and_variance(NEW)
+    mean, variance = posterior.mean_and_variance_given_trend(NEW)
     torch.testing.assert_close(mean, Y.mean(0) + features @ (P @ Phi.T @ residual / 0.2))
     covariance = features @ P @ features.T
     torch.testing.assert_close(variance, covariance.diagonal())
     torch.testing.assert_close(posterior.mean(NEW), mean)
-    torch.testing.assert_close(posterior.covariance(NEW), covariance)
+    torch.testing.assert_close(posterior.covariance_given_trend(NEW), covariance)
+    root = posterior.trend_root(NEW)
+    torch.testing.assert_close(posterior.covariance(NEW), covariance + root @ root.T)
+    assert float(root.abs().min()) > 0
     value, error = posterior.log_marginal_likelihood(generator())
     assert error == 0.0
     assert value == pytest.approx(sum(log_evidence(Phi, S, one, 0.2) for one in residual.T), rel=1e-10)
-    samples = posterior.sample_functions(2000, generator(1))(NEW[:4])
+    samples = posterior.sample_functions_given_trend(2000, generator(1))(NEW[:4])
     assert samples.shape == (4, 2, 2000)
     assert within_standard_errors(samples[:, 0].T, mean[:4, 0])
     spread = samples[:, 1].T - mean[:4, 1]

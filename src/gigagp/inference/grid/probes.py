@@ -78,7 +78,7 @@ def draw_from_gram(gram: StencilGram, n_columns: int, generator: torch.Generator
     # rows of |W'W| bound its eigenvalues by Gershgorin's theorem
     sizes = StencilGram(gram.grid, gram.values.abs()).row_sums()
     rounding = _ROUNDINGS * torch.finfo(torch.float64).eps * _busiest_near(gram)
-    scale = (sizes + rounding).sqrt()
+    scale = torch.where(sizes > 0, (sizes + rounding).sqrt(), 0.0)
     inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)[:, None]
     # on [0, 1], in terms of 2 A - 1: sqrt((1 + cos(angle)) / 2) = cos(angle / 2) for the angle in [0, pi]
     coefficients = [4 / math.pi * (-1) ** (k + 1) / (4 * k * k - 1) for k in range(_DEGREE + 1)]
