@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, Positive, check_parameters, checks_arguments
+from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.inference import QuadruplyStochastic
 from gigagp.kernels import Kernel
 from gigagp.learning import warn_of_interruption, whole_or_unchanged
@@ -22,6 +22,10 @@ from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor, OptimizerChoice
 
+#: A likelihood of two classes.
+LikelihoodChoice = Annotated[
+    Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a text or an object')
+]
 #: Probabilities are at least this, so that their logarithms are finite.
 _LEAST = 1e-300
 
@@ -73,7 +77,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         kernel: Kernel | None = None,
         inference: Literal["auto"] | QuadruplyStochastic = "auto",
         optimizer: OptimizerChoice = "auto",
-        likelihood: Literal["logistic", "probit"] | Logistic | Probit = "logistic",
+        likelihood: LikelihoodChoice = "logistic",
         standardize: bool = True,
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "auto",
