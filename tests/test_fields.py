@@ -8,7 +8,7 @@ import json
 import math
 import pickle
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -71,6 +71,8 @@ RECORDS = {
 CLASSES = sorted(EXPORTED - RECORDS, key=lambda cls: (cls.__module__, cls.__name__))
 #: Fields without a default.
 NEEDED: dict[type, dict[str, Any]] = {
+    optimization.Minimiser: {"function": math.hypot},
+    optimization.Unsaved: {"description": "of mine"},
     optimization.SubsetStart: {"then": optimization.Adam()},
     truncation.ExponentialDecay: {"rate": 0.05},
     truncation.Fixed: {"length": 3},
@@ -154,6 +156,8 @@ def is_right(value: Any, hint: Any) -> bool:
         if type(value) is np.float32:
             value = float(value)
         return type(value) in (int, float, Fraction) and -(10**308) < value < 10**308
+    if origin is Callable:
+        return callable(value)
     return value is None if hint is type(None) else isinstance(value, hint)
 
 
@@ -241,6 +245,8 @@ def test_right_values_are_taken_as_pythons_own_and_come_back_from_a_file(cls):
             kept = getattr(made, name)
             assert type(kept) in (bool, int, float, str, tuple, type(None)), (name, value)
             assert kept == (tuple(value) if isinstance(value, list) else value)
+            if cls is optimization.Minimiser:  # holds code, which no file does
+                continue
             again = from_plain(json.loads(json.dumps(to_plain(made))))
             assert again == made
             assert repr(again) == repr(made)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Settings, Words
+from gigagp.fields import Settings, Words, shown
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import loss
@@ -61,7 +61,7 @@ def check_optimizer(optimizer: object) -> None:
         hint += "; this is a class: call it"
     elif callable(optimizer):
         hint += "; wrap a function in optimization.Minimiser"
-    msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization, or {hint}; got {optimizer!r}.'
+    msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization, or {hint}; got {shown(optimizer)}.'
     raise InvalidInputError(msg)
 
 
