@@ -61,7 +61,8 @@ def check_optimizer(optimizer: object) -> None:
         hint += "; this is a class: call it"
     elif callable(optimizer):
         hint += "; wrap a function in optimization.Minimiser"
-    msg = f'optimizer of GPRegressor must be "auto", None or one of gigagp.optimization, or {hint}; got {shown(optimizer)}.'
+    allowed = f'"auto", None or one of gigagp.optimization, or {hint}'
+    msg = f"optimizer of GPRegressor must be {allowed}; got {shown(optimizer)}."
     raise InvalidInputError(msg)
 
 
