@@ -52,4 +52,5 @@ def evidence_of(
 def posterior_of(actions: Actions, *arguments: Tensor, **options: object) -> ComputationAwarePosterior:
     """Return the posterior given actions; arguments as for `evidence_of`."""
     found = evidence_of(actions, *arguments, **options)  # type: ignore[arg-type]
-    return ComputationAwarePosterior(found.model, found.table, actions, found.factor, found.conditioned(), found.noise)
+    noise = found.noise - found.model.kernel.white(found.table.X).double()  # the posterior adds it itself
+    return ComputationAwarePosterior(found.model, found.table, actions, found.factor, found.conditioned(), noise)

@@ -12,7 +12,15 @@ from gigagp.actions import BlockActions, DenseActions, RowActions, balanced_boun
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError
 from gigagp.kernels import RBF, Leaf, Matern, White
 from gigagp.means import ConstantMean, LinearMean
-from helpers import dense_posterior, draw_targets, generator, points, reference_block, reference_matrix
+from helpers import (
+    dense_posterior,
+    draw_targets,
+    generator,
+    points,
+    reference_block,
+    reference_matrix,
+    within_standard_errors,
+)
 from twelve_rows import BOUNDS, KERNEL, NEW, NOISE, ROWS, TARGETS, VALUES, blocks, evidence_of, posterior_of
 
 F64 = {"dtype": torch.float64}
@@ -408,3 +416,20 @@ def test_a_matrix_without_a_factor_is_an_error():
     X = torch.zeros(6, 1, **F64)  # repeated rows and no noise
     with pytest.raises(NotPositiveDefiniteError, match="the projected matrix S'HS is not positive definite"):
         evidence_of(dense_actions(6, 3), X, X, noise=0.0, loss="projected")
+
+
+def test_samples_know_the_noise_of_a_white_part():
+    """All rows are actions, so that samples have the exact covariance; without it they would be too sure."""
+    kernel, noise = (Matern(1.5, 0.3, 1.0) + White(1.0)).bind(1), 0.05
+    exact = dense_posterior(kernel, ROWS, TARGETS, NEW, noise).covariance
+    found = posterior_of(RowActions(torch.arange(12), 12), kernel=kernel, noise=noise)
+    products = []
+    for seed in range(60):
+        deviations = found.sample_functions(20, generator(seed))(NEW)[:, 0] - found.mean(NEW)
+        products.append(deviations @ deviations.T / 20)
+    assert within_standard_errors(torch.stack(products), exact)
+    # the control: what the update takes for noise without the white part
+    K, cross = reference_block(kernel, ROWS, ROWS), reference_block(kernel, ROWS, NEW)
+    update = torch.linalg.solve(reference_matrix(kernel, ROWS, noise), cross)
+    short = reference_block(kernel, NEW, NEW) - 2 * cross.T @ update + update.T @ (K @ update + noise * update)
+    assert not within_standard_errors(torch.stack(products), short)

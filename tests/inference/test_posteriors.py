@@ -105,6 +105,19 @@ def test_variances_of_several_samplings_average_to_the_exact_ones(exact_variance
     assert not within_standard_errors(found, 1.3 * exact.covariance.diagonal())
 
 
+def test_the_error_of_a_likelihood_is_that_of_all_targets():
+    """They share one determinant, so errors add up and do not average out."""
+    rows = X[:120]
+    Y = draw_targets(ROUGH, rows, 0.05)
+    one, two = (
+        posterior_of(iterative(n_samples=4), ROUGH, rows, targets, 0.05).log_marginal_likelihood(generator(3))
+        for targets in (Y, torch.cat([Y, Y], 1))
+    )
+    assert one.standard_error > 0
+    assert two.standard_error == pytest.approx(2 * one.standard_error, rel=1e-6)
+    assert two.value == pytest.approx(2 * one.value, rel=1e-3)
+
+
 def test_samples_have_the_posterior_covariance():
     rows, new = X[:60], X_NEW[:4]
     Y = draw_targets(ROUGH, rows, 0.05)

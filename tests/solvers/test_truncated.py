@@ -43,6 +43,25 @@ def mean_over_lengths(law, **settings):
     return sum(chance * run(law, j, j, **settings).value for j, chance in lengths_and_chances(law, converged))
 
 
+STEEP = torch.logspace(-6, 6, 60, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("initial", [None, 0.5 * B / STEEP[:, None]])
+def test_where_the_residual_blows_up_both_solutions_are_the_start(initial, monkeypatch):
+    """The second is what gradients are made of, as much as the first."""
+    settings = {"matrix": DenseMatrix(torch.diag(STEEP)), "initial": initial}
+    free = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
+    assert free.status is Status.TRUNCATED
+    monkeypatch.setattr("gigagp.solvers.truncated._BLOWN_UP", 1.5)
+    found = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
+    assert found.status is Status.DIVERGED
+    assert found.iterations >= 1  # there was something to forget
+    expected = torch.zeros_like(B) if initial is None else initial
+    for solution in (found.value, found.truncated.second, found.truncated.plain.value):
+        torch.testing.assert_close(solution, expected)
+    assert not torch.allclose(free.truncated.second, expected)
+
+
 @PRECONDITIONERS
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("kind", [RussianRoulette, SingleSample])

@@ -37,8 +37,9 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
     likely = prior * (1 + _CHANCE * math.sqrt(2 / max(deviations.shape[1], 1)))
     wrong = ~(estimate <= likely)
     if bool(wrong.any()):
+        worst = float((estimate / prior).detach()[wrong].max())
         msg = (
-            f"Posterior samples have up to {float((estimate / prior)[wrong].max()):.3g} times the prior's variance, at "
+            f"Posterior samples have up to {worst:.3g} times the prior's variance, at "
             f"{int(wrong.sum())} of {len(prior)} points; rows can only lower it. The solves behind the samples have "
             "failed: standard deviations at these points are the prior's, and samples there are of no use. A larger "
             'noise variance, a tighter tolerance or predict(variance="solve") avoids this.'

@@ -89,6 +89,17 @@ def test_parts_of_a_low_rank_variance() -> None:
         posterior().variance_parts(TEST_POINTS)
 
 
+def test_parts_of_a_variance_beyond_the_grid() -> None:
+    """There is nothing to compute: all of the prior's variance is what the data leave open."""
+    found = posterior(replace(TIGHT, variance="low_rank", rank=4, outside="prior"))
+    beyond = torch.cat([TEST_POINTS + 100, TEST_POINTS[:1]])
+    parts, total = found.variance_parts(beyond), found.mean_and_variance(beyond)[1]
+    torch.testing.assert_close(parts.mathematical + parts.computational, total)
+    torch.testing.assert_close(parts.mathematical[:3], torch.full((3,), found.kernel.variance, dtype=torch.float64))
+    assert not bool(parts.computational[:3].any())
+    assert float(parts.mathematical[3]) < 0.5 * found.kernel.variance  # the control: a point on the grid
+
+
 def test_samples_are_functions_with_the_posterior_covariance() -> None:
     found = posterior()
     functions = found.sample_functions(2000, generator(3))
