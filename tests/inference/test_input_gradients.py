@@ -203,7 +203,9 @@ def dense(at: Tensor, X: Tensor = X, Y: Tensor = Y) -> tuple[Tensor, Tensor]:
     solved = torch.linalg.solve(H, Phi)
     beta = torch.linalg.solve(Phi.T @ solved, solved.T @ Y)
     mean = basis(at) @ beta + cross.T @ torch.linalg.solve(H, Y - Phi @ beta)
-    return mean, reference_block(KERNEL, at, at) - cross.T @ torch.linalg.solve(H, cross)
+    given_trend = reference_block(KERNEL, at, at) - cross.T @ torch.linalg.solve(H, cross)
+    open_trend = basis(at) - cross.T @ solved  # Rasmussen and Williams 2006, eq. 2.42
+    return mean, given_trend + open_trend @ torch.linalg.solve(Phi.T @ solved, open_trend.T)
 
 
 EXACT_LIMITS = {
