@@ -193,7 +193,7 @@ class System:
         Relative error that its own settings leave at that limit, in float64, times the condition number where it is a
         residual.
     refuses : frozenset of str
-        Words of the cells that it refuses: "rows", "mixed", "float32", tables by name.
+        Words of the cells that it refuses: "rows", "mixed", "float32", kernels of `test_kernels`.
     likelihoods : frozenset of str
     variance : {"auto", "solve"}
         How predicted variances without sampling error are asked for.
@@ -256,11 +256,12 @@ class System:
 
 
 NOT_MIXED = frozenset({"mixed"})
+NOT_ON_GRIDS = frozenset({"rows", "mixed", "float32", "linear", "rbf and linear"})
 _GRID = {
     "limit": _grid,
     "variance": "solve",
     "inside": True,
-    "refuses": frozenset({"rows", "mixed", "float32"}),
+    "refuses": NOT_ON_GRIDS,
     "warns": frozenset({"far row"}),
 }
 _QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "by_features": False}
@@ -268,8 +269,8 @@ _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0)
 
 _QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
 _RVM = {**_QS, "random": True, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
-#: Inducing values have noise of 1e-8 of the prior's variance, which is 1e-6 of the rows' noise at most.
-_JITTER = 1e-6
+#: Inducing values have noise of j = 1e-8 of the prior's variance: ``K*z (K + j)^-1`` is off by up to ``sqrt(j) / 2``.
+_JITTER = 1e-4
 #: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
 _ROOT = 2e-3
 

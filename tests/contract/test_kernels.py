@@ -18,13 +18,13 @@ L = np.array([1.0, 1.6])
 #: Name, kernel, its formula, its white part.
 KERNELS = {
     "rbf": (kernels.RBF(L), dense.rbf(L), 0.0),
-    "matern12": (kernels.Matern(0.5, L, 0.8), dense.matern(0.5, L, 0.8), 0.0),
+    "matern12": (kernels.Matern(0.5, 2 * L, 0.8), dense.matern(0.5, 2 * L, 0.8), 0.0),
     "rational quadratic": (kernels.RationalQuadratic(L, 1.1, 0.7), dense.rational_quadratic(L, 1.1, 0.7), 0.0),
     "periodic": (kernels.Periodic(1.1, 0.9, 6.0), dense.periodic(1.1, 0.9, 6.0), 0.0),
     "linear": (kernels.Linear([0.5, 0.3]), dense.linear(np.array([0.5, 0.3])), 0.0),
     "sum": (kernels.RBF(L) + kernels.Constant(0.4), dense.added(dense.rbf(L), dense.constant(0.4)), 0.0),
     "product": (kernels.RBF(L) * kernels.Matern(2.5, 2.0), dense.multiplied(dense.rbf(L), dense.matern(2.5, 2.0)), 0.0),
-    "mixed": (kernels.RBF(L) + kernels.Linear(0.2), dense.added(dense.rbf(L), dense.linear(0.2)), 0.0),
+    "rbf and linear": (kernels.RBF(L) + kernels.Linear(0.2), dense.added(dense.rbf(L), dense.linear(0.2)), 0.0),
     "white": (kernels.Matern(1.5, L) + kernels.White(0.15), dense.matern(1.5, L), 0.15),
 }
 
