@@ -135,6 +135,8 @@ def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relat
     got = np.array([value])
     size = cell.Y.size + abs(found.evidence)
     allowed = np.array([VALUE_ERRORS * error + FIT_NATS * cell.Y.shape[1] * (error > 0) + 10 * relative * size])
+    if cell.likelihood != "gaussian":
+        allowed += 10 * NEWTON * cell.Y.size
     expected = np.array([found.evidence])
     if system.evidence == "bound":
         expected = np.minimum(expected, got)

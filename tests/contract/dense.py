@@ -311,7 +311,7 @@ def variational(
         share *= 0.7 / (1 + count / 200)
         mean, weights = mean + share * step, weights * ratio ** (0.5 / (1 + count / 200))
         change = max(np.abs(step).max(), np.abs(np.log(ratio)).max())
-        if change < 1e-9:
+        if change < 1e-8:
             break
     assert change < 1e-5, f"the reference did not converge: {change:.2g}"
     slope = state(mean, weights)[1]

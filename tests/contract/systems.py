@@ -311,7 +311,7 @@ SYSTEMS: tuple[System, ...] = (
     System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
     System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), **_QS_SAMPLED),
-    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), **_RVM),
+    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=4), **_RVM),
 )
 # fmt: on
 
