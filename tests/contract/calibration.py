@@ -18,13 +18,16 @@ from scipy import stats
 from contract import dense
 from contract.dense import Array, Covariance
 from contract.problems import Problem, Table
-from contract.systems import System
+from contract.systems import SYSTEMS, System
 from gigagp import kernels
 
 N_ROWS, N_POINTS, LENGTHSCALE, NOISE = 24, 6, 0.6, 0.05
 PRIOR = dense.matern(1.5, LENGTHSCALE)
-#: What calls for a prior of its own: few random features are another process than the kernel's.
-OF_FEATURES = ("random features", "quadruply, waves")
+#: What calls for a prior of its own: features and grids are other processes than the kernel's.
+OWN_PRIOR = ("random features", "quadruply, waves", *(system.name for system in SYSTEMS if system.inside))
+#: No process that functions could be drawn from: precisions follow the targets; functions at the rows leave nothing
+#: between them; the mean of few waves beside the covariance of the kernel.
+NO_PRIOR = ("relevance vectors", "quadruply, inducing", "quadruply, sampled")
 
 
 @dataclass(frozen=True)
