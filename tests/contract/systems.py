@@ -308,9 +308,9 @@ SYSTEMS: tuple[System, ...] = (
     System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
     System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **_LOW_RANK),
     System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
-    System("quadruply, waves", _quadruply("fourier", 200), random=True, **_QS),
+    System("quadruply, waves", _quadruply("fourier", 100), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
-    System("quadruply, sampled", _quadruply("fourier", 200, sampled=True), **_QS_SAMPLED),
+    System("quadruply, sampled", _quadruply("fourier", 100, sampled=True), **_QS_SAMPLED),
     System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=4), **_RVM),
 )
 # fmt: on
