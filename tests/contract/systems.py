@@ -92,7 +92,8 @@ def _basis(gp: GPRegressor, problem: Problem) -> Limit:
         features = _covariances_with(table.covariance, points)
         if isinstance(basis, RadialBasis):
             precision = gp.posterior_.weights.log_precision.double().exp().numpy()
-            kept = precision < gp.posterior_.threshold
+            vectors = _own(gp, gp.posterior_.relevance_vectors)  # one at least, if no precision is below the threshold
+            kept = np.array([(np.abs(vectors - one).sum(1) == 0).any() for one in points])
             features = _covariances_with(table.covariance, points[kept])
             return Limit(dense.of_features(features, unit**2 * precision[kept]))
         S = table.covariance(points, points)
@@ -311,7 +312,7 @@ SYSTEMS: tuple[System, ...] = (
     System("quadruply, waves", _quadruply("fourier", 100), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
     System("quadruply, sampled", _quadruply("fourier", 100, sampled=True), **_QS_SAMPLED),
-    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=4), **_RVM),
+    System("relevance vectors", lambda p: inference.RelevanceVectorMachine(n_basis=6), **_RVM),
 )
 # fmt: on
 

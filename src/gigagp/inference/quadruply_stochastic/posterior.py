@@ -211,7 +211,7 @@ class QuadruplyStochasticPosterior(Posterior):
 
     def _combined(self, X: Tensor, weights: Tensor) -> Tensor:
         """Return all functions at points times weights (m, q), shape (n, q), float64."""
-        return self._summed(X, weights.shape[1], lambda features, index: features @ weights[index])
+        return self._summed(X, weights.shape[1], lambda features, index: features.to(weights) @ weights[index])
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean of the latent function, shape (m, t)."""
