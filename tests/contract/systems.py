@@ -212,6 +212,9 @@ class System:
         The optimizer of the cells: None, or what leaves hyperparameters as they are where None takes long.
     learns : object
         A few steps of learning, for checkpoints.
+    variant : bool
+        Whether it differs from another line in settings that the fit alone sees: the matrix and the calibration have
+        it, what is about answers of a posterior has the other.
     warns : frozenset of str
         Tables whose fit says that they are no good for it.
     """
@@ -230,6 +233,7 @@ class System:
     random: bool = False
     keeps: Any = None
     learns: Any = field(default_factory=lambda: optimization.Adam(steps=4))
+    variant: bool = False
     warns: frozenset[str] = frozenset()
 
     def refuses_cell(self, mean: str, noise: str, dtype: str, likelihood: str) -> bool:
@@ -289,8 +293,8 @@ _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 SYSTEMS: tuple[System, ...] = (
     System("exact", lambda p: inference.Exact(), **_ALL),
     System("iterative, CG", _iterative(_cg), **_SOLVED),
-    System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED),
-    System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED),
+    System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED, variant=True),
+    System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED, variant=True),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), **_CAGP, **_BOUND),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
@@ -298,14 +302,14 @@ SYSTEMS: tuple[System, ...] = (
     System("SVGP", _inducing(batches=True), tolerance=_JITTER, **_ALL),
     System("CaGP, learned", _actions_of(actions.Learned()), **_CAGP),
     System("CaGP, CG", _actions_of(actions.ConjugateGradients(tolerance=0.0)), **_CAGP, **_BOUND),
-    System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), **_CAGP, **_BOUND),
-    System("CaGP, random", _actions_of(actions.Random()), **_CAGP),
-    System("CaGP, rows", _actions_of(actions.UnitVectors()), **_CAGP),
-    System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), **_CAGP, **_BOUND),
-    System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), **_CAGP),
-    System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), **_CAGP, **_BOUND),
+    System("CaGP, Lanczos", _actions_of(actions.Lanczos(tolerance=0.0)), **_CAGP, **_BOUND, variant=True),
+    System("CaGP, random", _actions_of(actions.Random()), **_CAGP, variant=True),
+    System("CaGP, rows", _actions_of(actions.UnitVectors()), **_CAGP, variant=True),
+    System("CaGP, pivots", _actions_of(actions.UnitVectors("pivoted")), **_CAGP, **_BOUND, variant=True),
+    System("CaGP, eigenvectors", _actions_of(actions.TopEigenvectors()), **_CAGP, variant=True),
+    System("CaGP, pseudo-inputs", _actions_of(actions.PseudoInputs()), **_CAGP, **_BOUND, variant=True),
     System("grid, dense", _grid_settings(), **_DENSE_GRID),
-    System("grid, linear", _grid_settings(8, interpolation="linear"), **_DENSE_GRID),
+    System("grid, linear", _grid_settings(8, interpolation="linear"), **_DENSE_GRID, variant=True),
     System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
     System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **_LOW_RANK),
     System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
@@ -324,4 +328,6 @@ def family(*names: str) -> list[System]:
     return found
 
 
+#: One line for each kind of posterior.
+KINDS = tuple(system for system in SYSTEMS if not system.variant)
 BY_NAME = {system.name: system for system in SYSTEMS}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contract.fits import GAPPY, GAUSSIAN, fitted
-from contract.systems import SYSTEMS
+from contract.systems import KINDS
 from gigagp.errors import InvalidInputError
 
 #: What is asked of a posterior: functions of the points with tensors as values.
@@ -45,7 +45,7 @@ def by_differences(function, X):
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("mean", ["constant", "linear"])
 @pytest.mark.parametrize("place", [GAUSSIAN, GAPPY])
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_gradients_by_inputs(system, place, mean, asked):
     gp, cell = fitted(system.name, place, mean)
     # away from the rows, where Matern-1/2 has a kink

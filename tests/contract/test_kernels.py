@@ -10,7 +10,7 @@ import pytest
 from contract import dense
 from contract.checks import answers, failures
 from contract.problems import problem
-from contract.systems import SYSTEMS
+from contract.systems import KINDS
 from gigagp import kernels
 from gigagp.errors import InvalidInputError
 
@@ -30,7 +30,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_kernel(system, name):
     kernel, covariance, white = KERNELS[name]
     cell = problem(0, "one", "constant", "one", "float64")

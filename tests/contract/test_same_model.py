@@ -13,15 +13,15 @@ from sklearn.base import clone
 import gigagp
 from contract.fits import GAUSSIAN, differing, everything, fitted
 from contract.problems import known_mean, problem
-from contract.systems import SYSTEMS
+from contract.systems import KINDS
 from gigagp import checkpoint
 from gigagp.errors import InvalidInputError, ModelFileError
 
-STREAMED = [system for system in SYSTEMS if system.streamed]
-HELD = [system for system in SYSTEMS if not system.streamed]
+STREAMED = [system for system in KINDS if system.streamed]
+HELD = [system for system in KINDS if not system.streamed]
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_seeds(system):
     """The same ones give the same bits whatever others do; another one is another draw."""
     gp, cell = fitted(system.name)
@@ -44,7 +44,7 @@ def test_seeds(system):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_files(system, mean, dtype, tmp_path):
     """What is loaded answers to the bit what was saved; a function of one's own has to be handed in."""
     if dtype in system.refuses:
@@ -69,7 +69,7 @@ def test_files(system, mean, dtype, tmp_path):
     assert gp.noise_variance_ == loaded.noise_variance_
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_copies(system):
     gp, cell = fitted(system.name, targets="several")
     before = everything(gp, cell.table.new)

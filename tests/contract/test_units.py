@@ -11,7 +11,7 @@ import torch
 from contract import dense
 from contract.checks import answers, failures
 from contract.problems import TABLES, Problem, Table, known_mean
-from contract.systems import BY_NAME, SYSTEMS
+from contract.systems import BY_NAME, KINDS
 from gigagp import kernels
 
 #: Where inputs and targets lie, and how large they are: nothing of it near zero or one.
@@ -44,7 +44,7 @@ def assert_own_units(gp, cell):
 
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("mean", ["constant", "linear", "function"])
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_standardizing_is_internal(system, mean, noise):
     """With a mean that takes up the targets' centre, the answers are those of the data's own units."""
     if noise in system.refuses:
@@ -135,7 +135,7 @@ def test_learned_hyperparameters_follow_the_units():
     assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # metres, not standard deviations
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+@pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_variance_of_several_targets_is_a_share_of_each(system):
     """Targets are scaled apart: what they share is a share of the variance of each."""
     cell = in_other_units("constant", "one")
