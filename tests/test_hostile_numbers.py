@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import numpy as np
@@ -63,8 +62,8 @@ INFERENCES = {
 @pytest.mark.parametrize("case", CASES)
 def test_finite_or_refused(case, method):
     inputs, targets, settings = CASES[case]
-    dtypes = {"grid": ("float64",), "iterative": ("float64", "float32", "mixed")}.get(method, ("float64", "float32"))
-    for standardize, dtype, learns in itertools.product((True, False), dtypes, (True, False)):
+    rounded = {"grid": "float64", "iterative": "mixed"}.get(method, "float32")
+    for standardize, dtype, learns in [(True, "float64", True), (False, "float64", True), (False, rounded, False)]:
         steps = ("auto" if method == "quadruply" else optimization.LBFGS(steps=3)) if learns else None
         estimator = GPRegressor(
             inference=INFERENCES[method], optimizer=steps, standardize=standardize, dtype=dtype, **settings

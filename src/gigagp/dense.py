@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
 import torch
 
 from gigagp.errors import NotPositiveDefiniteError
+
+#: More than the buffer of any build of OpenBLAS, and rows of a matrix whose inverse needs it.
+_BLAS_BUFFER, _BLOCKED = 2**28, 256
 
 
 def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Tensor:
@@ -35,6 +41,19 @@ def tall_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (right.mT @ left.mT).mT.contiguous() if right.ndim >= 2 else left @ right
 
 
+@cache
+def _take_blas_buffer() -> None:
+    """Let SciPy's BLAS take its buffer, once; raise MemoryError where there is no room for it.
+
+    OpenBLAS takes it at its first call that needs one, and where it cannot be had asks again without end.
+    """
+    from scipy.linalg import get_lapack_funcs
+
+    np.empty(_BLAS_BUFFER, dtype=np.uint8)  # reserved and given back: nothing is written
+    identity = np.eye(_BLOCKED)
+    get_lapack_funcs(("potri",), (identity,))[0](identity)
+
+
 def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
     """Return a matrix whose lower triangle is that of ``(L L')^-1``; its upper triangle is arbitrary.
 
@@ -44,6 +63,7 @@ def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
         return torch.cholesky_inverse(factor)
     from scipy.linalg import get_lapack_funcs
 
+    _take_blas_buffer()
     # A row-major lower factor is a column-major upper one: no copy beyond the one that is overwritten.
     array = factor.detach().clone().numpy().T
     (potri,) = get_lapack_funcs(("potri",), (array,))

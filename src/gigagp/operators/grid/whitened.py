@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
 from gigagp.operators.grid.gram import Gram
@@ -105,6 +106,7 @@ class WhitenedOperator(LinearOperator):
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return the product with ``vectors`` of shape (n, s)."""
+        interruption.check()
         self.grid_products += 1
         self.gram_products += 1
         product = self.from_grid(self.gram @ self.to_grid(vectors))
