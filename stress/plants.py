@@ -92,9 +92,9 @@ def _ignored_arguments(put: Setter) -> None:
 
 def _no_checksum(put: Setter) -> None:
     """Model files have a checksum that is always the same."""
-    from gigagp import persistence
+    from gigagp import tensor_file
 
-    put(persistence, "_checksum", lambda *arguments: "0")
+    put(tensor_file, "_checksum", lambda *arguments: "0")
 
 
 def _half_files(put: Setter) -> None:
@@ -104,15 +104,15 @@ def _half_files(put: Setter) -> None:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gigagp import persistence
+    from gigagp import tensor_file
 
     @contextlib.contextmanager
-    def in_place(path: Any, *arguments: Any, **named: Any) -> Iterator[Path]:
-        Path(path).write_bytes(b"")
-        time.sleep(0.001)
-        yield Path(path)
+    def in_place(path: Any, *arguments: Any, **named: Any) -> Iterator[Any]:
+        with Path(path).open("wb") as file:
+            time.sleep(0.001)
+            yield file
 
-    put(persistence, "replacing", in_place)
+    put(tensor_file, "replacing", in_place)
 
 
 #: Name -> (area that finds it, what plants it).
