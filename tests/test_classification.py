@@ -78,6 +78,7 @@ def test_digits_odd_or_even_at_a_quarter_of_the_steps():
         optimizer=SparseAdam(steps=400),
         dtype="float32",
         kernel=kernels.RBF(6.0, 4.0, ard=False),
+        hyperparameter_units="standardized",
     ).fit(X[:1200], y[:1200])
     assert gp.score(X[1200:], y[1200:]) > 0.96
 

@@ -177,6 +177,7 @@ def test_several_targets_share_one_solve():
     Y = draw_targets(kernels.Matern(1.5, 1.0), torch.from_numpy(X), 0.05, columns=3).numpy() * [1.0, 10.0, 0.1] + 4.0
     solver = RecordingSolver(solvers.ConjugateGradients(tolerance=1e-10))
     shared = {"kernel": kernels.Matern(1.5, 1.0), "noise_variance": 0.05, "optimizer": None}
+    shared["hyperparameter_units"] = "standardized"  # each target's variance is its own unit
     gp = GPRegressor(inference=inference.Iterative(solver=solver, n_samples=8), **shared).fit(X, Y)
     assert [call.right_hand_sides.shape for call in solver.calls] == [(120, 3 + 1 + 8)]  # targets, constant, samples
     assert solver.calls[0].n_targets == 4
@@ -238,7 +239,7 @@ def test_a_trend_that_the_rows_do_not_determine_gets_the_shortest_solution(metho
     y = 2.0 + X[:, 0]
     gp = GPRegressor(kernels.RBF(1.0), method, None, "linear", noise_variance=0.1, standardize=False).fit(X, y)
     intercept, _, slope = gp.posterior_.coefficients[:, 0].tolist()
-    assert slope == pytest.approx(3 * intercept, rel=1e-6)
+    assert intercept == pytest.approx(3 * slope, rel=1e-6)  # equal parts, each in units of its function
     assert intercept + 3 * slope == pytest.approx(2.0, abs=1e-6)
 
 
@@ -248,9 +249,8 @@ def test_known_noise_of_each_row(method, standardize):
     X, X_new = points(100, 2), points(20, 2, seed=3)
     noise = torch.logspace(-3, 0, 100).double()
     y = 7 * draw_targets(kernels.RBF(1.0), X, 0.1)[:, 0] + 30
-    gp = GPRegressor(
-        kernels.RBF(1.0), method, None, "zero", noise_variance=49 * noise.numpy(), standardize=standardize
-    ).fit(X.numpy(), y.numpy())
+    settings = {"standardize": standardize, "hyperparameter_units": "standardized"}
+    gp = GPRegressor(kernels.RBF(1.0), method, None, "zero", 49 * noise.numpy(), **settings).fit(X.numpy(), y.numpy())
     if standardize:
         x_scale, scale, centre = X.std(0, correction=0), float(y.std(correction=0)), float(y.mean())
         Z, Z_new, targets = (X - X.mean(0)) / x_scale, (X_new - X.mean(0)) / x_scale, (y - centre) / scale
@@ -308,7 +308,7 @@ def test_predictions_follow_the_units_of_the_table(method):
     scaled_mean, scaled_std = scaled.predict(X_new * [1e4, 1e-3] + [5.0, 0.01], return_std=True)
     np.testing.assert_allclose(scaled_mean, mean * 1e3 - 7, atol=1e-5)
     np.testing.assert_allclose(scaled_std, std * 1e3, rtol=1e-7)
-    assert scaled.noise_variance_ == pytest.approx(plain.noise_variance_)
+    assert scaled.noise_variance_ == pytest.approx(1e6 * plain.noise_variance_)
 
 
 def test_score_is_the_coefficient_of_determination():
@@ -421,10 +421,10 @@ def test_describe_has_both_systems_of_units():
     y = 100 * draw_targets(kernels.RBF([10.0, 0.1]), torch.from_numpy(X), 0.1)[:, 0].numpy()
     gp = GPRegressor(kernels.RBF([1.0, 2.0], 1.5), noise_variance=0.1, optimizer=None).fit(X, y)
     lines = {line.split()[0]: line.split()[1:] for line in gp.describe().splitlines() if line}
-    assert float(lines["lengthscale[1]"][0]) == 2.0
-    assert float(lines["lengthscale[1]"][1]) == pytest.approx(2.0 * X[:, 1].std(), rel=1e-5)
-    assert float(lines["variance"][1]) == pytest.approx(1.5 * y.var(), rel=1e-5)
-    assert float(lines["noise_variance"][1]) == pytest.approx(0.1 * y.var(), rel=1e-5)
+    assert float(lines["lengthscale[1]"][1]) == 2.0
+    assert float(lines["lengthscale[1]"][0]) == pytest.approx(2.0 / X[:, 1].std(), rel=1e-5)
+    assert float(lines["variance"][0]) == pytest.approx(1.5 / y.var(), rel=1e-5)
+    assert float(lines["noise_variance"][0]) == pytest.approx(0.1 / y.var(), rel=1e-5)
     assert "cholesky" in lines["solver"]
     iterative = clone(gp).set_params(inference=inference.Iterative()).fit(X, y)
     assert "converged" in iterative.describe()

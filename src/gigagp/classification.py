@@ -18,6 +18,7 @@ from gigagp.inference import QuadruplyStochastic
 from gigagp.kernels import Kernel
 from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.model import HyperparameterUnits
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor, OptimizerChoice
@@ -49,7 +50,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     likelihood : {"logistic", "probit"}, default "logistic"
     standardize : bool, default True
         Centre and scale the inputs.
-    dtype, device, memory_budget, verbose, random_state
+    dtype, device, memory_budget, verbose, random_state, hyperparameter_units
         As for `GPRegressor`.
 
     Attributes
@@ -84,6 +85,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         memory_budget: Positive | str | None = None,
         verbose: Verbosity = 0,
         random_state: RandomState = 0,
+        hyperparameter_units: HyperparameterUnits = "own",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -95,6 +97,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.memory_budget = memory_budget
         self.verbose = verbose
         self.random_state = random_state
+        self.hyperparameter_units = hyperparameter_units
 
     @checks_arguments
     def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -203,6 +206,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
             random_state=self.random_state,
             likelihood=self.likelihood,
+            hyperparameter_units=self.hyperparameter_units,
         )
 
     def __sklearn_tags__(self) -> Any:

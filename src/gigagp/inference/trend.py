@@ -43,7 +43,8 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
     """Return the coefficients that maximise the likelihood at fixed kernel and noise.
 
     ``beta = (Phi' H^-1 Phi)^-1 Phi' H^-1 Y`` (Rasmussen and Williams 2006, eq. 2.42 with a vague prior); directions
-    of the basis that the rows do not determine (a constant column beside a constant mean) get the shortest solution.
+    of the basis that the rows do not determine (a constant column beside a constant mean) get the shortest solution,
+    each function in units of its own size.
 
     Parameters
     ----------
