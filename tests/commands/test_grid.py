@@ -78,9 +78,11 @@ def test_a_checkpoint_goes_on_after_a_damaged_file(run, refused, tmp_path, monke
     path = tmp_path / "parts"
     path.mkdir()
     for k in range(3):
-        FRAME.iloc[200 * k : 200 * (k + 1)].to_parquet(path / f"{k}.parquet")
+        FRAME.iloc[200 * k : 200 * (k + 1)].to_parquet(
+            path / f"{k}.parquet", use_dictionary=False, compression="none", data_page_size=200, write_batch_size=20
+        )
     whole = (path / "1.parquet").read_bytes()
-    (path / "1.parquet").write_bytes(whole[:4] + b"\xff" * 500 + whole[504:])
+    (path / "1.parquet").write_bytes(whole[:1000] + b"\xff" * 500 + whole[1500:])  # beyond the first page
     call = ("fit", path, *FIT, "--grid-size", 14, "--checkpoint", tmp_path / "state", "-o", tmp_path / "model.gp")
     error = refused(*call)
     assert f"{path / '1.parquet'} cannot be read" in error

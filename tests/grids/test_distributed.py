@@ -54,7 +54,7 @@ def test_two_processes_make_the_whole(tmp_path):
         assert found.n_rows == 900
         assert (found.gram.values - whole.gram.values).abs().max() < 1e-12
         for name in ("cross", "probes", "probe_squares", "target_squares", "cell_counts", "input_low", "input_high"):
-            assert (getattr(found, name) - getattr(whole, name)).abs().max() < 1e-12, name
+            torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=1e-13, atol=1e-12, msg=name)
         assert "same grid" in (tmp_path / f"refused{rank}").read_text()
 
 

@@ -157,7 +157,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("gigagp.tensor_file._write_tensors", full)
     with pytest.raises(ModelFileError, match="No space left"):
         found.add_rows(X, Y).save(path)
     assert path.read_bytes() == before

@@ -37,7 +37,12 @@ INPUTS = ["a", "b"]
 #: from that are of all, and anchors
 SETTINGS = inference.QuadruplyStochastic(n_basis=150, row_batch=40, basis_batch=100, start_rows=0, anchor=False)
 QUICK = optimization.SparseAdam(0.05, steps=150)
-OPTIONS = {"kernel": kernels.RBF([0.7, 0.7]), "inference": SETTINGS, "optimizer": QUICK}
+OPTIONS = {
+    "kernel": kernels.RBF([0.7, 0.7]),
+    "inference": SETTINGS,
+    "optimizer": QUICK,
+    "hyperparameter_units": "standardized",
+}
 
 
 @pytest.fixture
@@ -398,7 +403,7 @@ def _eager(init):
         ({"a": np.nan}, {}, r"part-0\.parquet: column 'a', row 1: the"),
         ({}, {"target": "lable"}, r"has no column 'lable'\. Did you mean 'label'"),
         ({}, {"target": None}, "target of fit_table must name the column"),
-        ({}, {"target": ["label", "y"]}, "must name one column"),
+        ({}, {"target": ["label", "y"]}, "target of GPClassifier.fit_table must be a text or None"),
         ({}, {"target": "y"}, r"is no label of a class\. Use GPRegressor"),
         ({}, {"inputs": ["a", "note"]}, r"column 'note', row 1: 'text' is not a number"),
     ],
@@ -419,7 +424,7 @@ def test_what_else_is_refused(tmp_path):
             estimator.fit_table(tmp_path / "empty", "label")
         with pytest.raises(InvalidInputError, match="does not exist"):
             estimator.fit_table(tmp_path / "none.parquet", "label")
-    with pytest.raises(InvalidInputError, match=r"bounds of fit_table are for inference\.Grid"):
+    with pytest.raises(InvalidInputError, match=r"bounds of GPRegressor\.fit_table must be None with inference\.Quadruply"):
         GPRegressor(**OPTIONS).fit_table((X, Y), bounds=(X.min(0), X.max(0)))
     with pytest.raises(InvalidInputError, match="checkpoint of fit_table needs a file"):
         GPClassifier(**OPTIONS).fit_table((X, LABEL), checkpoint=tmp_path / "c")
