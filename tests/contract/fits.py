@@ -12,8 +12,8 @@ from contract.problems import Problem, problem
 from contract.systems import BY_NAME
 from gigagp import GPRegressor
 
-#: Places in `TABLES`: two inputs, one input.
-GAUSSIAN, GAPPY = 0, 3
+#: Places in `TABLES`: two inputs, one input, one input without a smooth function.
+GAUSSIAN, UNEVEN, GAPPY = 0, 1, 3
 
 
 @cache
