@@ -8,6 +8,7 @@ from gigagp.checks import resolve_device
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Grid, Iterative, RandomFeatures
 from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.means import LinearMean, resolve_mean
 from gigagp.solvers import Cholesky
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood:
     if estimator.noise_variance is not None and not likelihood.has_noise:
         allowed = f"None with the {likelihood.name} likelihood, which has no noise variance"
         _refuse("noise_variance", "GPRegressor", allowed, estimator.noise_variance)
+    if isinstance(resolve_mean(estimator.mean), LinearMean) and not likelihood.has_noise:
+        allowed = f'"zero" with the {likelihood.name} likelihood, whose latent mean is zero; add kernels.Linear()'
+        _refuse("mean", "GPRegressor", allowed, estimator.mean)
 
 
 def refuse_for_fit(inference: object) -> None:

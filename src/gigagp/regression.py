@@ -75,7 +75,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
         Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
-        (n, d)) with values in the target's units, shape (n,).
+        (n, d)) with values in the target's units, shape (n,). Counts and signs have a latent mean of zero; add
+        `kernels.Constant` or `kernels.Linear` to the kernel.
     noise_variance : float, array-like of shape (n,) or None, default None
         In squared units of ``y``. A float is where learning starts (None: 0.09 of the target's variance). An array is
         the known variance of each row; it is not learned. With a `kernels.White` term in the kernel None means 0: that

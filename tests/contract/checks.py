@@ -143,6 +143,12 @@ def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relat
     return [Answer("evidence", got, expected, allowed)]
 
 
+def skip_plain_trend(system: System, mean: str, likelihood: str = "gaussian") -> None:
+    """Leave out a cell whose trend is an approximation."""
+    if system.has_plain_trend(mean, likelihood):
+        pytest.skip("an open gap of docs/reliability.md: the trend is the plain least-squares one, or zero")
+
+
 def check(
     system: System, place: int, targets: str, mean: str, noise: str, dtype: str, likelihood: str = "gaussian"
 ) -> None:
@@ -154,6 +160,7 @@ def check(
             system.fit_to(gp, cell.table.X, cell.y)
         assert not hasattr(gp, "posterior_")
         return
+    skip_plain_trend(system, mean, likelihood)
     if cell.table.name in system.warns:
         with pytest.warns(GigaGPWarning, match="cannot see"):
             gp = system.fit(cell)

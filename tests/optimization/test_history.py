@@ -34,7 +34,9 @@ def test_one_record_an_outer_step():
         assert step.solve.relative_residual_probes > 0
         assert step.solve.nats_targets <= 1
         assert 0 <= step.solve.nats_probes <= 10
-    assert history[0].hyperparameters["noise_variance"] == pytest.approx(0.09 * float(Y.var(correction=0)))  # where it was evaluated: the start
+    assert history[0].hyperparameters["noise_variance"] == pytest.approx(
+        0.09 * float(Y.var(correction=0))
+    )  # where it was evaluated: the start
     assert history.epochs == sum(step.solve.epochs + step.solve.setup_epochs for step in history) > 0
     exact = fitted(inference.Exact(), optimization.Adam(steps=2)).history_
     assert exact[0].solve is None

@@ -424,7 +424,7 @@ def test_what_else_is_refused(tmp_path):
             estimator.fit_table(tmp_path / "empty", "label")
         with pytest.raises(InvalidInputError, match="does not exist"):
             estimator.fit_table(tmp_path / "none.parquet", "label")
-    with pytest.raises(InvalidInputError, match=r"bounds of GPRegressor\.fit_table must be None with inference\.Quadruply"):
+    with pytest.raises(InvalidInputError, match=r"bounds of GPRegressor\.fit_table must be None with"):
         GPRegressor(**OPTIONS).fit_table((X, Y), bounds=(X.min(0), X.max(0)))
     with pytest.raises(InvalidInputError, match="checkpoint of fit_table needs a file"):
         GPClassifier(**OPTIONS).fit_table((X, LABEL), checkpoint=tmp_path / "c")
