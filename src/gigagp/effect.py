@@ -101,7 +101,9 @@ def refuse_bounds(bounds: object, inference: object) -> None:
 def _solves_iteratively(inference: object) -> bool:
     if isinstance(inference, RandomFeatures):
         return _solves_iteratively(inference.predictor())
-    return isinstance(inference, Iterative) and not isinstance(inference.solver, Cholesky)
+    if not isinstance(inference, Iterative) or isinstance(inference.solver, Cholesky):
+        return False
+    return not inference.computational_uncertainty  # what is recorded for it are float64 products
 
 
 def _refuse(name: str, owner: str, allowed: str, got: Any) -> None:

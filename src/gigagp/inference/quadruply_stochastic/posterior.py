@@ -171,7 +171,8 @@ class QuadruplyStochasticPosterior(Posterior):
             return
         msg = (
             f"threshold of RelevanceVectorMachine is {self.threshold:g}, and no weight has a precision below it: the "
-            f"one of the lowest, {float(precision.min().exp()):.3g}, was kept. Use a larger threshold, or a mean that explains less."
+            f"one of the lowest, {float(precision.min().exp()):.3g}, was kept. Use a larger "
+            "threshold, or a mean that explains less."
         )
         warn(msg, FitWarning)
 
