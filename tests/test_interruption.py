@@ -81,8 +81,8 @@ FITS = {
     "poisson": {"inference": inference.QuadruplyStochastic(n_basis=30), "likelihood": "poisson", "optimizer": "auto"},
 }
 #: The places at which signals come, of all that there are: enough for every stage, few enough for every commit.
-SLOW = {"grid of many nodes": 2, "sparse": 2, "quadruply given": 4}
-PLACES = [1, 3, 7, 15, 33, 73, 160, 350, 770, 1700]
+SLOW = {"sparse": 2, "quadruply given": 4}
+PLACES = [1, 3, 7, 15, 33, 73, 120, 160, 350, 770, 1700]
 
 
 @pytest.fixture
