@@ -78,9 +78,11 @@ def start(tmp_path):
     def begin(name):
         process = subprocess.Popen(
             [sys.executable, "-c", FIT, name, str(tmp_path)],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -131,12 +133,14 @@ def test_the_command_line_saves_what_it_has(table, tmp_path):
     command = [sys.executable, "-m", "gigagp", "fit", str(table), "--target", "y", "--out", str(tmp_path / "m.gp")]
     process = subprocess.Popen(
         [*command, "--optimizer", "adam", "--steps", "100000", "-v"],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    lines = [process.stderr.readline()]  # of the first steps
+    lines = [process.stderr.readline() for _ in range(3)]  # a step is shown before it is accepted
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     lines += errors.splitlines()
