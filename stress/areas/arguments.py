@@ -37,11 +37,7 @@ def _settings(draw: Draw) -> str:
     for place in draw.rng.permutation(len(fields))[: draw.weighted({0: 0.05, 1: 0.4, 2: 0.3, 4: 0.15, 20: 0.1})]:
         field, annotation = fields[place]
         bad = hostile and (not values or draw.chance(0.3))
-        if (
-            not bad
-            and annotation.split()[0].rstrip("|") not in ("int", "float", "bool")
-            and "Literal" not in annotation
-        ):
+        if not bad and not annotation.is_plain:
             continue  # another settings object: its default
         values[field] = draw_value(draw, annotation, field, hostile=bad)
     return _use(draw, room, name, kind, values)
@@ -63,6 +59,7 @@ def _needed(name: str) -> dict[str, Any]:
         "RussianRoulette": {"distribution": law},
         "SingleSample": {"distribution": truncation.OneOverJ(5, 20, 5)},
         "SubsetStart": {"then": optimization.Adam(steps=2)},
+        "Minimiser": {"function": lambda evaluate, start, bounds: start},
         "ExponentialDecay": {"rate": 0.1, "minimum": 3},
         "Fixed": {"length": 5},
         "Geometric": {"ratio": 0.5, "minimum": 3},

@@ -238,5 +238,5 @@ def _arguments(draw: Draw, folder: Path, *, tame: bool) -> list[str]:
     count = draw.whole(0, 1) if tame else draw.whole(0, 3)
     for name in draw.rng.permutation(sorted(options))[:count]:
         choices = options[str(name)]
-        arguments += [str(name), draw.one_of(choices[:-1] if tame else choices)]
+        arguments += [str(name), draw.one_of(choices[:-1] or choices if tame else choices)]
     return arguments

@@ -206,7 +206,7 @@ def _save(draw: Draw) -> str:
 
 
 def _interrupt(draw: Draw) -> str:
-    """Ctrl-C in a fit gives a fitted model, SIGTERM leaves the checkpoint, once a step was made."""
+    """Ctrl-C in a fit gives a fitted model, SIGTERM leaves the checkpoint, once a step on all rows was made."""
     name = draw.one_of([one for one in FITS if one not in ("quadruply", "grid")])
     _, seconds = _undisturbed("fit", name)
     number = draw.one_of([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
@@ -214,16 +214,15 @@ def _interrupt(draw: Draw) -> str:
         path = folder / "fit.checkpoint"
 
         def learn(send: Callable[[Any], None]) -> bool:
-            from gigagp.optimization.trace import Trace
+            from gigagp.checkpoint import Checkpoint
 
-            evaluate = Trace.evaluate
+            record = Checkpoint.record
 
-            def evaluated(self: Any, *arguments: Any, **named: Any) -> Any:
-                found = evaluate(self, *arguments, **named)
+            def recorded(self: Any, *arguments: Any, **named: Any) -> None:
+                record(self, *arguments, **named)
                 send("step")
-                return found
 
-            Trace.evaluate = evaluated  # type: ignore[method-assign]
+            Checkpoint.record = recorded  # type: ignore[method-assign]
             return bool(np.isfinite(fitted.answers(_learn(name, path))).all())
 
         child = Child(learn)

@@ -62,7 +62,7 @@ def has_to_fit(settings: dict[str, Any], rows: Rows) -> bool:
 
     chosen, kernel = settings["inference"], settings["kernel"]
     known = np.ndim(settings.get("noise_variance")) > 0
-    if settings["dtype"] == "float32" or known:
+    if settings["dtype"] != "float64" or known:
         return False
     if not settings["standardize"]:
         return False

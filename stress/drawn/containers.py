@@ -42,8 +42,8 @@ def put(draw: Draw, rows: Rows) -> Given:
     draw.note(f"as {name}")
     given = Given(rows.X.copy(), rows.y.copy(), rows.X.copy(), rows.y.copy())
     _CONTAINERS[name](draw, given)
-    if not rows.is_finite:
-        given.verdict = REFUSE
+    if not (np.isfinite(given.meant_X).all() and np.isfinite(given.meant_y).all()):
+        given.verdict = REFUSE  # a cast to integers can take such a cell away
     return given
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
+import typing
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,51 +41,78 @@ def _no_numbers() -> list[Any]:
     return ["3", "", [], {}, object(), a_function, 1j, b"3", float("nan"), np.datetime64("2024-01-01"), Ellipsis, int]
 
 
-def draw_value(draw: Draw, kind: str, name: str, *, hostile: bool) -> Value:
+@dataclass(frozen=True)
+class Kind:
+    """What a setting may be, by its annotation.
+
+    Attributes
+    ----------
+    types : tuple of type
+        Of ``int``, ``float``, ``bool``, ``tuple``; others stand for objects of the package.
+    words : tuple of str
+        Texts that are allowed.
+    optional : bool
+    """
+
+    types: tuple[type, ...]
+    words: tuple[str, ...]
+    optional: bool
+
+    @classmethod
+    def of(cls, hint: Any) -> Kind:
+        """Return the kind of a resolved annotation."""
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        found: list[type] = []
+        words: list[str] = []
+        for part in parts:
+            origin = typing.get_origin(part)
+            if origin is typing.Literal:
+                words += [word for word in typing.get_args(part) if isinstance(word, str)]
+            elif origin in (typing.Union, types.UnionType):
+                inner = cls.of(part)
+                found, words = [*found, *inner.types], [*words, *inner.words]
+            else:
+                found.append(origin or part)
+        return cls(tuple(one for one in found if one is not type(None)), tuple(words), type(None) in found)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether values of it can be made up here."""
+        return bool(self.words) or any(one in (int, float, bool, tuple) for one in self.types)
+
+
+def draw_value(draw: Draw, kind: Kind, name: str, *, hostile: bool) -> Value:
     """Return a value for a setting.
 
     Parameters
     ----------
     draw : Draw
-    kind : str
-        Its annotation.
+    kind : Kind
     name : str
     hostile : bool
         Whether it is meant to do harm; otherwise it is one that could be right.
     """
-    optional = "None" in kind
-    if hostile and not optional and draw.chance(0.08):
+    if hostile and not kind.optional and draw.chance(0.08):
         return Value(None, never_right=True)
-    if "Literal" in kind or name in ("loss", "outside", "bound", "start", "transform", "interpolation"):
-        return _choice(draw, kind, name, hostile)
-    if kind.startswith("bool"):
-        return (
-            Value(draw.one_of(["yes", 2, [], object(), float("nan"), -1]), True) if hostile else Value(draw.chance(0.5))
-        )
-    if kind.startswith("int"):
-        return _whole(draw, name, optional, hostile)
-    if kind.startswith("float"):
-        return _number(draw, name, optional, hostile)
-    if kind.startswith("tuple"):
+    options: list[Any] = [one for one in kind.types if one in (bool, int, float, tuple)] + (
+        ["words"] if kind.words else []
+    )
+    chosen = draw.one_of(options) if options else None
+    if chosen is bool and not hostile:
+        return Value(draw.chance(0.5))
+    if chosen == "words" and not hostile:
+        return Value(draw.one_of(kind.words))
+    if chosen is int and set(options) == {int}:
+        return _whole(draw, name, kind.optional, hostile)
+    if chosen is float and set(options) <= {float, "words"}:
+        return _number(draw, name, kind.optional, hostile)
+    if not hostile and chosen in (int, float):
+        return _whole(draw, name, False, False) if chosen is int else _number(draw, name, False, False)
+    if chosen is tuple and (not hostile or set(options) == {tuple}):
         return _tuple(draw, name, hostile)
-    return Value(draw.one_of([5, "nonsense", object(), [], float("nan"), int, a_function]), True)
-
-
-def _choice(draw: Draw, kind: str, name: str, hostile: bool) -> Value:
-    if hostile:
-        return Value(draw.one_of(["nonsense", "", "Auto", [], {}, object(), float("nan"), 10**400, b"auto", -7]), True)
-    words = re.findall(r"['\"]([a-z_+]+)['\"]", kind)
-    words += {
-        "loss": ["elbo", "projected"],
-        "outside": ["refuse", "clamp", "prior"],
-        "bound": ["sqrt", "linear", "as_printed"],
-        "start": ["kmeans++", "greedy", "random"],
-        "transform": ["softplus", "log"],
-        "interpolation": ["cubic", "linear"],
-    }.get(name, [])
-    if "int" in kind and draw.chance(0.5):
-        return Value(draw.one_of([6, 8, 11]))
-    return Value(draw.one_of(words) if words else True)
+    if options == [bool]:
+        return Value(draw.one_of(["yes", 2, [], object(), float("nan"), -1]), True)
+    return Value(draw.one_of(["nonsense", {}, object(), float("nan"), 10**400, b"auto", -7, a_function, 1j]), True)
 
 
 def _whole(draw: Draw, name: str, optional: bool, hostile: bool) -> Value:
@@ -92,8 +121,7 @@ def _whole(draw: Draw, name: str, optional: bool, hostile: bool) -> Value:
         return Value(draw.one_of(options))
     if draw.chance(0.6):
         wrong = [2.5, float("inf"), -float("inf"), -(10**400), -3, np.array([1, 2]), *_no_numbers()]
-        chosen = draw.one_of(range(len(wrong)))
-        return Value(wrong[chosen], never_right=not (wrong[chosen] == -3 and name == "seed") if chosen == 4 else True)
+        return Value(draw.one_of(wrong), never_right=True)
     large = [] if _LASTING.search(name) else [2**31, 2**63, 2**64, 10**400, 10**9]
     return Value(draw.one_of([0, -1, True, 2.0, np.float64(3.0), np.int8(5), np.array(3), *large]))
 
@@ -117,6 +145,7 @@ def _tuple(draw: Draw, name: str, hostile: bool) -> Value:
     return Value(draw.one_of([(5, 10), (12,)]) if "sizes" in name else draw.one_of([(0.1, 1.0), (1e-3, 1e-3)]))
 
 
-def fields_of(kind: type) -> list[tuple[str, str]]:
-    """Return names and annotations of the fields that the constructor of a settings class takes."""
-    return [(field.name, str(field.type)) for field in dataclasses.fields(kind) if field.init]
+def fields_of(kind: type) -> list[tuple[str, Kind]]:
+    """Return names and kinds of the fields that the constructor of a settings class takes."""
+    hints = typing.get_type_hints(kind)
+    return [(field.name, Kind.of(hints[field.name])) for field in dataclasses.fields(kind) if field.init]

@@ -141,14 +141,15 @@ def _check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray,
 def _check_units(gp: Any, X: np.ndarray) -> None:
     """Compare the kernel that users read, at raw inputs, with the one that predictions are made of."""
     scaling, own = gp.scaling_, getattr(gp, "hyperparameter_units", "") == "own"
-    if not own or gp.scaling_.y_scale.size != 1 or not np.abs(X).max() < 1e100:
-        return
+    scales = np.concatenate([scaling.x_scale, scaling.y_scale])
+    if not own or gp.scaling_.y_scale.size != 1 or not (scales.min() > 1e-100 and scales.max() < 1e100):
+        return  # numbers with few digits, or none
     rows = X[:8]
     inner, variance = gp.posterior_.model.kernel.to_dict(), float(scaling.y_scale[0]) ** 2
     standardized = (rows - scaling.x_centre) / scaling.x_scale
     expected = formulas.block(inner, standardized, standardized) * variance
     found = formulas.block(gp.kernel_.to_dict(), rows, rows)
-    if not (np.isfinite(expected).all() and 1e-290 < variance < 1e290):
+    if not np.isfinite(expected).all():
         return
     # raw inputs far from zero have fewer digits for what is small between them
     size = np.finfo(float).eps * float(np.max(np.abs(rows) / scaling.x_scale, initial=1.0))
