@@ -55,4 +55,5 @@ def test_probabilities_of_classes(system, likelihood):
     assert (
         np.abs(gp.predict_proba(new)[:, 1] - link(f) @ weights).max() < 1e-3 + 2 * system.tolerance
     )  # as Newton's search leaves the latent function
-    assert (gp.predict(new) == np.where(found.mean[:, 0] > 0, "yes", "no")).all()
+    clear = np.abs(found.mean[:, 0]) > 1e-6  # a single vector can leave all probabilities at a half
+    assert (gp.predict(new)[clear] == np.where(found.mean[:, 0] > 0, "yes", "no")[clear]).all()
