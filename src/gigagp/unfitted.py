@@ -11,6 +11,7 @@ import torch
 
 from gigagp import intake
 from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.fields import check_parameters
 from gigagp.inference.prior import PriorPosterior
 from gigagp.means import resolve_mean
 from gigagp.memory import resolve_budget
@@ -38,6 +39,7 @@ def before_fit(estimator: GPRegressor, X: Any) -> GPRegressor:
     InvalidInputError
         For arguments that cannot be used.
     """
+    check_parameters(estimator)
     prior = copy.copy(estimator)
     n_inputs = intake.estimator_inputs(prior, X, reset=True).shape[1]
     dtype, device = resolve_dtype(prior.dtype), resolve_device(prior.device)

@@ -82,12 +82,13 @@ def test_values_that_got_through_are_refused(refused, csv, tmp_path, options, me
     assert re.search(message, line)
 
 
-def test_the_largest_seed_is_a_seed(run, csv, tmp_path):
+def test_the_largest_seed_is_a_seed(run, refused, csv, tmp_path):
     for method in ("exact", "grid"):
         out = tmp_path / f"{method}.gp"
-        options = ("--inference", method, "--seed", str(2**64 - 1), "--optimizer", "none", "--quiet")
+        options = ("--inference", method, "--seed", str(2**63 - 1), "--optimizer", "none", "--quiet")
         assert run("fit", csv, "--target", "y", "--columns", "a,b", "--out", out, *options)[0] == 0
-        assert run("predict", out, csv, "--samples", "2", "--seed", str(2**64 - 1), "--out", tmp_path / "p.csv")[0] == 0
+        assert run("predict", out, csv, "--samples", "2", "--seed", str(2**63 - 1), "--out", tmp_path / "p.csv")[0] == 0
+    assert "63" in refused("fit", csv, "--target", "y", "--seed", str(2**64 - 1), "--out", tmp_path / "m.gp")
 
 
 # Ends -----------------------------------------------------------------------------------------------------------------

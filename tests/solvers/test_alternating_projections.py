@@ -170,9 +170,12 @@ def test_the_block_factors_have_to_fit():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"partition": "random"}, "partition of AlternatingProjections must be one of clustered, contiguous, shuffled"),
-        ({"score": "max"}, "score of AlternatingProjections must be one of frobenius, sum; got 'max'"),
-        ({"block_size": 0}, "block_size of AlternatingProjections must be a positive int"),
+        (
+            {"partition": "random"},
+            'partition of AlternatingProjections must be "clustered", "contiguous" or "shuffled"',
+        ),
+        ({"score": "max"}, "score of AlternatingProjections must be .frobenius. or .sum.; got 'max'"),
+        ({"block_size": 0}, "block_size of AlternatingProjections must be an int of at least 1"),
         ({"coarse_rank": -1}, "coarse_rank"),
     ],
 )

@@ -231,11 +231,11 @@ def test_frozen_columns_stay_where_they_are():
     ("settings", "message"),
     [
         ({"preconditioner": "jacobi"}, "preconditioner of ConjugateGradients must be"),
-        ({"nats": (1.0, 0.0)}, "nats of ConjugateGradients must be a positive number; got 0.0"),
+        ({"nats": (1.0, 0.0)}, "nats of ConjugateGradients must be a pair of positive numbers"),
         ({"nats": (1.0,)}, "must be a pair"),
         ({"max_epochs": 0.5}, "at least 1"),
-        ({"refresh_every": 0}, "refresh_every of ConjugateGradients must be a positive number; got 0"),
-        ({"truncation": 3}, "truncation of ConjugateGradients must be None or one of gigagp.truncation"),
+        ({"refresh_every": 0}, "refresh_every of ConjugateGradients must be an int of at least 1 or None; got 0"),
+        ({"truncation": 3}, "truncation of ConjugateGradients must be one of gigagp.truncation"),
         ({"truncation": Fixed(5), "nats": (1.0, 1.0)}, "nats of ConjugateGradients must be None with a truncation"),
         ({"truncation": Fixed(50), "max_epochs": 40}, "maximum of the truncation .* at most max_epochs, 40; got 50"),
         (

@@ -224,7 +224,7 @@ class PathwisePosterior(Posterior):
             tensors["target_solutions"],
             tensors["probe_solutions"],
             tensors.get("basis_solutions", torch.zeros_like(table.basis)),
-            Trend.from_state(tensors),
+            Trend.from_state(tensors, "basis_solutions"),
             PriorSamples(draw, tensors["prior.weights"]),
             solver,
             None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),

@@ -151,7 +151,7 @@ class FeaturePosterior(Posterior):
         space = WeightSpace(
             tensors["factor"],
             tensors["weights"],
-            Trend.from_state(tensors),
+            Trend.from_state(tensors, "basis_weights"),
             tensors.get(
                 "basis_weights", tensors["weights"].new_zeros(len(tensors["weights"]), len(tensors["coefficients"]))
             ),

@@ -26,8 +26,17 @@ class Trend(NamedTuple):
     root: torch.Tensor
 
     @classmethod
-    def from_state(cls, tensors: Mapping[str, torch.Tensor]) -> Trend:
-        """Return the trend of a model file. One from before the root was kept has the variances that it had then."""
+    def from_state(cls, tensors: Mapping[str, torch.Tensor], beside: str) -> Trend:
+        """Return the trend of a model file. One from before the root was kept has the variances that it had then.
+
+        Raises
+        ------
+        KeyError
+            If only one is there of the root and of ``beside``, what it multiplies.
+        """
+        if ("coefficient_root" in tensors) != (beside in tensors):
+            msg = f"coefficient_root without {beside}, or the other way round"
+            raise KeyError(msg)
         coefficients = tensors["coefficients"]
         root = tensors.get("coefficient_root")
         return cls(coefficients, coefficients.new_zeros(len(coefficients), len(coefficients)) if root is None else root)

@@ -211,7 +211,7 @@ class ComputationAwarePosterior(Posterior):
             actions = DenseActions.trusted(tensors["actions.matrix"])
         else:
             actions = RowActions(tensors["actions.rows"], table.n_rows)
-        trend, weights = Trend.from_state(tensors), tensors["weights"]
+        trend, weights = Trend.from_state(tensors, "basis_weights"), tensors["weights"]
         basis_weights = tensors.get("basis_weights", weights.new_zeros(len(weights), len(trend.root)))
         return cls(
             model,

@@ -242,7 +242,9 @@ class SparsePosterior(Posterior):
     ) -> SparsePosterior:
         """Return the posterior that `state` described."""
         trend = SparseTrend.known(tensors["coefficients"], len(tensors["mean"]))
-        if "whitened_basis" in tensors:  # kept since the trend's uncertainty is in the variance
+        if (
+            "whitened_basis" in tensors or "coefficient_root" in tensors
+        ):  # kept since the trend's uncertainty is in the variance
             trend = SparseTrend(trend.coefficients, tensors["coefficient_root"], tensors["whitened_basis"])
         return cls(
             model,
