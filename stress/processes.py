@@ -103,7 +103,7 @@ class Child:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self._reading], [], [], max(left, 0))[0]:
                 self.kill()
-                os.waitpid(self.pid, 0)
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
                 os.close(self._reading)
                 raise TimeoutError(f"a child did not end within {limit:g} s")
             data = os.read(self._reading, 2**16)

@@ -101,7 +101,7 @@ def _run(draw: Draw, folder: Path, arguments: list[str], kind: str) -> str:
         ending.reraise()
     if "Traceback" in said:
         raise RuntimeError("a traceback on standard error")
-    allowed = (0, 2, 130) if kind == "signal" else (0, 2)
+    allowed = (0, 2, 130) if kind == "signal" else (0, 2, 141) if kind == "pipe" else (0, 2)
     if ending.code not in allowed:
         raise Wrong(f"exit code {ending.code}: gigagp {arguments[:1]}, {kind}")
     lines = [
@@ -111,7 +111,7 @@ def _run(draw: Draw, folder: Path, arguments: list[str], kind: str) -> str:
         raise Wrong(f"an error of {len(lines)} lines: {said[:300]!r}")
     if ending.code == 0 and lines:
         raise Wrong(f"an error and exit code 0: {lines[0]}")
-    return RIGHT if ending.code == 0 else REFUSED
+    return REFUSED if ending.code == 2 else RIGHT
 
 
 def _program(draw: Draw, folder: Path, arguments: list[str]) -> str:
@@ -153,7 +153,7 @@ def _redirect(out: Path, err: Path, output: str) -> None:
         os.close(1)
     else:
         os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False) if output != "closed" else None  # type: ignore[assignment,misc]
+    sys.stdout = os.fdopen(1, "w", closefd=False) if output != "closed" else None  # type: ignore[assignment]
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", closefd=False)  # type: ignore[misc]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 #: Exported classes that hold results and take no settings.
 _RESULTS = {
-    *("Solution", "Start", "Truncated", "PathwiseProbes", "Evaluation", "History", "SolveRecord", "Step"),
+    *("Solution", "Start", "Truncated", "PathwiseProbes", "Evaluation", "History", "SolveRecord", "Step", "Unsaved"),
 }
 
 

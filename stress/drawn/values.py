@@ -14,7 +14,7 @@ import numpy as np
 from stress.draw import Draw
 
 #: Settings of how long something runs: a large number there is a long run, and no error.
-_LASTING = re.compile("steps|epochs|iterations|memory|minimum|length|maximum|base|refresh")
+_LASTING = re.compile("restarts|steps|epochs|iterations|memory|minimum|length|maximum|base|refresh")
 
 
 @dataclass(frozen=True)
