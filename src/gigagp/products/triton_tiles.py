@@ -79,9 +79,9 @@ class TritonTiles:
     ===================  =======  =======  =======
     RBF, Matern 3/2      d = 4    d = 18   d = 90
     ===================  =======  =======  =======
-    ``"ieee"``           9e-7     9e-7     6e-7
-    ``"bf16x3"``         1.7e-5   6.2e-6   2.5e-6
-    ``"tf32"``           4.8e-4   1.8e-4   9.3e-5
+    ``"ieee"``           9e-7     9e-7     8e-7
+    ``"bf16x3"``         3.1e-5   5.1e-6   3e-6
+    ``"tf32"``           4.2e-4   1.9e-4   8.9e-5
     ===================  =======  =======  =======
 
     Float32 sums carry their rounding error along. The same call gives the same bits; with another number of rows sums
