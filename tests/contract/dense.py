@@ -299,20 +299,21 @@ def variational(
         value, slope, bend = (np.stack([part[place] for part in parts], 1) for place in range(3))
         return value, slope, np.clip(bend, 1e-7, None)  # less is lost beside the prior's precision
 
-    mean, weights = np.zeros((n, t)), np.full(n, 0.5)
-    for count in range(2000):
+    mean, weights, rate, before = np.zeros((n, t)), np.full(n, 0.5), 0.7, np.inf
+    for _ in range(4000):
         _, slope, bend = state(mean, weights)
         step = np.empty_like(mean)
         for k in range(t):  # Newton's step is kriging of working targets
             working = mean[:, k] + slope[:, k] / bend[:, k]
             step[:, k] = working - smoother(bend[:, k]) @ working / bend[:, k] - mean[:, k]
         ratio = bend.mean(1) / weights
-        share = min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
-        share *= 0.7 / (1 + count / 200)
-        mean, weights = mean + share * step, weights * ratio ** (0.5 / (1 + count / 200))
         change = max(np.abs(step).max(), np.abs(np.log(ratio)).max())
         if change < 1e-8:
             break
+        rate = min(1.02 * rate, 0.7) if change < before else 0.8 * rate  # steps that overshoot are damped
+        before = change
+        share = rate * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
+        mean, weights = mean + share * step, weights * ratio ** (0.7 * rate)
     assert change < 1e-5, f"the reference did not converge: {change:.2g}"
     slope = state(mean, weights)[1]
     found = kriging(rest or covariance, X, Y, new, 1 / weights, basis)

@@ -245,13 +245,6 @@ class System:
         by_mean = without_noise and mean in ("function", "linear")
         return bool(self.refuses & {noise, dtype}) or by_mean or (without_noise and noise == "rows")
 
-    def has_plain_trend(self, mean: str, likelihood: str = "gaussian") -> bool:
-        """Whether the mean's coefficients are not the best ones: an open gap, named in docs/reliability.md.
-
-        Sampled weights and likelihoods that are not Gaussian take the plain least-squares trend, counts and signs none.
-        """
-        return mean in ("constant", "linear") and (self.name == "quadruply, sampled" or likelihood != "gaussian")
-
     def estimator(self, problem: Problem, **changes: Any) -> GPRegressor:
         return GPRegressor(inference=self.make(problem), **{**problem.settings, "optimizer": self.keeps, **changes})
 

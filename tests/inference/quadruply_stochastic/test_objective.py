@@ -305,11 +305,13 @@ def test_known_noise_and_a_trend():
     noise = 0.1 + torch.rand(6, generator=generator(3), dtype=torch.float64)
     shifted = Y[:, :1] + 7
     objective, model = make(QuadruplyStochastic(n_basis=8), noise=noise, Y=shifted, mean=ConstantMean())
-    assert float(objective.targets.mean()) == pytest.approx(0, abs=1e-12)
     found = objective.evaluate_sample(model, *everything(objective), hyperparameters=True)
     assert "noise_variance" not in found.hyperparameters
     Phi, root = objective.basis.columns(X, torch.arange(8)), objective.weights.root()
     y, mean, variances = objective.targets[:, 0], objective.weights.mean[:, 0], noise + 0.05
+    # generalised least squares: a sum that has weights
+    assert float(torch.linalg.solve(Phi @ Phi.T + variances.diag(), y).sum()) == pytest.approx(0, abs=1e-10)
+    assert abs(float(y.mean())) > 1e-3
     squared = (y - Phi @ mean).square() + (Phi @ root).square().sum(1)
     fit = -0.5 * (squared / variances + (2 * torch.pi * variances).log()).sum()
     divergence = 0.5 * (mean @ mean + root.square().sum() - 8) - root.diagonal().log().sum()

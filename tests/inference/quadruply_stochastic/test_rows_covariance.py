@@ -119,7 +119,7 @@ def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labe
         normal = torch.distributions.MultivariateNormal(torch.zeros(60).double(), K + torch.diag(noise))
         best = float(normal.log_prob(targets[:, 0]))
     else:
-        best = best_latent(K, noise, targets, likelihood, 101).value
+        best = best_latent(K, targets.new_zeros(60, 0), noise, targets, likelihood, 101).value
         assert LatentObjective(objective.table, likelihood, 101).evaluate(model).value == pytest.approx(best, rel=1e-4)
     assert posterior.bound.value == pytest.approx(best, rel=1e-4)
     whole = BasisSample.from_indices(index, index, 60)

@@ -219,7 +219,7 @@ def test_classes_are_learned_from_a_folder(tmp_path, classes):
 
 def test_the_rows_are_never_held(monkeypatch):
     monkeypatch.setattr(streamed, "WINDOW_ROWS", 500)
-    monkeypatch.setattr(streamed, "SAMPLE_ROWS", 400)
+    monkeypatch.setattr(streamed, "SAMPLE_ROWS", 130)
     n = 40_000
     x = np.random.default_rng(1).uniform(size=(n, 1))
     y = np.sin(9 * x[:, 0])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky
+from gigagp.dense import cholesky, triangular_inverse
 
 
 class BoundTerms(NamedTuple):
@@ -95,7 +95,6 @@ def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
     if n_columns:
         # Reversed, P = L L' reads P = U U' with U upper triangular, so that the lower factor of its inverse is U'^-1.
         reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
-        identity = torch.eye(m, dtype=precision.dtype, device=precision.device)
-        exact = torch.linalg.solve_triangular(reversed_factor, identity, upper=False).T.flip(0, 1)
+        exact = triangular_inverse(reversed_factor).T.flip(0, 1)
         root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]
     return root

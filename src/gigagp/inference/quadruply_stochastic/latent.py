@@ -13,6 +13,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
 from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
 from gigagp.model import Model
@@ -24,14 +25,24 @@ _STEPS, _HALVINGS, _TOLERANCE = 50, 8, 1e-7
 _ARRAYS = 6
 
 
-class LatentPoint(NamedTuple):
-    """The bound for ``f = K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``.
+class LatentStart(NamedTuple):
+    """Where a search starts: ``f = Phi coefficients + K alpha``, and the curvature of the covariance."""
 
-    ``factor`` is that of ``I + W^1/2 K W^1/2``, W the curvature; ``slope`` and ``bend`` are the derivatives of the
-    expected log-likelihood by the latent means, and minus twice those by the latent variances, (n, t).
+    alpha: Tensor
+    coefficients: Tensor
+    curvature: Tensor
+
+
+class LatentPoint(NamedTuple):
+    """The bound for ``f = Phi coefficients + K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1`` about it.
+
+    Phi is the mean's basis. ``factor`` is that of ``I + W^1/2 K W^1/2``, W the curvature; ``slope`` and ``bend`` are
+    the derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances,
+    (n, t).
     """
 
     alpha: Tensor
+    coefficients: Tensor
     curvature: Tensor
     factor: Tensor
     slope: Tensor
@@ -60,8 +71,8 @@ class LatentObjective(TableObjective):
         n = table.n_rows
         require(8 * _ARRAYS * n * n, table.budget, f"The latent values at {n:,} rows", "Use fewer rows.")
         self.likelihood, self.nodes = likelihood, nodes
-        self._targets = table.Y.double()
-        self._last: tuple[Tensor, Tensor] | None = None
+        self._targets, self._basis = table.Y.double(), learned_basis(table, likelihood)
+        self._last: LatentStart | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -113,66 +124,86 @@ class LatentObjective(TableObjective):
     def _maximise(self, model: Model) -> LatentPoint:
         X = self.table.X.double()
         K, noise = model.kernel.block(X, X), self._noise(model)
-        found = best_latent(K, noise, self._targets, self.likelihood, self.nodes, self._last)
-        self._last = found.alpha, found.curvature
+        found = best_latent(K, self._basis, noise, self._targets, self.likelihood, self.nodes, self._last)
+        self._last = LatentStart(found.alpha, found.coefficients, found.curvature)
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """Return where the next search starts."""
-        return ({} if self._last is None else {"alpha": self._last[0], "curvature": self._last[1]}), {}
+        return ({} if self._last is None else self._last._asdict()), {}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, object]) -> None:
         """Take over a snapshot."""
         if tensors:
-            self._last = tensors.pop("alpha"), tensors.pop("curvature")
+            self._last = LatentStart(**{name: tensors.pop(name) for name in LatentStart._fields})
+
+
+def learned_basis(table: TrainingTable, likelihood: Likelihood) -> Tensor:
+    """Return the mean's basis at the rows, float64; no column for labels and counts, whose coefficients are zero."""
+    return table.basis.double()[:, : table.basis.shape[1] if likelihood.has_noise else 0]
+
+
+def least_squares(basis: Tensor, targets: Tensor) -> Tensor:
+    """Return coefficients to start from, (p, t): far from the targets a likelihood may have no curvature left."""
+    return Trend.from_products(basis.T @ basis, basis.T @ targets.double()).coefficients
 
 
 def best_latent(
     K: Tensor,
+    basis: Tensor,
     noise: Tensor,
     targets: Tensor,
     likelihood: Likelihood,
     nodes: int,
-    start: tuple[Tensor, Tensor] | None = None,
+    start: LatentStart | None = None,
 ) -> LatentPoint:
     """Return the highest bound over the Gaussian distributions of latent values with a prior covariance.
+
+    It is the highest over the mean's coefficients as well.
 
     Parameters
     ----------
     K : Tensor of shape (n, n)
         float64.
+    basis : Tensor of shape (n, p)
+        The mean's, float64.
     noise : Tensor of shape (n,)
     targets : Tensor of shape (n, t)
     likelihood : Likelihood
     nodes : int
         Of the quadrature.
-    start : tuple of Tensor or None
-        ``alpha`` and ``curvature`` of a point nearby.
+    start : LatentStart or None
+        A point nearby.
     """
     if start is None:
         flat = torch.full_like(noise, likelihood.start_curvature(targets, float(noise.mean())))
-        start = torch.zeros_like(targets), flat
+        start = LatentStart(torch.zeros_like(targets), least_squares(basis, targets), flat)
 
-    def at(alpha: Tensor, curvature: Tensor) -> LatentPoint:
-        root, latent, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
+    def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor) -> LatentPoint:
+        root, known, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
         factor = bent_factor(K, root)
         half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
         removed = half.square().sum(0)
         variance = (K.diagonal() - removed).clamp_min(1e-30)
-        fit, slope, bend, of_noise = latent_derivatives(likelihood, targets, latent, variance, noise, nodes)
+        fit, slope, bend, of_noise = latent_derivatives(
+            likelihood, targets, basis @ coefficients + known, variance, noise, nodes
+        )
         # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K
         inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
         trace = float((inverse * half).sum())
-        divergence = 0.5 * (float((alpha * latent).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
-        return LatentPoint(alpha, curvature, factor, slope, bend, of_noise, fit - divergence)
+        divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
+        return LatentPoint(alpha, coefficients, curvature, factor, slope, bend, of_noise, fit - divergence)
 
     here = at(*start)
     for _ in range(_STEPS):
-        target, bend = _newton(K, here), here.bend.mean(1)
+        (target, coefficients), bend = _newton(K, basis, here), here.bend.mean(1)
         share, there = 1.0, None
         for _ in range(_HALVINGS):
-            alpha = here.alpha + share * (target - here.alpha)
-            trial = at(alpha, here.curvature + share * (bend - here.curvature))
+            trial = at(
+                here.alpha + share * (target - here.alpha),
+                here.coefficients + share * (coefficients - here.coefficients),
+                here.curvature + share * (bend - here.curvature),
+            )
             if trial.value >= here.value:
                 there = trial
                 break
@@ -185,15 +216,24 @@ def best_latent(
     return here
 
 
-def _newton(K: Tensor, here: LatentPoint) -> Tensor:
-    """Return alpha after a full Newton step of every target's mean (Rasmussen and Williams 2006, Alg. 3.1)."""
-    latent = K @ here.alpha
-    found = []
+def _newton(K: Tensor, basis: Tensor, here: LatentPoint) -> tuple[Tensor, Tensor]:
+    """Return alpha and coefficients after a full Newton step of every target's mean.
+
+    A step is kriging of the working targets ``f + slope / bend`` with the noise ``1 / bend`` (Rasmussen and Williams
+    2006, Alg. 3.1, with generalised least squares for the coefficients).
+    """
+    latent = basis @ here.coefficients + K @ here.alpha
+    alpha, coefficients = [], []
     for one in range(here.alpha.shape[1]):
         bend = here.bend[:, one]
         right = bend * latent[:, one] + here.slope[:, one]
-        found.append(right - curved_solve(K, bend, (K @ right)[:, None])[:, 0])
-    return torch.stack(found, 1)
+        both = torch.cat([right[:, None], bend[:, None] * basis], 1)
+        both = both - curved_solve(K, bend, K @ both)
+        solved, of_basis = both[:, :1], both[:, 1:]
+        trend = Trend.from_products(basis.T @ of_basis, basis.T @ solved).coefficients
+        alpha.append(solved - of_basis @ trend)
+        coefficients.append(trend)
+    return torch.cat(alpha, 1), torch.cat(coefficients, 1)
 
 
 def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:

@@ -30,12 +30,11 @@ from gigagp.inference.quadruply_stochastic.start import (
     unit_of_dependent_weights,
     whole_bytes,
 )
-from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
+from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, trend_subset
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
 from gigagp.inference.quadruply_stochastic.whole import WholeTable
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
 from gigagp.likelihoods import Gaussian, Likelihood, check_log_concave
 from gigagp.model import NOISE, Model
 from gigagp.optimization.history import History
@@ -51,8 +50,6 @@ from gigagp.progress import NoProgress
 _RATE_FROM_ZERO = 0.05
 #: Rows whose exact likelihood decides the hyperparameters of a sampled fit, and square arrays alive at once there.
 _LIKELIHOOD_ROWS, _LIKELIHOOD_SQUARES = 4000, 8
-#: Rows that say what is left open about the mean's coefficients, where weights start at zero.
-_TREND_ROWS = 1000
 
 
 class QuadruplyStochasticObjective(TableObjective):
@@ -96,15 +93,13 @@ class QuadruplyStochasticObjective(TableObjective):
             require_weights(settings, table)
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self.row_batch = min(self.settings.sampled_rows, table.n_rows)
-        # The trend of a sampled fit is the plain least-squares one; what a better one would add is a smooth function,
-        # which the basis has.
-        products = table.basis.double().T
-        measured = table.Y.double() if likelihood.has_noise else torch.zeros_like(table.Y, dtype=torch.float64)
-        self.set_trend(Trend.from_products(products @ products.T, products @ measured).coefficients)
+        self.set_trend(table.basis.new_zeros(table.basis.shape[1], table.n_targets, dtype=torch.float64))
         #: model that the weights were learned at
         self.fitted: Model | None = None
-        #: rows that the weights start from, and what they leave of the latent function's spread if that is in the bound
+        #: rows that the weights start from, rows that the trend comes from (the same, where they are enough), and what
+        #: the first leave of the latent function's spread if that is in the bound
         self._subset: Subset | None = None
+        self._trend_rows: Subset | None = None
         self._spread: RowsCovariance | None = None
         #: weights whose function is known at the rows, and the steps since they were
         self.anchor: Anchor | None = None
@@ -124,15 +119,11 @@ class QuadruplyStochasticObjective(TableObjective):
             return self.whole.open_trend
         if not self.likelihood.has_noise or not p:
             return OpenTrend.known(p)
+        assert self._trend_rows is not None, "a fit begins first"
+        X = self.table.X[self._trend_rows.rows]
         known = self.covariance_of_rows(model)
-        if self._subset is not None:
-            rows = self._subset.rows
-        else:
-            generator = torch.Generator().manual_seed(self._seed)
-            rows = sample_indices(self.table.n_rows, min(_TREND_ROWS, self.table.n_rows), generator)
-        X = self.table.X[rows]
-        if known is None:
-            known = RowsCovariance(model.kernel, X, 1 / self.noise(model, rows, X).detach().double())
+        if known is None or self._trend_rows is not self._subset:
+            known = RowsCovariance(model.kernel, X, self._curvature(model, self._trend_rows))
         return OpenTrend.at_rows(known, self.table.mean.basis(X.double()))
 
     # What optimizers ask ---------------------------------------------------------------------------------------------
@@ -217,6 +208,7 @@ class QuadruplyStochasticObjective(TableObjective):
         self._make_basis(model)
         self.basis_batch = min(self.settings.sampled_functions, self.basis.size)
         self.weights, self._subset = start_weights(self, model)
+        self._settle_trend(model)
         self._spread = None
         if not (moves_hyperparameters or isinstance(self.likelihood, Gaussian)):
             self._spread = self._covariance_at(model)
@@ -226,6 +218,17 @@ class QuadruplyStochasticObjective(TableObjective):
         self.controls = Controls(self, model, self._generator)
         self.fitted = model
         return model
+
+    def _settle_trend(self, model: Model) -> None:
+        """Take the trend of some rows by generalised least squares: all others need weights that are not learned yet.
+
+        What its variance says is of these rows too, so it is honest about the others that are left out.
+        """
+        self._trend_rows = None
+        if not self.likelihood.has_noise or not self.table.basis.shape[1]:
+            return
+        self._trend_rows = trend_subset(self, model, torch.Generator().manual_seed(self._seed), self._subset)
+        self.set_trend(self._trend_rows.coefficients)
 
     @property
     def has_anchors(self) -> bool:
@@ -423,11 +426,13 @@ class QuadruplyStochasticObjective(TableObjective):
     def _covariance_at(self, model: Model) -> RowsCovariance | None:
         if self._subset is None or self.settings.learns_covariance:
             return None
-        rows, curvature = self._subset
-        X = self.table.X[rows]
-        if isinstance(self.likelihood, Gaussian):
-            curvature = 1 / self.noise(model, rows, X).detach().double()
-        return RowsCovariance(model.kernel, X, curvature)
+        return RowsCovariance(model.kernel, self.table.X[self._subset.rows], self._curvature(model, self._subset))
+
+    def _curvature(self, model: Model, subset: Subset) -> Tensor:
+        """Return the curvatures of rows' log-likelihood; those of a Gaussian follow the noise of a model."""
+        if not isinstance(self.likelihood, Gaussian):
+            return subset.curvature
+        return 1 / self.noise(model, subset.rows, self.table.X[subset.rows]).detach().double()
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 

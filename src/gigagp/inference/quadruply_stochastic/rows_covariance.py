@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gigagp.dense import triangular_inverse
 from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.quadruply_stochastic.latent import bent_factor, bent_solve
 from gigagp.kernels import Kernel
@@ -74,11 +75,8 @@ class RowsCovariance:
     @torch.no_grad()
     def divergence(self) -> float:
         """The divergence from the prior of a process with this covariance and the prior's mean."""
-        inverse = torch.linalg.solve_triangular(
-            self._factor, torch.eye(len(self.X), dtype=torch.float64, device=self.X.device), upper=False
-        )
         determinant = 2 * float(self._factor.diagonal().log().sum())
-        return 0.5 * (determinant - len(self.X) + float(inverse.square().sum()))
+        return 0.5 * (determinant - len(self.X) + float(triangular_inverse(self._factor).square().sum()))
 
     def taken(self, X: Tensor, update: Tensor) -> Tensor:
         """Return ``k(x, X) v`` at points for an `update` v, shape (n, q), float64."""

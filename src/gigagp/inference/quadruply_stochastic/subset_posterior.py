@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gigagp.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.dense import cholesky
-from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve
+from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.inference.trend import estimate_trend
 from gigagp.likelihoods import Gaussian
 from gigagp.memory import require
 from gigagp.model import Model
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 #: Most rows, the most for other than Gaussian likelihoods, which take Newton's steps, and the most multiplications,
 #: ``rows^2 m``.
 _ROWS, _LATENT_ROWS, _WORK = 4096, 2000, 2**41
+#: Most rows that say what the mean's coefficients are, where weights start at zero.
+_TREND_ROWS = 1000
 #: Square arrays of that size, float64, that are alive at once, and the share of the memory budget that they may take.
 _SQUARES, _SHARE = 6, 8
 #: Functions that are looked at together.
@@ -41,10 +44,13 @@ class Subset(NamedTuple):
     rows : Tensor of shape (r,), int64
     curvature : Tensor of shape (r,)
         Of their log-likelihood, float64: the covariance of f there is ``(G^-1 + W)^-1``.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis: the best ones for these rows.
     """
 
     rows: Tensor
     curvature: Tensor
+    coefficients: Tensor
 
 
 @torch.no_grad()
@@ -86,14 +92,33 @@ def _count(objective: QuadruplyStochasticObjective, work: int) -> int:
     return count
 
 
-def _dual(objective: QuadruplyStochasticObjective, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Return alpha, (rows, t), and curvatures, (rows,), of f: its mean ``G alpha``, covariance ``(G^-1 + W)^-1``."""
-    X, targets = objective.table.X[rows], objective.targets[rows].double()
+@torch.no_grad()
+def trend_subset(
+    objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator, start: Subset | None
+) -> Subset:
+    """Return the rows that the mean's coefficients come from: those of the start, or more where these are too few."""
+    table = objective.table
+    most = min(_TREND_ROWS, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)), table.n_rows)
+    if start is not None and len(start.rows) >= most:
+        return start
+    rows = sample_indices(table.n_rows, most, generator).to(table.X.device)
+    X = table.X[rows].double()
+    return _dual(objective, model, rows, model.kernel.block(X, X))[1]
+
+
+def _dual(objective: QuadruplyStochasticObjective, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Subset]:
+    """Return alpha, (rows, t), with which f is ``G alpha`` beside the trend, and what else is known of the rows."""
+    table, likelihood = objective.table, objective.likelihood
+    X, targets = table.X[rows], table.Y[rows].double()
+    basis = learned_basis(table, likelihood)[rows]
     noise = objective.noise(model, rows, X).double()
-    if isinstance(objective.likelihood, Gaussian):
-        return curved_solve(gram, 1 / noise, targets), 1 / noise
-    best = best_latent(gram, noise, targets, objective.likelihood, objective.settings.quadrature_nodes)
-    return best.alpha, best.curvature
+    if isinstance(likelihood, Gaussian):
+        solved = curved_solve(gram, 1 / noise, torch.cat([targets, basis], 1))
+        of_targets, of_basis = solved[:, : targets.shape[1]], solved[:, targets.shape[1] :]
+        coefficients = estimate_trend(basis, targets, of_basis).coefficients
+        return of_targets - of_basis @ coefficients, Subset(rows, 1 / noise, coefficients)
+    best = best_latent(gram, basis, noise, targets, likelihood, objective.settings.quadrature_nodes)
+    return best.alpha, Subset(rows, best.curvature, best.coefficients)
 
 
 # Inducing points -----------------------------------------------------------------------------------------------------
@@ -110,9 +135,9 @@ def _start_points(
     count = min(_count(objective, 1), basis.size)
     some = sample_indices(basis.size, count, generator).to(weights.mean.device)
     rows = _rows_at(objective.table.X, _points(basis, some))
-    alpha, curvature = _dual(objective, model, rows, basis.prior_block(some, some))
+    alpha, subset = _dual(objective, model, rows, basis.prior_block(some, some))
     weights.mean[some] = alpha.to(weights.mean)
-    return Subset(rows, curvature)
+    return subset
 
 
 def _points(basis: Basis, index: Tensor) -> Tensor:
@@ -150,20 +175,20 @@ def _start_functions(
     for index in basis.blocks(_WIDTH, prior.device):
         features = basis.columns(X, index)
         gram += (features / prior[index].to(features)) @ features.T
-    alpha, curvature = _dual(objective, model, rows, gram)
+    alpha, subset = _dual(objective, model, rows, gram)
     for index in basis.blocks(_WIDTH, prior.device):
         weights.mean[index] = _back(basis, X, index, prior, alpha)
     if weights.columns is None:
-        return Subset(rows, curvature)
+        return subset
     # for the columns, each of the rows stands for as many as it was drawn from
-    _start_columns(basis, X, gram, curvature * (objective.n_rows / count), prior, weights)
+    _start_columns(basis, X, gram, subset.curvature * (objective.n_rows / count), prior, weights)
     if count < table.n_rows:
         others = sample_indices(table.n_rows, min(_LENGTH_ROWS, table.n_rows), generator).to(prior.device)
-        at_others = curvature.mean().expand(len(others))
+        at_others = subset.curvature.mean().expand(len(others))
         if isinstance(objective.likelihood, Gaussian):
             at_others = 1 / objective.noise(model, others, table.X[others]).double()
         _adjust_lengths(basis, table.X[others], at_others * (objective.n_rows / len(others)), prior, weights)
-    return Subset(rows, curvature)
+    return subset
 
 
 def _back(basis: Basis, X: Tensor, index: Tensor, prior: Tensor, values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.trend import Trend, coefficient_root
+from gigagp.inference.trend import coefficient_root
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,26 @@ class OpenTrend:
         solutions = rows.update(basis).contiguous()  # as a model file gives it back, so that it rounds the same
         return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
 
+    @classmethod
+    @torch.no_grad()
+    def at_weights(cls, Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor) -> OpenTrend:
+        """Return what all rows leave open, for a model with features: ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury).
+
+        Parameters
+        ----------
+        Phi : Tensor of shape (n, m)
+        curvature : Tensor of shape (n,)
+            Diagonal of W.
+        factor : Tensor of shape (m, m)
+            Cholesky factor of ``P = S + Phi' W Phi``.
+        basis : Tensor of shape (n, p)
+            The mean's, float64.
+        """
+        weighed = curvature[:, None] * basis
+        cross = Phi.T @ weighed
+        solutions = torch.cholesky_solve(cross, factor)
+        return cls(coefficient_root(basis.T @ weighed - cross.T @ solutions), solutions)
+
     def state(self) -> dict[str, Tensor]:
         """Return the tensors of a model file; rows are kept where they are the covariance's own."""
         found = {"root": self.root, "solutions": self.solutions}
@@ -52,31 +72,3 @@ class OpenTrend:
         """Return what `state` described."""
         rows = {name.removeprefix("rows."): value for name, value in state.items() if name.startswith("rows.")}
         return cls(state["root"], state["solutions"], RowsCovariance.from_state(kernel, rows) if rows else None)
-
-
-@torch.no_grad()
-def trend_of_weights(
-    Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor, targets: Tensor
-) -> tuple[Trend, OpenTrend]:
-    """Return generalised least squares for a model with features, and what it leaves open.
-
-    ``H^-1 = W - W Phi P^-1 Phi' W`` with ``P = S + Phi' W Phi`` (Woodbury).
-
-    Parameters
-    ----------
-    Phi : Tensor of shape (n, m)
-    curvature : Tensor of shape (n,)
-        Diagonal of W.
-    factor : Tensor of shape (m, m)
-        Cholesky factor of P.
-    basis : Tensor of shape (n, p)
-        The mean's, float64.
-    targets : Tensor of shape (n, t)
-    """
-    weighed = curvature[:, None] * basis
-    cross = Phi.T @ weighed
-    solutions = torch.cholesky_solve(cross, factor)
-    gram = basis.T @ weighed - cross.T @ solutions
-    by_targets = weighed.T @ targets - solutions.T @ (Phi.T @ (curvature[:, None] * targets))
-    trend = Trend.from_products(gram, by_targets)
-    return trend, OpenTrend(trend.root, solutions)

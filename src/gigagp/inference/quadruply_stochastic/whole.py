@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp.bases import Basis
 from gigagp.dense import cholesky
+from gigagp.errors import FitWarning, warn
 from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
 from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
-from gigagp.inference.quadruply_stochastic.trend import OpenTrend, trend_of_weights
+from gigagp.inference.quadruply_stochastic.latent import learned_basis, least_squares
+from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.likelihoods import Gaussian
 from gigagp.model import Model
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
 
 #: Most Newton steps at one model, and the gain in nats an observation that ends them: while hyperparameters move, and
 #: for the weights that are kept, whose bound must not depend on where the search started.
-_STEPS, _TOLERANCE, _LAST_TOLERANCE = 50, 1e-7, 1e-11
+_STEPS, _TOLERANCE, _LAST_TOLERANCE = 50, 1e-7, 1e-9
+#: Gain in nats an observation that may be missed without a warning.
+_MISSED = 1e-3
 #: Most halvings of a step.
 _HALVINGS = 8
-#: Most conjugate gradient steps for the mean's Newton step, and the relative residual that ends them.
+#: Most conjugate gradient steps for the mean's Newton step, and the relative error in its own norm that ends them.
 _INNER, _INNER_RESIDUAL = 30, 1e-4
 #: Most updates of the precisions of a relevance vector machine, the change of their logarithms that ends them, and the
 #: precision, in units of the threshold, beyond which a function is taken out for good; the lowest threshold there.
@@ -33,22 +38,37 @@ _UPDATES, _CHANGE, _FAR, _THRESHOLD = 2000, 1e-3, 100.0, 1e4
 _LEAST = 1e-8
 
 
+class _Start(NamedTuple):
+    """Where a search starts: weights (m, t), coefficients of the mean's basis (p, t) and curvatures (n,)."""
+
+    mean: Tensor
+    trend: Tensor
+    curvature: Tensor
+
+
 class _Point(NamedTuple):
     """The bound at one mean and the best root for one curvature.
 
-    ``precision`` is ``S + Phi' diag(curvature) Phi`` and ``factor`` its Cholesky factor; ``slope`` and ``bend`` are the
-    derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances, (n,
-    t); ``value`` is the bound.
+    ``precision`` is ``S + Phi' diag(curvature) Phi``, ``factor`` its Cholesky factor, and ``open_trend`` what the rows
+    leave open about ``trend``, the coefficients of the mean's basis. ``slope`` and ``bend`` are the derivatives of the
+    expected log-likelihood by the latent means, and minus twice those by the latent variances, (n, t); ``value`` is the
+    bound.
     """
 
     mean: Tensor
+    trend: Tensor
     curvature: Tensor
     factor: Tensor
+    open_trend: OpenTrend
     root: Tensor
     variance: Tensor
     slope: Tensor
     bend: Tensor
     value: float
+
+    def to_start(self, kept: Tensor | None = None) -> _Start:
+        """Return it as a start, with some functions alone."""
+        return _Start(self.mean if kept is None else self.mean[kept], self.trend, self.curvature)
 
 
 class WholeTable:
@@ -69,9 +89,12 @@ class WholeTable:
 
     def __init__(self, objective: QuadruplyStochasticObjective) -> None:
         self.objective = objective
-        #: where the next search starts: shapes (m, t) and (n,)
-        self.mean: Tensor | None = None
-        self.curvature: Tensor | None = None
+        #: the mean's basis, without a column where its coefficients are held at zero
+        self._basis = learned_basis(objective.table, objective.likelihood)
+        #: where the next search starts
+        self._last: _Start | None = None
+        #: gain in nats that the last Newton step promised: what a search that ended early left
+        self._promised = 0.0
         #: what is left open about the mean's coefficients
         self.open_trend: OpenTrend | None = None
 
@@ -86,20 +109,36 @@ class WholeTable:
         basis = objective.basis.with_kernel(model.kernel)
         Phi, noise = basis.columns(X, index), self._noise(model)
         if objective.settings.learns_precision:
-            return self._relevance(model, Phi, noise)
+            found = self._relevance(model, Phi, noise)
+        else:
+            found = self._weights_at(basis, index, Phi, noise, _LAST_TOLERANCE if to_the_end else _TOLERANCE)
+        if to_the_end:
+            self._warn_of_the_end()
+        return found
+
+    def _weights_at(
+        self, basis: Basis, index: Tensor, Phi: Tensor, noise: Tensor, tolerance: float
+    ) -> tuple[Weights, float]:
         S = basis.prior_diagonal(index) if basis.has_diagonal_prior else basis.prior_block(index, index)
-        tolerance = _LAST_TOLERANCE if to_the_end else _TOLERANCE
         found = self._maximise(Phi, S, noise, self._start(Phi, noise), tolerance)
-        self.mean, self.curvature = found.mean, found.curvature
-        self._settle_trend(Phi, found)
+        self._last = found.to_start()
+        self._settle_trend(found)
         return self._weights(found), found.value
 
-    def _settle_trend(self, Phi: Tensor, found: _Point) -> None:
-        """Keep what is left open about the mean's coefficients; those of labels and counts are held at zero."""
-        objective = self.objective
-        if objective.likelihood.has_noise:
-            basis, targets = objective.table.basis.double(), objective.table.Y.double()
-            self.open_trend = trend_of_weights(Phi, found.curvature, found.factor, basis, targets)[1]
+    def _warn_of_the_end(self) -> None:
+        """Warn where the search stopped below the optimum, as it does at kinks of the likelihood."""
+        if self._promised > _MISSED * self.objective.n_observations:
+            msg = (
+                f"the search for the best weights ended early: its last step promised {self._promised:.3g} nats and "
+                "gave nothing. Mean and variance may be off. Use a larger noise_variance or another likelihood."
+            )
+            warn(msg, FitWarning)
+
+    def _settle_trend(self, found: _Point) -> None:
+        """Take the trend off the targets; coefficients of labels and counts are held at zero."""
+        if self.objective.likelihood.has_noise:
+            self.objective.set_trend(found.trend)
+            self.open_trend = found.open_trend
 
     def _weights(self, found: _Point) -> Weights:
         like, k = self.objective.table.X, self._n_columns(len(found.mean))
@@ -114,31 +153,26 @@ class WholeTable:
         rows = torch.arange(self.objective.n_rows, device=self.objective.table.X.device)
         return self.objective.noise(model, rows, self.objective.table.X.double())
 
-    def _start(self, Phi: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and curvature to start from: those of the model before, or nothing known."""
-        likelihood, targets = self.objective.likelihood, self.objective.targets
-        if self.mean is None or self.curvature is None:
+    def _start(self, Phi: Tensor, noise: Tensor) -> _Start:
+        """Return where to start: at the model before, or nothing known."""
+        likelihood, targets = self.objective.likelihood, self.objective.table.Y
+        start = self._last
+        if start is None:
             mean = Phi.new_zeros(Phi.shape[1], targets.shape[1])
-            curvature = Phi.new_full((len(Phi),), likelihood.start_curvature(targets, float(noise.mean())))
-        else:
-            mean, curvature = self.mean, self.curvature
-        return mean, 1 / noise if isinstance(likelihood, Gaussian) else curvature
+            flat = Phi.new_full((len(Phi),), likelihood.start_curvature(targets, float(noise.mean())))
+            start = _Start(mean, least_squares(self._basis, targets), flat)
+        return start._replace(curvature=1 / noise) if isinstance(likelihood, Gaussian) else start
 
-    def _maximise(
-        self, Phi: Tensor, S: Tensor, noise: Tensor, start: tuple[Tensor, Tensor], tolerance: float = _TOLERANCE
-    ) -> _Point:
-        here = self._at(Phi, S, noise, *start)
-        if isinstance(self.objective.likelihood, Gaussian) and self.objective.table.basis.shape[1]:
-            # The coefficients are at their best for these hyperparameters, and the curvature stays what it is.
-            basis, targets = self.objective.table.basis.double(), self.objective.table.Y.double()
-            self.objective.set_trend(trend_of_weights(Phi, here.curvature, here.factor, basis, targets)[0].coefficients)
-            here = self._at(Phi, S, noise, here.mean, here.curvature, here)
+    def _maximise(self, Phi: Tensor, S: Tensor, noise: Tensor, start: _Start, tolerance: float = _TOLERANCE) -> _Point:
+        here = self._at(Phi, S, noise, start)
         for _ in range(_STEPS):
-            step, bend = self._newton(Phi, S, here), here.bend.mean(1)
+            step, by_trend, self._promised = self._newton(Phi, S, here)
+            bend = here.bend.mean(1)
             share, there = 1.0, here
             for _ in range(_HALVINGS):
-                trial = here.curvature + share * (bend - here.curvature)
-                there = self._at(Phi, S, noise, here.mean + share * step, trial, here)
+                curvature = here.curvature + share * (bend - here.curvature)
+                trial = _Start(here.mean + share * step, here.trend + share * by_trend, curvature)
+                there = self._at(Phi, S, noise, trial, here)
                 if there.value >= here.value:
                     break
                 share *= 0.5
@@ -149,12 +183,11 @@ class WholeTable:
                 break
         return here
 
-    def _at(
-        self, Phi: Tensor, S: Tensor, noise: Tensor, mean: Tensor, curvature: Tensor, known: _Point | None = None
-    ) -> _Point:
+    def _at(self, Phi: Tensor, S: Tensor, noise: Tensor, place: _Start, known: _Point | None = None) -> _Point:
         """Return the bound and what the next step needs; the root of a known point serves the same curvature."""
+        mean, trend, curvature = place
         if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
-            factor, root, variance = known.factor, known.root, known.variance
+            factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
         else:
             precision = Phi.T @ (Phi * curvature[:, None])
             if S.ndim == 1:
@@ -162,39 +195,49 @@ class WholeTable:
             else:
                 precision += S
             factor = cholesky(precision, "the posterior precision of the weights")
+            open_trend = OpenTrend.at_weights(Phi, curvature, factor, self._basis)
             root = chevron_of(precision, self._n_columns(len(S)))
             variance = (Phi @ root).square().sum(1)
         objective = self.objective
-        targets, nodes = objective.targets.double(), objective.settings.quadrature_nodes
-        fit, slope, bend, _ = latent_derivatives(objective.likelihood, targets, Phi @ mean, variance, noise, nodes)
+        targets, nodes = objective.table.Y.double(), objective.settings.quadrature_nodes
+        latent = Phi @ mean + self._basis @ trend
+        fit, slope, bend, _ = latent_derivatives(objective.likelihood, targets, latent, variance, noise, nodes)
         value = fit - float(self._divergence(S, mean, root))
-        return _Point(mean, curvature, factor, root, variance, slope, bend, value)
+        return _Point(mean, trend, curvature, factor, open_trend, root, variance, slope, bend, value)
 
-    def _newton(self, Phi: Tensor, S: Tensor, here: _Point) -> Tensor:
-        """Return the Newton step of the mean, (m, t), by conjugate gradients with the root's precision before them.
+    def _newton(self, Phi: Tensor, S: Tensor, here: _Point) -> tuple[Tensor, Tensor, float]:
+        """Return the Newton step of the mean, (m, t), and of the trend, (p, t), and the gain that it promises.
 
-        Every target has a curvature of its own, the root one for all; where they agree the first step is exact.
+        By conjugate gradients. Every target has a curvature of its own. The root has one for all, and its precision is
+        the preconditioner; where they agree the first step is exact.
         """
+        m, basis, (root, solutions) = Phi.shape[1], self._basis, (here.open_trend.root, here.open_trend.solutions)
+        cross = Phi.T @ (here.curvature[:, None] * basis)
 
         def product(v: Tensor) -> Tensor:
-            return Phi.T @ (here.bend * (Phi @ v)) + _times(S, v)
+            weighed = here.bend * (Phi @ v[:m] + basis @ v[m:])
+            return torch.cat([Phi.T @ weighed + _times(S, v[:m]), basis.T @ weighed])
 
-        residual = Phi.T @ here.slope - _times(S, here.mean)
-        size = residual.norm(dim=0).clamp_min(1e-300)
+        def precondition(v: Tensor) -> Tensor:
+            weights = torch.cholesky_solve(v[:m], here.factor)
+            trend = root @ (root.T @ (v[m:] - cross.T @ weights))
+            return torch.cat([weights - solutions @ trend, trend])
+
+        gradient = residual = torch.cat([Phi.T @ here.slope - _times(S, here.mean), basis.T @ here.slope])
         step = torch.zeros_like(residual)
-        direction = conditioned = torch.cholesky_solve(residual, here.factor)
-        inner = (residual * conditioned).sum(0)
+        direction = conditioned = precondition(residual)
+        inner = first = (residual * conditioned).sum(0)
         for _ in range(_INNER):
-            if bool((residual.norm(dim=0) <= _INNER_RESIDUAL * size).all()):
+            if bool((inner <= _INNER_RESIDUAL**2 * first).all()):
                 break
             image = product(direction)
             length = inner / (direction * image).sum(0).clamp_min(1e-300)
             step = step + length * direction
             residual = residual - length * image
-            conditioned = torch.cholesky_solve(residual, here.factor)
+            conditioned = precondition(residual)
             before, inner = inner, (residual * conditioned).sum(0)
             direction = conditioned + (inner / before.clamp_min(1e-300)) * direction
-        return step
+        return step[:m], step[m:], 0.5 * float((gradient * step).sum())
 
     def _divergence(self, S: Tensor, mean: Tensor, root: Tensor) -> Tensor:
         """Return the divergence from the prior, all targets, differentiable in S."""
@@ -209,13 +252,12 @@ class WholeTable:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return where the next search starts."""
-        if self.mean is None or self.curvature is None:
-            return {}
-        return {"mean": self.mean, "curvature": self.curvature}
+        return {} if self._last is None else self._last._asdict()
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take over a snapshot."""
-        self.mean, self.curvature = tensors.pop("mean", None), tensors.pop("curvature", None)
+        if "mean" in tensors:
+            self._last = _Start(**{name: tensors.pop(name) for name in _Start._fields})
 
     # Hyperparameters ------------------------------------------------------------------------------------------------
 
@@ -270,7 +312,7 @@ class WholeTable:
         kept = torch.arange(m, device=Phi.device)
         # a low threshold drops more of the same optimum; it does not move it
         far = _FAR * max(getattr(objective.settings, "threshold", 0.0), _THRESHOLD)
-        self.mean = self.curvature = None
+        self._last = None
         start = self._start(Phi, noise)
         for _ in range(_UPDATES):
             found = self._maximise(Phi[:, kept], precision[kept], noise, start)
@@ -282,12 +324,12 @@ class WholeTable:
             left = updated < far
             if not bool(left.any()):
                 left[updated.argmin()] = True
-            kept, start = kept[left], (found.mean[left], found.curvature)
+            kept, start = kept[left], found.to_start(left)
             if change < _CHANGE and bool(left.all()):
                 break
         # at the end the precisions are exactly those that the bound wants for these weights
         found = self._maximise(Phi[:, kept], precision[kept], noise, start)
-        self._settle_trend(Phi[:, kept], found)
+        self._settle_trend(found)
         if self.open_trend is not None:  # functions that were left out have no weight
             solutions = Phi.new_zeros(m, self.open_trend.solutions.shape[1])
             solutions[kept] = self.open_trend.solutions

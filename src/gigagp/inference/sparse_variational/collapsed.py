@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gigagp.dense import triangular_inverse
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
@@ -73,8 +74,7 @@ class CollapsedObjective(SparseObjective):
             return None
         model, points, space, value = self._last
         # The covariance of the whitened inducing values is A^-1 = (L_A^-T) (L_A^-T)' (Titsias 2009, eq. 10).
-        identity = torch.eye(points.count, dtype=torch.float64, device=space.factor.device)
-        root = torch.linalg.solve_triangular(space.factor.T, identity, upper=True)
+        root = triangular_inverse(space.factor).T
         return self._posterior(model, points, space.weights, root, SparseTrend.of(space), value)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky
+from gigagp.dense import cholesky, triangular_inverse
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
@@ -172,8 +172,7 @@ def _inverse_root(gram: Tensor) -> Tensor:
     """
     reverse = gram.flip(0, 1)
     reverse.diagonal().add_(1)
-    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return torch.linalg.solve_triangular(cholesky(reverse).T, identity, upper=True).flip(0, 1)
+    return triangular_inverse(cholesky(reverse)).T.flip(0, 1)
 
 
 class Batches:
