@@ -103,8 +103,12 @@ def _basis(gp: GPRegressor, problem: Problem) -> Limit:
         index = torch.arange(basis.size)
         precision = basis.prior_diagonal(index).double().numpy()
 
+        # weights that are learned from samples see waves in the fit's precision, which a far row shows
+        sampled = gp.posterior_.from_samples and problem.dtype == "float32"
+        working = torch.float32 if sampled else torch.float64
+
         def columns(X: Array) -> Array:
-            return unit * basis.columns(_standardized(gp, X), index).double().numpy()
+            return unit * basis.columns(_standardized(gp, X).to(working), index).double().numpy()
 
         limit = Limit(dense.of_features(columns, precision))
     # from samples the covariance is the kernel's own, given the rows of the start: here all
