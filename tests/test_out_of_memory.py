@@ -29,7 +29,7 @@ inferences = {
     "iterative": inference.Iterative(),
     "features": inference.RandomFeatures(),
     "sparse": inference.SparseVariational(n_inducing=500),
-    "grid": inference.Grid(size=200),
+    "grid": inference.Grid(size=80),
     "quadruply": inference.QuadruplyStochastic(n_basis=2000),
 }
 estimator = GPRegressor(inference=inferences[name], optimizer=None, memory_budget=2**40).fit(X[:100], y[:100])

@@ -151,7 +151,7 @@ def _grid_settings(more: int = 0, **settings: Any) -> Callable[[Problem], Any]:
 
 def _iterative_grid(**settings: Any) -> Callable[[Problem], Any]:
     own = {"exact_nodes": 0, "final_tolerance": 1e-7, "preconditioner": "circulant", "n_samples": 48, **settings}
-    return lambda p: inference.Grid({1: 30, 2: 12, 3: 9}[p.table.X.shape[1]], **own)
+    return lambda p: inference.Grid({1: 30, 2: 12, 3: 7}[p.table.X.shape[1]], **own)
 
 
 def _all_rows(p: Problem) -> int:
