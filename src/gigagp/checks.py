@@ -30,6 +30,9 @@ def resolve_device(device: str) -> torch.device:
     if resolved.type not in ("cpu", "cuda"):  # meta has no numbers, and the others no float64 or no kernels of ours
         msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
         raise InvalidInputError(msg)
+    if resolved.type == "cpu" and resolved.index:  # torch takes any number, and there is one
+        msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}: there is one CPU device.'
+        raise InvalidInputError(msg)
     if resolved.type == "cuda" and not torch.cuda.is_available():
         msg = f'device of GPRegressor is {device!r}, but torch finds no CUDA device. Use "auto" or "cpu".'
         raise InvalidInputError(msg)

@@ -14,6 +14,7 @@ from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
+from gigagp.guard import scored
 from gigagp.inference import QuadruplyStochastic
 from gigagp.kernels import Kernel
 from gigagp.learning import warn_of_interruption, whole_or_unchanged
@@ -116,7 +117,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         InvalidInputError
             For labels of one class alone, or arguments that cannot be used.
         """
-        with whole_or_unchanged(self):
+        with whole_or_unchanged(self, checkpoint):
             self._fit(X, y, checkpoint)
         warn_of_interruption(self.latent_.history_, checkpoint)
         return self
@@ -159,7 +160,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         check_parameters(self)
         labels, latent = Labels(classes), self._latent()
         options: dict[str, Any] = {"checkpoint": checkpoint, "chunk_rows": chunk_rows, "header": header}
-        with whole_or_unchanged(self):
+        with whole_or_unchanged(self, checkpoint):
             fit_streamed(latent, source, target, inputs, labels=labels, **options)
             assert labels.classes is not None
             self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
@@ -216,7 +217,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of right predictions; see scikit-learn's `ClassifierMixin.score`."""
-        return float(super().score(X, intake.labels(y), sample_weight))
+        with scored():
+            return float(super().score(X, intake.labels(y), sample_weight))
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

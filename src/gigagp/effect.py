@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gigagp.checks import resolve_device
 from gigagp.errors import InvalidInputError
+from gigagp.grids.arguments import checked_bounds
 from gigagp.inference import Grid, Iterative, RandomFeatures
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.means import LinearMean, resolve_mean
@@ -85,17 +88,22 @@ def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
         raise InvalidInputError(msg)
 
 
-def refuse_bounds(bounds: object, inference: object) -> None:
-    """Refuse the corners of a grid where there is none.
+def resolve_bounds(bounds: Any, inference: object) -> tuple[list[float], list[float]] | None:
+    """Return the corners of a grid; refuse them where there is none.
 
     Raises
     ------
     InvalidInputError
-        If there are bounds and no grid.
+        If there are bounds and no grid, or they are no corners.
     """
-    if bounds is not None and not isinstance(inference, Grid):
+    if bounds is None:
+        return None
+    if not isinstance(inference, Grid):
         allowed = f"None with inference.{type(inference).__name__}: they are those of a grid"
         _refuse("bounds", "GPRegressor.fit_table", allowed, bounds)
+    if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
+        _refuse("bounds", "GPRegressor.fit_table", "a pair of corners, lower and upper", bounds)
+    return checked_bounds(*bounds)
 
 
 def _solves_iteratively(inference: object) -> bool:

@@ -39,11 +39,18 @@ def written_file(path: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
+    InvalidInputError
+        If it is no path.
     OSError
         If there is something else: a folder, a device, a pipe, a socket, a loop of links. Replacing those would destroy
         what other programs need.
     """
-    if "\0" in os.fspath(path):
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        msg = f"path must be the name of a file; got {path!r}."
+        raise InvalidInputError(msg) from None
+    if "\0" in name:
         raise OSError(errno.EINVAL, "the name of a file has no NUL character")
     try:
         mode = os.stat(path).st_mode  # a loop of links is an OSError of its own

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from gigagp.errors import NonFiniteError
+from gigagp.errors import GigaGPError, InvalidInputError, NonFiniteError
 from gigagp.memory import memory_is_budget
 
 _LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch's stub lacks it
@@ -30,6 +30,18 @@ def guarded() -> Iterator[None]:
     except (_LinAlgError, np.linalg.LinAlgError, OverflowError) as error:
         msg = f"The arithmetic broke down ({error}): numbers in between leave the range of floating point. {_REMEDY}"
         raise NonFiniteError(msg) from error
+
+
+@contextmanager
+def scored() -> Iterator[None]:
+    """Turn what scikit-learn's metrics say of targets and weights into `InvalidInputError`."""
+    try:
+        yield
+    except GigaGPError:
+        raise
+    except (TypeError, ValueError) as error:
+        msg = f"y and sample_weight of score cannot be used: {error}"
+        raise InvalidInputError(msg) from error
 
 
 def finite_prediction(values: np.ndarray) -> np.ndarray:

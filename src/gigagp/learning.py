@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gigagp import termination
 from gigagp.errors import FitInterruptedWarning, NotPositiveDefiniteError, warn
 from gigagp.guard import finite_means, guarded
 from gigagp.inference.objective import TableObjective
@@ -27,11 +28,14 @@ _CHECKED_ROWS = 256
 
 
 @contextmanager
-def whole_or_unchanged(estimator: object) -> Iterator[None]:
-    """Put an estimator back as it was where a fit in the block fails; `guarded` says how that is told."""
+def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None = None) -> Iterator[None]:
+    """Put an estimator back as it was where a fit in the block fails; `guarded` says how that is told.
+
+    SIGTERM writes the checkpoint first, if there is one.
+    """
     before = estimator.__dict__.copy()
     try:
-        with guarded():
+        with guarded(), termination.written_first(checkpoint is not None):
             yield
     except BaseException:
         # The checks of X set n_features_in_ and the names. One assignment: a second Ctrl-C finds nothing half done.
@@ -55,6 +59,8 @@ def learn_posterior(
                 interruption.learning = False
                 model = _best_so_far(objective, model, trace)
         interruption.learning = False
+        if trace.log is not None:
+            termination.waits_no_longer(trace.log.write)
         title = "posterior at the best so far; Ctrl-C again ends at once" if interruption.requested else "posterior"
         trace.meter.start(1, title)
         seed = spawn(generator)

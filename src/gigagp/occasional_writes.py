@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gigagp import termination
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
 
 
@@ -26,11 +27,11 @@ class OccasionalWrites:
 
     @property
     def are_due(self) -> bool:
-        """Whether the last write is old enough."""
-        return time.monotonic() - self._last >= self.interval
+        """Whether the last write is old enough, or SIGTERM has come."""
+        return termination.can_wait() or time.monotonic() - self._last >= self.interval
 
     def attempt(self, write: Callable[[], None]) -> bool:
-        """Write, and return whether that worked; where not, the file is what it was before.
+        """Write, and return whether that worked; where not, the file is what it was before. After SIGTERM never return.
 
         Warns
         -----
@@ -51,4 +52,5 @@ class OccasionalWrites:
             return False
         finally:
             self._last = time.monotonic()
+            termination.after_write()
         return True

@@ -16,6 +16,7 @@ import torch
 import gigagp
 from gigagp.custom import Custom, Item, marked
 from gigagp.errors import InvalidInputError, MemoryBudgetError, ModelFileError
+from gigagp.memory import memory_is_budget
 from gigagp.tensor_file import Path, read, read_header, write
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Saveable(Protocol):
     def _to_state(self) -> State: ...
 
 
+@memory_is_budget()
 def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a fitted estimator to one file, atomically.
 
@@ -78,6 +80,7 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
     save_state(path, kind.__name__, tensors, header)
 
 
+@memory_is_budget()
 def load(path: Path, custom: Iterable[Item] = ()) -> GPRegressor:
     """Read a fitted estimator from a file written by `save`. No code that only the file names is run.
 

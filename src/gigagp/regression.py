@@ -19,7 +19,7 @@ from gigagp.effect import refuse_for_fit, refuse_validation, refuse_without_effe
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
-from gigagp.guard import finite_prediction, guarded
+from gigagp.guard import finite_prediction, guarded, scored
 from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
@@ -219,7 +219,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
             second ends the fit, and the estimator is as it was before; so does the first where nothing was learned yet.
             `gigagp.interruption` has the details.
         """
-        with whole_or_unchanged(self):
+        with whole_or_unchanged(self, checkpoint):
             self._fit(X, y, validation, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self
@@ -408,7 +408,8 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
-        return float(super().score(X, intake.targets(y), sample_weight))
+        with scored():
+            return float(super().score(X, intake.targets(y), sample_weight))
 
     def _spread(self, variance: torch.Tensor) -> np.ndarray:
         """Return standard deviations in the targets' units, without the axis of one target."""

@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
-from gigagp.effect import refuse_bounds, refuse_without_effect
+from gigagp.effect import refuse_without_effect, resolve_bounds
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.fields import Count, Words, check_parameters, checks_arguments
 from gigagp.files import check_folder
@@ -116,7 +116,7 @@ class StreamedFitting:
         """
         estimator = cast("GPRegressor", self)
         options: dict[str, Any] = {"bounds": bounds, "checkpoint": checkpoint, "chunk_rows": chunk_rows}
-        with whole_or_unchanged(self):
+        with whole_or_unchanged(self, checkpoint):
             fit_streamed(estimator, source, target, inputs, header=header, **options)
         warn_of_interruption(estimator.history_, checkpoint)
         return self
@@ -176,7 +176,7 @@ def fit_streamed(
     inference = resolve_streaming(estimator.inference, likelihood)
     optimizer = estimator._resolve_optimizer()
     refuse_without_effect(estimator, inference, likelihood)
-    refuse_bounds(bounds, inference)
+    bounds = resolve_bounds(bounds, inference)
     if isinstance(optimizer, SubsetStart):
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)

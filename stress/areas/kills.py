@@ -42,11 +42,10 @@ def write_at_every_step() -> None:
 
     def make(self: Any, *arguments: Any, **named: Any) -> None:
         made(self, *arguments, **named)
-        self.interval = 0.0
+        self._writes.interval = 0.0
 
     checkpoint.Checkpoint.__init__ = make  # type: ignore[method-assign]
-    if hasattr(streamed, "_INTERVAL"):
-        streamed._INTERVAL = 0.0
+    streamed._INTERVAL = 0.0
 
 
 def _estimator(name: str) -> Any:

@@ -86,6 +86,7 @@ def solve(
     m = problem.cross.shape[1]
     u, of_basis, of_targets = solved[:, :m], solved[:, m : m + p], solved[:, m + p :]
     weights, trend_variance, beta = u, np.zeros(m), np.zeros((p, problem.targets.shape[1]))
+    open_points = np.zeros(m, dtype=bool)
     if p:
         gram = problem.basis.T @ of_basis
         values, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
@@ -97,6 +98,9 @@ def solve(
         left = (problem.new_basis - problem.cross.T @ of_basis) @ root  # (m, r)
         trend_variance = (left**2).sum(1)
         weights = u + of_basis @ root @ left.T
+        # What such a point has in directions that no row has depends on the units in which the shortest solution is.
+        unknown = np.abs(problem.new_basis @ vectors[:, share < 1e-6]).max(1, initial=0.0)
+        open_points = unknown > 1e-9 * np.linalg.norm(problem.new_basis, axis=1)
     residual = problem.targets - problem.basis @ beta
     v = of_targets - of_basis @ beta
     mean = problem.new_basis @ beta + problem.cross.T @ v
@@ -116,6 +120,7 @@ def solve(
         cross_norm = np.linalg.norm(problem.cross, axis=0)
         variance_error = variance_error + (solver_error[1] * cross_norm) ** 2 / smallest
         variance_error += solver_error[0] * trend_variance
+    mean_error[open_points] = variance_error[open_points] = np.inf
     determinant = 2 * np.log(np.diag(factor)).sum()
     t = problem.targets.shape[1]
     value = -0.5 * ((residual * v).sum() + t * (determinant + n * np.log(2 * np.pi)))

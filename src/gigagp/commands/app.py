@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
         elif mode == "w" and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are no text
+    code = 0
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         code = EXIT_CLOSED_PIPE
     except OSError as error:  # a full disk behind standard output
-        code = _fail(f"standard output cannot be written: {error.strerror}.")
+        code = code or _fail(f"standard output cannot be written: {error.strerror}.")
     with suppress(OSError):
         sys.stdout.flush()
         sys.exit(code)
@@ -119,8 +120,10 @@ def _run(arguments: list[str]) -> int:
         result = EXIT_INTERRUPTED
     except BrokenPipeError:
         raise
-    except (GigaGPError, OSError) as error:
+    except GigaGPError as error:
         return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.strerror or error}{'' if error.filename is None else f': {error.filename}'}.")
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):
             raise

@@ -124,7 +124,14 @@ class RowSource:
             self.one_target = _is_column(source[1])
             first = next(stream_rows(source, chunk_rows=1, labels=self.labels), None)
         elif _gives_pairs(source):
-            pairs = iter(source() if callable(source) else source)
+            made = source() if callable(source) else source
+            if not hasattr(made, "__iter__"):
+                msg = (
+                    "source of fit_table as a function must return an iterable of pairs (X, Y); got "
+                    f"{type(made).__name__}."
+                )
+                raise InvalidInputError(msg)
+            pairs = iter(made)
             pair = next(pairs, None)
             self.one_target = isinstance(pair, tuple | list) and len(pair) == 2 and _is_column(pair[1])
             rows = stream_rows(() if pair is None else chain([pair], pairs), labels=self.labels)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigagp import termination
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
@@ -248,6 +249,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
         job.meter.close()
     if writes is not None:
         write()
+        termination.waits_no_longer(write)
 
 
 def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:

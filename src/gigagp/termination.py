@@ -1,0 +1,87 @@
+"""SIGTERM in a fit with a checkpoint: the file is written first, then the process ends as it would have.
+
+Schedulers send SIGTERM some seconds before they kill a process. Checkpoints are written once a minute, so without this
+up to a minute of work would be gone. The handler sets a flag; the write comes where the next one could have been, after
+the evaluation or the chunk of rows that is going on. A second SIGTERM ends the process at once, and so does the first
+one as long as there is nothing new to keep.
+
+Like `gigagp.interruption`, this leaves programs alone that have a handler of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+
+
+class _Termination:
+    """Whether SIGTERM has come, and whether it can wait for a write."""
+
+    def __init__(self) -> None:
+        self.requested = self.waits = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.waits and not self.requested:
+            self.requested = True
+        else:
+            end()
+
+
+_current: ContextVar[_Termination | None] = ContextVar("gigagp_termination", default=None)
+
+
+@contextmanager
+def written_first(has_checkpoint: bool) -> Iterator[None]:
+    """Let SIGTERM wait for the next write of a checkpoint while the block runs, from its first `can_wait` on."""
+    main = threading.current_thread() is threading.main_thread()
+    if not (has_checkpoint and main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL):
+        yield
+        return
+    state = _Termination()
+    handler = state.handle
+    token = _current.set(state)
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _current.reset(token)
+        if state.requested:  # the block has failed before it could write
+            end()
+
+
+def can_wait() -> bool:
+    """Note that there will be a write soon if SIGTERM comes, and return whether it has come."""
+    state = _current.get()
+    if state is None:
+        return False
+    state.waits = True
+    return state.requested
+
+
+def after_write() -> None:
+    """End the process if SIGTERM has come: what there is has been written."""
+    state = _current.get()
+    if state is not None and state.requested:
+        end()
+
+
+def waits_no_longer(write: Callable[[], object]) -> None:
+    """Note that no write follows; call ``write``, which ends the process, if SIGTERM has come before."""
+    state = _current.get()
+    if state is not None:
+        state.waits = False
+        if state.requested:
+            write()
+
+
+def end() -> None:
+    """End this process as SIGTERM does."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
