@@ -45,12 +45,10 @@ def written_file(path: str | os.PathLike[str]) -> Path:
         If there is something else: a folder, a device, a pipe, a socket, a loop of links. Replacing those would destroy
         what other programs need.
     """
-    try:
-        name = os.fsdecode(path)
-    except TypeError:
-        msg = f"path must be the name of a file; got {path!r}."
-        raise InvalidInputError(msg) from None
-    if "\0" in name:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        msg = f"path must be the name of a file, as text or as a path; got {path!r}."
+        raise InvalidInputError(msg)
+    if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "the name of a file has no NUL character")
     try:
         mode = os.stat(path).st_mode  # a loop of links is an OSError of its own

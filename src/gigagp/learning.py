@@ -60,7 +60,7 @@ def learn_posterior(
                 model = _best_so_far(objective, model, trace)
         interruption.learning = False
         if trace.log is not None:
-            termination.waits_no_longer(trace.log.write)
+            termination.write_last(trace.log.write)
         title = "posterior at the best so far; Ctrl-C again ends at once" if interruption.requested else "posterior"
         trace.meter.start(1, title)
         seed = spawn(generator)

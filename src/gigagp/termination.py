@@ -72,13 +72,12 @@ def after_write() -> None:
         end()
 
 
-def waits_no_longer(write: Callable[[], object]) -> None:
-    """Note that no write follows; call ``write``, which ends the process, if SIGTERM has come before."""
+def write_last(write: Callable[[], object]) -> None:
+    """Write a checkpoint that no other follows: SIGTERM ends the process at once from here on."""
     state = _current.get()
     if state is not None:
         state.waits = False
-        if state.requested:
-            write()
+    write()
 
 
 def end() -> None:

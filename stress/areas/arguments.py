@@ -50,6 +50,11 @@ def _use(draw: Draw, room: str, name: str, kind: type, values: dict[str, Value])
     return _fit(draw, placed(room, name, made), never)
 
 
+def _stay(evaluate: Any, start: Any, bounds: Any) -> Any:
+    """Minimise nothing; a function of this module, so that it can be pickled."""
+    return start
+
+
 def _needed(name: str) -> dict[str, Any]:
     """Return arguments that a class has no default for."""
     from gigagp import optimization, truncation
@@ -59,7 +64,7 @@ def _needed(name: str) -> dict[str, Any]:
         "RussianRoulette": {"distribution": law},
         "SingleSample": {"distribution": truncation.OneOverJ(5, 20, 5)},
         "SubsetStart": {"then": optimization.Adam(steps=2)},
-        "Minimiser": {"function": lambda evaluate, start, bounds: start},
+        "Minimiser": {"function": _stay},
         "ExponentialDecay": {"rate": 0.1, "minimum": 3},
         "Fixed": {"length": 5},
         "Geometric": {"ratio": 0.5, "minimum": 3},

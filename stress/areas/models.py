@@ -36,7 +36,7 @@ def run(draw: Draw) -> str:
         with limited_memory(_MEMORY):
             try:
                 loaded = gigagp.load(path)
-            except gigagp.errors.ModelFileError:
+            except (gigagp.errors.ModelFileError, gigagp.errors.MemoryBudgetError):
                 return "refused"
             except gigagp.errors.GigaGPError as error:
                 raise TypeError(f"load refused with {type(error).__name__}: {error}") from error

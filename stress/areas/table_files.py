@@ -71,7 +71,9 @@ def run(draw: Draw) -> str:
 
 
 def _named(X: np.ndarray, y: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
-    targets = {f"y{place}": column for place, column in enumerate(y.reshape(len(y), -1).T)}
+    targets = {
+        f"y{place}": column for place, column in enumerate(y.reshape(len(y), y.shape[1] if y.ndim == 2 else 1).T)
+    }
     return {f"x{place}": column for place, column in enumerate(X.T)} | targets, list(targets)
 
 

@@ -95,6 +95,8 @@ def draw_optimizer(draw: Draw) -> Any:
 
 def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return arguments of `GPRegressor`."""
+    from gigagp import optimization
+
     arguments: dict[str, Any] = {
         "kernel": draw_kernel(draw),
         "inference": draw_inference(draw, shape[1]),
@@ -104,8 +106,11 @@ def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
         "dtype": draw.weighted({"float64": 0.8, "float32": 0.1, "mixed": 0.1}),
         "random_state": draw.whole(0, 3),
     }
-    if getattr(arguments["inference"], "batch_size", None) is not None and arguments["optimizer"] == "auto":
-        arguments["optimizer"] = None  # which ends with thousands of steps on minibatches
+    if getattr(arguments["inference"], "batch_size", None) is not None:
+        if arguments["optimizer"] == "auto":
+            arguments["optimizer"] = None  # which ends with thousands of steps on minibatches
+        elif isinstance(arguments["optimizer"], optimization.LBFGS):  # which minibatches refuse
+            arguments["optimizer"] = optimization.Adam(steps=3)
     if draw.chance(0.3):
         arguments["noise_variance"] = draw.one_of([1e-6, 1e-3, 0.1, 10.0])
     elif draw.chance(0.07):

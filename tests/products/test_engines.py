@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engines import BUDGET, MAKERS, MatrixWeights, Same, parameters
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.kernels import RBF, Matern
+from gigagp.kernels import RBF, Matern, RationalQuadratic
 from gigagp.products import LowRankWeights
 from helpers import DTYPES, all_kernels, autograd_gradient, points, reference_block, relative_error, tolerance
 
@@ -293,6 +293,21 @@ def test_gradients_of_two_groups_far_apart(engine, name, far):
         found = engine.gradient(kernel, X, X, weights, symmetric=False)
         for key, value in expected.items():
             assert relative_error(found[key], value) < 1e-7, key
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("alpha", [1e3, 1e6, 1e10, 1e17, 1e300])
+def test_a_rational_quadratic_with_a_large_exponent_is_nearly_an_rbf(engine, alpha, dtype):
+    """``1 + p`` rounds away what a large exponent multiplies: float32 was off by 5 % at 1e6, by everything at 1e8."""
+    X, V = points(60, 4, dtype=dtype), points(60, 2, seed=1, dtype=dtype)
+    rbf, kernel = RBF(2.0).bind(4), RationalQuadratic(2.0, alpha=alpha).bind(4)
+    found = engine.product(kernel, X, X, V, budget=BUDGET)
+    # (1 + q / (2 a))^-a = exp(-q / 2) (1 + q^2 / (8 a) + ...), and q^2 exp(-q / 2) is at most 16 / e^2
+    allowed = 0.3 / alpha + 10 * tolerance(dtype)
+    expected = reference_block(rbf, X, X) @ V.double()
+    assert float((found.double() - expected).abs().max()) < allowed * float(V.double().abs().sum(0).max())
+    if alpha == 1e3:  # the control
+        assert float((found.double() - expected).abs().max()) > 0.001 * allowed
 
 
 @pytest.mark.parametrize("apart", [1e-3, 1e-7, 1e-12])

@@ -161,7 +161,7 @@ def array(*shape: int, dtype: type = np.float64) -> np.ndarray:
 
 
 def term(n: int = 5, m: int = 4, profile=0, inputs=2, alpha=1.0, dtype: type = np.float64) -> tuple:
-    return (profile, inputs, False, alpha, 0.0, array(n, 2, dtype=dtype), array(m, 2, dtype=dtype))
+    return (profile, inputs, False, alpha, array(n, 2, dtype=dtype), array(m, 2, dtype=dtype))
 
 
 def product(terms=None, steps=None, vectors=None, out=None, symmetric=False, threads=1, instruction_set=""):
@@ -198,7 +198,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
         {"out": np.zeros((5, 3), dtype=np.float32)},
         {"out": read_only(np.zeros((5, 3)))},
         {"symmetric": True},
-        {"terms": [term()[:6]]},
+        {"terms": [term()[:5]]},
         {"terms": [3]},
         {"terms": [term(profile=9)]},
         {"terms": [term(profile=-1)]},
@@ -207,9 +207,9 @@ def read_only(array: np.ndarray) -> np.ndarray:
         {"terms": [term(dtype=np.float32)]},
         {"terms": [term(n=6)]},
         {"terms": [term(m=6)]},
-        {"terms": [(*term()[:5], array(5), array(4))]},
-        {"terms": [(*term()[:5], array(10, 2)[::2], array(4, 2))]},
-        {"terms": [(*term()[:5], None, None)]},
+        {"terms": [(*term()[:4], array(5), array(4))]},
+        {"terms": [(*term()[:4], array(10, 2)[::2], array(4, 2))]},
+        {"terms": [(*term()[:4], None, None)]},
         {"terms": []},
         {"terms": [term(), term()]},
         {"steps": []},
@@ -259,7 +259,7 @@ def test_the_module_refuses_weights_that_do_not_fit(wrong):
 
 def test_the_module_computes_what_does_fit():
     """The controls of the two tests above."""
-    left, right = term()[5:]
+    left, right = term()[4:]
     distances = np.square(left[:, None] - right[None, :]).sum(2)
     assert np.allclose(product(), np.exp(-distances) @ array(4, 3))
     assert product(terms=[], steps=[ONE], vectors=np.zeros((4, 0)), out=np.zeros((2**50, 0))).shape == (2**50, 0)

@@ -84,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
+    except KeyboardInterrupt:  # while the commands are built
+        _fail("stopped.")
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_CLOSED_PIPE
     except SystemExit as ended:

@@ -22,6 +22,8 @@ from gigagp.random import standard_normal
 _Smoothness = Annotated[
     float, OneOf(0.5, 1.5, 2.5), Words("0.5, 1.5 or 2.5"), Remedy("Use RBF for the limit of large nu.")
 ]
+#: Rational quadratics with a larger exponent than this are the `RBF` to twelve digits.
+_LARGEST_EXPONENT = 1e12
 
 
 class StationaryKernel(Leaf):
@@ -319,20 +321,24 @@ class RationalQuadratic(StationaryKernel):
     @property
     def distance_factor(self) -> float:
         """The number 1 / (2 alpha)."""
-        return 0.5 / float(self.value("alpha"))
+        return 0.5 / float(self.exponent())
+
+    def exponent(self, like: Tensor | None = None) -> Tensor:
+        """Return alpha, cut where covariances no longer change with it."""
+        return self.value("alpha", like).clamp_max(_LARGEST_EXPONENT)
 
     def profile(self, q: Tensor) -> Tensor:
         """Return (1 + q / (2 alpha))^(-alpha)."""
-        alpha = self.value("alpha", q)
+        alpha = self.exponent(q)
         return torch.exp(-alpha * torch.log1p(q / (2 * alpha)))
 
     def profile_(self, p: Tensor) -> Tensor:
         """Return (1 + p)^(-alpha), overwriting p."""
-        return p.log1p_().mul_(-float(self.value("alpha"))).exp_()
+        return p.log1p_().mul_(-float(self.exponent())).exp_()
 
     def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the profile and its derivatives, overwriting p."""
-        alpha = float(self.value("alpha"))
+        alpha = float(self.exponent())
         logarithm = torch.log1p(p)
         g = torch.mul(logarithm, -alpha).exp_()
         slope = torch.div(g, p + 1)  # g / (1 + p)
@@ -346,6 +352,6 @@ class RationalQuadratic(StationaryKernel):
         The gamma draws come through the inverse distribution function, so that they move smoothly with alpha and have
         a derivative in it.
         """
-        alpha = self.value("alpha")
+        alpha = self.exponent()
         # clamped: at alpha below 0.05 a draw can leave the range of float64, where the root has no slope
         return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha).clamp_min(1e-300) / alpha).sqrt()

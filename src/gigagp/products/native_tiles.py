@@ -184,7 +184,7 @@ def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[An
         left = term.left.to(dtype).contiguous()
         right = left if term.right is term.left else term.right.to(dtype).contiguous()
         direct = term.profile != Profile.DOT and (term.inputs <= FEW_INPUTS or term.is_wide(dtype))
-        terms.append((int(term.profile), term.inputs, direct, term.alpha, 0.0, left.numpy(), right.numpy()))
+        terms.append((int(term.profile), term.inputs, direct, term.alpha, left.numpy(), right.numpy()))
     return terms, [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps]
 
 

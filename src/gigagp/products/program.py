@@ -84,10 +84,10 @@ class Term:
 
     @cached_property
     def largest(self) -> float:
-        """Bound of the squared norms of a pair of points; rounding errors of distances are this times epsilon."""
+        """Bound of a pair's squared norms times the profile's steepest slope; rounding leaves epsilon times it."""
         if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):
             return 0.0
-        return float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
+        return max(self.alpha, 1.0) * float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
 
     def is_wide(self, dtype: torch.dtype) -> bool:
         """Whether distances as differences of norms would show rounding: points far apart, or a profile with a kink."""
@@ -260,7 +260,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
         profile = {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[kernel.nu]
     else:
         profile = Profile.RATIONAL_QUADRATIC if isinstance(kernel, RationalQuadratic) else Profile.RBF
-    alpha = float(kernel.value("alpha")) if isinstance(kernel, RationalQuadratic) else 1.0
+    alpha = float(kernel.exponent()) if isinstance(kernel, RationalQuadratic) else 1.0
     return Term(profile, left, left if Z is X else right, left.shape[1], alpha), factor
 
 

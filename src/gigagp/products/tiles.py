@@ -94,6 +94,7 @@ class StationaryTiles(Tiles):
         left, right = self._points()
         squares = left.square().sum(1), right.square().sum(1)
         largest = float(squares[0].amax() + squares[1].amax()) if len(left) and len(right) else 0.0
+        largest *= max(0.5 / kernel.distance_factor, 1.0)  # the steepest slope of a rational quadratic is its exponent
         exact = kernel.kink or largest * torch.finfo(X.dtype).eps > ROUNDING_ERROR[X.dtype]
         #: dtype of distances and of the sums that differences of squares cancel in
         self.working = torch.float64 if exact else X.dtype

@@ -34,8 +34,8 @@ MULTIPLY = tl.constexpr(Operation.MULTIPLY.value)
 TWO_PART_DIFFERENCES = tl.constexpr(Method.TWO_PART_DIFFERENCES.value)
 TF32_PRODUCTS = tl.constexpr(Method.TF32_PRODUCTS.value)
 SPLIT_PRODUCTS = tl.constexpr(Method.SPLIT_PRODUCTS.value)
-#: Numbers of a step in ``data[6]``: alpha, floor, a_factor, b_factor and the number in d kernel / d value.
-NUMBERS = tl.constexpr(5)
+#: Numbers of a step in ``data[6]``: alpha, a_factor, b_factor and the number in d kernel / d value.
+NUMBERS = tl.constexpr(4)
 #: Larger squared distances are cut: every profile is zero there, and infinity times zero would be NaN.
 FARTHEST = tl.constexpr(distances.FARTHEST)
 #: Smaller ones are raised: the root is far below one rounding of 1, and division by it stays finite.
@@ -123,6 +123,14 @@ def clamped(p):
 
 
 @triton.jit
+def log_beyond_one(p):
+    """Return ``log(1 + p)`` for p >= 0, whose errors cancel also where 1 + p rounds p away (Goldberg 1991, Thm. 4)."""
+    u = 1 + p
+    rounded = u - 1
+    return tl.where(rounded > 0, tl.log(u) * (p / tl.where(rounded > 0, rounded, 1.0)), p)
+
+
+@triton.jit
 def profile_value(p, alpha, PROFILE: tl.constexpr):
     """Return a profile's value."""
     if PROFILE == DOT:
@@ -130,7 +138,7 @@ def profile_value(p, alpha, PROFILE: tl.constexpr):
     elif PROFILE == RBF:
         value = tl.exp(-clamped(p))
     elif PROFILE == RATIONAL_QUADRATIC:
-        value = tl.exp(-alpha * tl.log(1 + clamped(p)))
+        value = tl.exp(-alpha * log_beyond_one(clamped(p)))
     else:
         t = tl.sqrt(clamped(p))
         e = tl.exp(-t)
@@ -144,7 +152,7 @@ def profile_value(p, alpha, PROFILE: tl.constexpr):
 
 
 @triton.jit
-def profile_derivatives(p, alpha, floor, PROFILE: tl.constexpr):
+def profile_derivatives(p, alpha, PROFILE: tl.constexpr):
     """Return a profile's value, its slope in p and its derivative in alpha (zero for most)."""
     by_alpha = tl.full(p.shape, 0.0, p.dtype)
     if PROFILE == DOT:
@@ -155,7 +163,7 @@ def profile_derivatives(p, alpha, floor, PROFILE: tl.constexpr):
         slope = -value
     elif PROFILE == RATIONAL_QUADRATIC:
         p = clamped(p)
-        log = tl.log(1 + p)
+        log = log_beyond_one(p)
         share = 1 / (1 + p)
         value = tl.exp(-alpha * log)
         slope = -alpha * value * share
@@ -166,7 +174,7 @@ def profile_derivatives(p, alpha, floor, PROFILE: tl.constexpr):
         e = tl.exp(-t)
         if PROFILE == MATERN_12:
             value = e
-            slope = tl.where(p > floor, -0.5 * e / t, 0.0)  # infinite at coincident points, where its factor is 0
+            slope = tl.where(p > 0, -0.5 * e / t, 0.0)  # infinite at coincident points, where its factor is 0
         elif PROFILE == MATERN_32:
             value = t * e + e
             slope = -0.5 * e
@@ -191,7 +199,7 @@ def step_value(
         p = term_argument(data, n, m, i, j, STEPS, K, ROWS, COLUMNS)
         value = profile_value(p, tl.load(numbers), PROFILE)
     elif OPERATION == ADD:
-        value = tl.load(numbers + 2) * values[A] + tl.load(numbers + 3) * values[B]
+        value = tl.load(numbers + 1) * values[A] + tl.load(numbers + 2) * values[B]
     elif OPERATION == MULTIPLY:
         value = values[A] * values[B]
     else:
@@ -367,14 +375,14 @@ def gradient_kernel(
             inside = (i[:, None] < n_rows) & (j[None, :] < n_columns)
             at = left_weights + i[:, None] * row_stride + j[None, :] * column_stride
             adjoint = tl.load(at, mask=inside, other=0.0)
-        adjoint *= tl.load(numbers + 4)
+        adjoint *= tl.load(numbers + 3)
         if N_FACTORS:
             values = step_values(data, n, m, i, j, STEPS, N_STEPS, ROWS, COLUMNS)
             for q in tl.static_range(N_FACTORS):
                 adjoint *= values[FACTORS[q]]
         if IS_TERM:
             p = term_argument(data, n, m, i, j, STEPS, TARGET, ROWS, COLUMNS)
-            value, slope, by_alpha = profile_derivatives(p, tl.load(numbers), tl.load(numbers + 1), PROFILE)
+            value, slope, by_alpha = profile_derivatives(p, tl.load(numbers), PROFILE)
             weighted = adjoint * slope
             rows += tl.sum(weighted, 1).to(tl.float64)
             value_sums += tl.sum(adjoint * value, 1).to(tl.float64)

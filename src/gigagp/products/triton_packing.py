@@ -65,7 +65,7 @@ class Packed:
         Coordinates of each term, with padding and with those that only gradients read.
     data : tuple of Tensor
         Left coordinates (c, n), what methods of two parts add (c, n), squared norms (terms, n); likewise right, with m;
-        and for each step alpha, floor, a_factor, b_factor and the number in d kernel / d value.
+        and for each step alpha, a_factor, b_factor and the number in d kernel / d value.
     """
 
     n: int
@@ -113,9 +113,7 @@ def pack(program: Program, n: int, m: int, methods: list[Method], like: Tensor) 
             # without rest^2: SPLIT_PRODUCTS leave it out too, so that the distance of equal points is zero
             squares[t, :count] = (main * (main + 2 * rest)).sum(1)
         data += [points[0], points[-1], squares]
-    numbers = [
-        (*_constants(program, s), s.a_factor, s.b_factor, path(program, k)[0]) for k, s in enumerate(program.steps)
-    ]
+    numbers = [(_alpha(program, s), s.a_factor, s.b_factor, path(program, k)[0]) for k, s in enumerate(program.steps)]
     data.append(torch.tensor(numbers, dtype=torch.float64).to(like))
     return Packed(padded(n), padded(m), steps, tuple(widths), tuple(data))
 
@@ -145,11 +143,9 @@ def path(program: Program, k: int) -> tuple[float, tuple[int, ...]]:
     return factor, tuple(factors)
 
 
-def _constants(program: Program, step: Step) -> tuple[float, float]:
-    """Return alpha and floor of a step's term."""
-    if step.operation != Operation.TERM:
-        return 0.0, 0.0
-    return program.terms[step.a].alpha, 0.0
+def _alpha(program: Program, step: Step) -> float:
+    """Return alpha of a step's term."""
+    return program.terms[step.a].alpha if step.operation == Operation.TERM else 0.0
 
 
 def padded(count: int) -> int:

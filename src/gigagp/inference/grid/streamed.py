@@ -248,8 +248,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
     finally:
         job.meter.close()
     if writes is not None:
-        write()
-        termination.waits_no_longer(write)
+        termination.write_last(write)
 
 
 def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:

@@ -18,7 +18,6 @@ struct Term {
     int all_inputs;     // with those that only gradients read
     int direct;         // distances by differences: slower, exact for near points far from the origin
     T alpha;            // of RATIONAL_QUADRATIC
-    T floor;            // squared distances below it have slope 0
     T left_scale;       // packed left points are the points times this
     const T *left;      // panels of `rows` points, [panel][input][row]
     const T *left_squares;

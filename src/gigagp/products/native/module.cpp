@@ -103,7 +103,7 @@ struct PackedTerm {
     Panels<T> left, right;
     Term<T> term;
 
-    PackedTerm(const Kernels<T> &kernels, int profile, bool direct, double alpha, double floor, const T *left_points,
+    PackedTerm(const Kernels<T> &kernels, int profile, bool direct, double alpha, const T *left_points,
                const T *right_points, int inputs, int all_inputs, long n, long m, long rows, long columns) {
         const T scale = profile == DOT ? T(-1) : direct ? T(1) : T(2);
         const int normed = profile == DOT ? 0 : inputs;  // inner products start from zero instead of norms
@@ -114,7 +114,6 @@ struct PackedTerm {
                 all_inputs,
                 direct,
                 static_cast<T>(alpha),
-                static_cast<T>(floor),
                 scale,
                 left.values.get(),
                 left.squares.get(),
@@ -135,7 +134,7 @@ struct Packed {
     Program<T> program;
     long tile_columns;
 
-    // terms: (profile, inputs, direct, alpha, floor, left (n, c), right (m, c)); steps: (operation, a, b, a_factor, b_factor)
+    // terms: (profile, inputs, direct, alpha, left (n, c), right (m, c)); steps: (operation, a, b, a_factor, b_factor)
     Packed(const InstructionSet &set, const py::list &given_terms, const py::list &given_steps, long n, long m,
            bool symmetric)
         : kernels(kernels_of(set, T())), symmetric(symmetric), n(n), m(m) {
@@ -146,10 +145,10 @@ struct Packed {
         long widest = 1;
         for (const auto &item : given_terms) {
             const auto tuple = item.cast<py::tuple>();
-            if (tuple.size() != 7) refuse("a term has seven parts");
+            if (tuple.size() != 6) refuse("a term has six parts");
             const int profile = tuple[0].cast<int>();
             if (profile < RBF || profile > DOT) refuse("unknown profile");
-            const auto left = points(tuple[5]), right = points(tuple[6]);
+            const auto left = points(tuple[4]), right = points(tuple[5]);
             if (left.shape(0) != n || right.shape(0) != m || left.shape(1) != right.shape(1) ||
                 left.shape(1) > 1'000'000)
                 refuse("the points of a term do not fit");
@@ -157,8 +156,7 @@ struct Packed {
             if (inputs < 0 || inputs > all_inputs) refuse("the inputs of a term do not fit");
             widest = std::max<long>(widest, all_inputs);
             packed.emplace_back(kernels, profile, tuple[2].cast<bool>(), tuple[3].cast<double>(),
-                                tuple[4].cast<double>(), left.data(), right.data(), inputs, all_inputs, n, m, rows,
-                                columns);
+                                left.data(), right.data(), inputs, all_inputs, n, m, rows, columns);
         }
         for (auto &term : packed) terms.push_back(term.term);
         read_steps(given_steps);
@@ -293,7 +291,7 @@ py::tuple gradient(const InstructionSet &set, const py::list &terms, const py::l
     if (!right.is_none()) {
         const auto other = Packed<T>::points(right);
         if (other.shape(0) != m || other.shape(1) != left.shape(1)) refuse("weights do not fit");
-        weights.emplace_back(kernel.kernels, DOT, false, 1.0, 0.0, left.data(), other.data(),
+        weights.emplace_back(kernel.kernels, DOT, false, 1.0, left.data(), other.data(),
                              static_cast<int>(left.shape(1)), static_cast<int>(left.shape(1)), n, m, kernel.rows,
                              kernel.columns);
     } else if (left.shape(1) != m) {

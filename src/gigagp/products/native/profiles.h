@@ -1,6 +1,14 @@
 // Covariance profiles g(p) of the squared distance p, and their derivatives; see gigagp/kernels/stationary.py for p.
 #pragma once
 
+// log(1 + p) for p >= 0. What 1 + p rounds away counts where alpha is large: log(u) p / (u - 1) for u = 1 + p as rounded
+// has the errors of log(u) and u - 1 cancel (Goldberg 1991, Theorem 4).
+template <class T>
+INLINE typename Simd<T>::Vector logarithm_beyond_one(typename Simd<T>::Vector p) {
+    typename Simd<T>::Vector u = p + T(1), rounded = u - T(1);
+    return rounded > T(0) ? logarithm(u) * (p / rounded) : p;
+}
+
 template <int PROFILE, class T>
 struct ProfileOf {
     typedef Simd<T> S;
@@ -16,7 +24,7 @@ struct ProfileOf {
         if (PROFILE == DOT) return p;
         p = clamp(p, direct);
         if (PROFILE == RBF) return decay(p);
-        if (PROFILE == RATIONAL_QUADRATIC) return decay(logarithm(p + T(1)) * alpha);
+        if (PROFILE == RATIONAL_QUADRATIC) return decay(logarithm_beyond_one<T>(p) * alpha);
         Vector t = root(p), e = decay(t);
         if (PROFILE == MATERN_12) return e;
         if (PROFILE == MATERN_32) return t * e + e;
@@ -24,7 +32,7 @@ struct ProfileOf {
     }
 
     // The value, the slope dg/dp, and dg/dalpha at a fixed distance.
-    INLINE void derivatives(Vector p, T alpha, T floor, Vector &value, Vector &slope, Vector &by_alpha) {
+    INLINE void derivatives(Vector p, T alpha, Vector &value, Vector &slope, Vector &by_alpha) {
         if (PROFILE == DOT) {
             value = p;
             slope = S::all(1);
@@ -36,7 +44,7 @@ struct ProfileOf {
             value = decay(p);
             slope = -value;
         } else if (PROFILE == RATIONAL_QUADRATIC) {
-            Vector log = logarithm(p + T(1)), share = T(1) / (p + T(1));
+            Vector log = logarithm_beyond_one<T>(p), share = T(1) / (p + T(1));
             value = decay(log * alpha);
             slope = value * share * -alpha;
             by_alpha = value * (p * share - log);
@@ -46,7 +54,7 @@ struct ProfileOf {
             if (PROFILE == MATERN_12) {
                 value = e;
                 slope = e / t * T(-0.5);
-                slope = given > S::all(floor) ? slope : Vector{};  // infinite at coincident points; its factor is 0
+                slope = given > Vector{} ? slope : Vector{};  // infinite at coincident points; its factor is 0
             } else if (PROFILE == MATERN_32) {
                 value = t * e + e;
                 slope = e * T(-0.5);

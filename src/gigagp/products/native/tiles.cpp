@@ -302,7 +302,7 @@ struct Tiles {
     static void derivative_strip(const Term<T> &term, long n, T *value, T *slope, T *by_alpha) {
         each_vector(n, [=](long at) {
             Vector v, s, a = Vector{};
-            ProfileOf<PROFILE, T>::derivatives(S::load(value + at), term.alpha, term.floor, v, s, a);
+            ProfileOf<PROFILE, T>::derivatives(S::load(value + at), term.alpha, v, s, a);
             S::store(value + at, v);
             S::store(slope + at, s);
             if (PROFILE == RATIONAL_QUADRATIC) S::store(by_alpha + at, a);
