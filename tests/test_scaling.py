@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gigagp import GPRegressor
 from gigagp.scaling import Scaling
 
 RNG = np.random.default_rng(0)
@@ -37,6 +38,21 @@ def test_constant_columns_are_only_centred(constant):
     scaling = Scaling.fit(columns, columns, True)
     assert scaling.x_scale[0] == scaling.y_scale[0] == 1
     np.testing.assert_allclose(scaling.inputs(columns), 0, atol=1e-15 * abs(constant))
+
+
+def test_the_rounding_of_a_constant_is_no_slope():
+    """Sums like 0.1 + 0.2 leave columns that are constant but for their last bits."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    X[:, 1] = 700.0 + 1e-13 * rng.integers(-4, 5, 30)
+    scaling = Scaling.fit(X, X[:, :1], True)
+    assert (scaling.inputs(X)[:, 1] == 0).all()
+    assert scaling.inputs(np.array([[0.0, 701.0]]))[0, 1] == pytest.approx(1.0)  # another value is another value
+    y = X[:, 0] + 0.1 * rng.normal(size=30)
+    gp = GPRegressor(mean="linear", optimizer=None).fit(X, y)
+    exact = GPRegressor(mean="linear", optimizer=None).fit(np.where([True, False], X, 700.0), y)
+    assert np.allclose(gp.predict(X), exact.predict(X), rtol=0, atol=1e-12)
+    assert (gp.posterior_.coefficients[2] == 0).all()
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])

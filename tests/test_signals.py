@@ -118,6 +118,67 @@ def test_sigterm_leaves_a_checkpoint_that_the_same_call_goes_on_from(start, tmp_
     assert 0 < steps[0] < steps[1] < steps[2]
 
 
+#: A fit that would write its first checkpoint after a minute.
+SLOW = """
+import sys
+import numpy as np
+from gigagp import GPRegressor, inference, optimization
+from gigagp.checkpoint import Checkpoint
+
+path, kind, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+record = Checkpoint.record
+
+
+def recorded(self, *arguments):
+    record(self, *arguments)
+    print("step", flush=True)
+
+
+Checkpoint.record = recorded
+rng = np.random.default_rng(0)
+X = rng.normal(size=(200, 2))
+y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
+ways = {
+    "exact": (inference.Exact(), optimization.Adam(steps=steps)),
+    "sampled": (
+        inference.QuadruplyStochastic(n_basis=100, row_batch=20, basis_batch=20),
+        optimization.SparseAdam(steps=40 * steps),
+    ),
+}
+way, optimizer = ways[kind]
+gp = GPRegressor(inference=way, optimizer=optimizer).fit(X, y, checkpoint=path)
+print(gp.predict(X[:3]).tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled"])
+def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
+    """Also where the next write is a minute away; the same call then ends with the same bits."""
+
+    def run(name, *, stop):
+        command = [sys.executable, "-c", SLOW, str(tmp_path / name), kind, "60"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+        if stop:
+            for _ in range(3):
+                assert process.stdout.readline() == "step\n"
+            process.send_signal(signal.SIGTERM)
+        lines = process.communicate(timeout=100)[0].split("\n")
+        return process.returncode, lines
+
+    expected = run("never", stop=False)
+    assert expected[0] == 0
+    code, lines = run("fit.part", stop=True)
+    assert code == -signal.SIGTERM
+    kept = len(load_state(tmp_path / "fit.part")[2]["steps"])
+    assert kept == 4 + lines.count("step")  # the last one was written and not printed
+    code, lines = run("fit.part", stop=False)
+    assert code == 0
+    assert lines.count("step") == expected[1].count("step") - kept
+    assert lines[-2] == expected[1][-2]
+    assert not (tmp_path / "fit.part").exists()
+
+
 @pytest.fixture
 def table(tmp_path):
     rng = np.random.default_rng(0)

@@ -12,6 +12,9 @@ from gigagp.kernels.units import Units
 #: What leaves the range of float64 is infinite without a word of NumPy's: callers refuse it.
 _quiet = np.errstate(over="ignore", invalid="ignore")
 
+#: A column whose spread is below this share of its largest entry is constant: dividing by that would make noise of it.
+_CONSTANT = 1e-12
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -51,8 +54,11 @@ class Scaling:
 
     @_quiet
     def inputs(self, X: np.ndarray) -> np.ndarray:
-        """Return standardized inputs."""
-        return (X - self.x_centre) / self.x_scale
+        """Return standardized inputs; a constant column is exactly zero, whatever its rounding errors are."""
+        moved = (X - self.x_centre) / self.x_scale
+        # A linear mean would take them for a slope. Its functions count in units of their own size.
+        rounding = np.where(self.x_scale == 1.0, 4 * _CONSTANT * np.abs(self.x_centre), 0.0)
+        return np.where(np.abs(moved) <= rounding, 0.0, moved)
 
     @_quiet
     def targets(self, Y: np.ndarray) -> np.ndarray:
@@ -83,5 +89,4 @@ def _statistics(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     largest = np.where(largest > 0, largest, 1.0)
     relative = columns / largest
     centre, spread = relative.mean(0), relative.std(0)
-    # A constant column can have a spread of rounding size; dividing by that would make noise of it.
-    return centre * largest, np.where(spread > 1e-12, spread * largest, 1.0)
+    return centre * largest, np.where(spread > _CONSTANT, spread * largest, 1.0)

@@ -194,12 +194,17 @@ def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) 
 
 
 def _rounding(gp: Any) -> float:
-    """Return what rounding may do to answers where the noise is tiny beside the prior variance."""
+    """Return what rounding may do: where the noise is tiny beside the prior variance, and to phases of sampled waves."""
     model = gp.posterior_.model
     points = gp.posterior_.X[:50]
     prior = float(model.kernel.diagonal(points.double()).max()) if len(points) else 1.0
     unit = np.finfo(np.float32 if str(gp.dtype) == "float32" else np.float64).eps
-    return float(64 * unit * gp.posterior_.n_rows * prior / float(model.noise_variance.min()))
+    found = float(64 * unit * gp.posterior_.n_rows * prior / float(model.noise_variance.min()))
+    lengths = [float(v.min()) for name, v in model.kernel.parameters().items() if "length" in name or "period" in name]
+    if gp.posterior_.kind in ("pathwise", "random features", "quadruply stochastic") and lengths and len(points):
+        # a frequency of a hundred lengthscales is drawn now and then
+        found = max(found, float(64 * unit * 100 * points.abs().max() / min(lengths)))
+    return found
 
 
 def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:

@@ -38,7 +38,7 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     spec = model.kernel.to_dict()
     single = posterior.X.dtype == torch.float32
     unit = _UNITS[posterior.X.dtype]
-    rows, points = ((np.asarray(part) - scaling.x_centre) / scaling.x_scale for part in (X, new))
+    rows, points = (scaling.inputs(np.asarray(part)) for part in (X, new))
     targets = (np.asarray(y, dtype=float).reshape(len(X), -1) - scaling.y_centre) / scaling.y_scale
     with np.errstate(over="ignore"):
         if single:
@@ -53,8 +53,11 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     basis, new_basis = _basis(model.mean.name, rows), _basis(model.mean.name, points)
     largest = float(np.abs(rows).max(initial=0.0))
     entry = formulas.entry_error(spec, points, largest) * (unit / _UNITS[torch.float64])
+    if kind == "computation-aware":  # rounding goes through the inverse of the actions, which may be nearly dependent
+        entry = entry * np.linalg.cond(posterior.actions.dense().double().numpy()) ** 2
     problem = Problem(between, cross, prior, noise, basis, new_basis, targets)
-    answer = solve(problem, unit, np.minimum(entry, 1.0), _solver_error(gp))
+    in_weights = kind in ("grid", "random features", "sparse variational")
+    answer = solve(problem, unit, np.minimum(entry, 1.0), _solver_error(gp), in_weights=in_weights)
     if answer is None:
         return None
     return Answer(

@@ -50,7 +50,12 @@ class Answer:
 
 
 def solve(
-    problem: Problem, unit: float, entry_error: np.ndarray, solver_error: tuple[float, float] = (0, 0)
+    problem: Problem,
+    unit: float,
+    entry_error: np.ndarray,
+    solver_error: tuple[float, float] = (0, 0),
+    *,
+    in_weights: bool = False,
 ) -> Answer | None:
     """Return the posterior (universal kriging; Rasmussen and Williams 2006, eq. 2.41 and 2.42), None if undetermined.
 
@@ -63,6 +68,8 @@ def solve(
         Error of kernel entries, as a share of the largest variance.
     solver_error : pair of float
         Relative residuals that an iterative solver may have left, of solves for the mean and for variances.
+    in_weights : bool
+        Whether the system of weights is judged, whose condition is that of the signal beside the noise.
 
     Notes
     -----
@@ -114,6 +121,10 @@ def solve(
     size = float(np.abs(problem.targets).max(initial=0.0)) + np.abs(problem.new_basis @ beta).max(1, initial=0.0)
     mean_error = row_error * np.abs(v).sum(0).max(initial=0.0) + of_weights * of_v * change + unit * size
     variance_error = 2 * row_error * np.abs(weights).sum(0) + of_weights**2 * change + unit * problem.prior
+    if in_weights:
+        information = unit * n * biggest / smallest
+        mean_error = mean_error + information * size
+        variance_error = variance_error + information * (problem.prior + trend_variance)
     if any(solver_error):  # a residual of this size, through H^-1; in the variance it counts twice, as a square
         scale = np.linalg.norm(problem.targets, axis=0).max(initial=0.0)
         mean_error = mean_error + of_weights * solver_error[0] * scale * (1 + 10 * (p > 0))
