@@ -110,7 +110,7 @@ def _folder(draw: Draw, folder: Path, X: np.ndarray, y: np.ndarray) -> tuple[Any
 
 
 def _npy(draw: Draw, folder: Path, X: np.ndarray, y: np.ndarray) -> tuple[Any, Any]:
-    both = np.concatenate([X, y.reshape(len(y), -1)], 1)
+    both = np.concatenate([X, y if y.ndim == 2 else y[:, None]], 1)
     np.save(folder / "table.npy", np.asfortranarray(both) if draw.chance(0.3) else both)
     count = both.shape[1] - X.shape[1]
     return folder / "table.npy", [f"column{X.shape[1] + place + 1}" for place in range(count)]

@@ -176,7 +176,7 @@ def _sparse(draw: Draw, given: Given) -> None:
     given.X = getattr(sparse, kind)(given.X)
     given.verdict = EITHER if np.isfinite(given.meant_X).all() else REFUSE
     if draw.chance(0.1):
-        given.y = sparse.csr_matrix(given.y.reshape(len(given.y), -1))
+        given.y = sparse.csr_matrix(given.y if given.y.ndim == 2 else given.y[:, None])
         given.verdict = EITHER
 
 

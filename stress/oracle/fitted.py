@@ -65,7 +65,7 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
         answer.variance + extra,
         answer.variance_at_coefficients,
         answer.mean_error,
-        answer.variance_error + 1e-9 * extra,
+        answer.variance_error + max(1e-9, 32 * unit) * extra,
         answer.value,
         answer.value_error,
     )

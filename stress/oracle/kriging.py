@@ -96,18 +96,22 @@ def solve(
     open_points = np.zeros(m, dtype=bool)
     if p:
         gram = problem.basis.T @ of_basis
-        values, vectors = np.linalg.eigh(0.5 * (gram + gram.T))
+        # each function in units of its own size: what rows do not determine does not depend on theirs
+        sizes = np.sqrt(np.diag(gram))
+        units = np.where(sizes > 0, 1 / np.where(sizes > 0, sizes, 1.0), 0.0)
+        values, vectors = np.linalg.eigh(units[:, None] * (0.5 * (gram + gram.T)) * units)
         share = values / max(values.max(), 1e-300)
         if np.any((share > 1e-14) & (share < 1e-6)):
             return None  # whether these rows determine a coefficient is a matter of rounding
-        root = vectors[:, share >= 1e-6] / np.sqrt(values[share >= 1e-6])
+        root = units[:, None] * vectors[:, share >= 1e-6] / np.sqrt(values[share >= 1e-6])
         beta = root @ (root.T @ (problem.basis.T @ of_targets))
         left = (problem.new_basis - problem.cross.T @ of_basis) @ root  # (m, r)
         trend_variance = (left**2).sum(1)
         weights = u + of_basis @ root @ left.T
         # What such a point has in directions that no row has depends on the units in which the shortest solution is.
-        unknown = np.abs(problem.new_basis @ vectors[:, share < 1e-6]).max(1, initial=0.0)
-        open_points = unknown > 1e-9 * np.linalg.norm(problem.new_basis, axis=1)
+        in_units = problem.new_basis * sizes
+        unknown = np.abs(in_units @ vectors[:, share < 1e-6]).max(1, initial=0.0)
+        open_points = unknown > 1e-9 * np.linalg.norm(in_units, axis=1)
     residual = problem.targets - problem.basis @ beta
     v = of_targets - of_basis @ beta
     mean = problem.new_basis @ beta + problem.cross.T @ v
