@@ -96,6 +96,8 @@ def solve(
     open_points = np.zeros(m, dtype=bool)
     if p:
         gram = problem.basis.T @ of_basis
+        if not np.isfinite(gram).all():
+            return None
         # each function in units of its own size: what rows do not determine does not depend on theirs
         sizes = np.sqrt(np.diag(gram))
         units = np.where(sizes > 0, 1 / np.where(sizes > 0, sizes, 1.0), 0.0)

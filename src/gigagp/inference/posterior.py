@@ -143,16 +143,18 @@ class Posterior(ABC):
         """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (m, p)."""
         return self.cross_product(X, self.basis_solutions)
 
-    def trend_root(self, X: torch.Tensor) -> torch.Tensor:
+    def trend_root(self, X: torch.Tensor, explained: torch.Tensor | None = None) -> torch.Tensor:
         """Return the root, shape (m, p), of what the uncertainty of the mean's coefficients adds to the covariance.
 
         ``phi(x) - Phi' H^-1 k_x`` times the root of the coefficients' covariance (Rasmussen and Williams 2006, eq.
-        2.42). It grows with the distance from the rows as the basis functions do.
+        2.42). It grows with the distance from the rows as the basis functions do. A caller that has `explained_basis`
+        of the points hands it in.
         """
         if not self.coefficient_root.shape[0]:
             return X.new_zeros(X.shape[0], 0)
         basis = self.model.mean.basis(X).to(self.coefficient_root)
-        return (basis - self.explained_basis(X).to(basis)) @ self.coefficient_root
+        explained = self.explained_basis(X) if explained is None else explained
+        return (basis - explained.to(basis)) @ self.coefficient_root
 
     def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
         """Return the variance before any row is known, at given coefficients of the mean, shape (m,).

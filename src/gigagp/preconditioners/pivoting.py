@@ -180,8 +180,9 @@ def random(
     ``D^1/2 K D^1/2``, the weights on the diagonal of D; the factor is still that of K. Ends before ``rank`` where what
     remains of the weighted trace is at most ``enough`` a column.
     """
-    block = block or max(rank // 10, 1)  # a tenth: as good as one at a time, within an iteration
     factor = _GrowingFactor(matrix, rank)
+    # a tenth: as good as one at a time, within an iteration
+    block = min(block or max(factor.rank // 10, 1), factor.rank)
     if pivots is not None:
         _take_all(factor, pivots, block)
     while not factor.exhausted:

@@ -98,16 +98,28 @@ class ComputationAwarePosterior(Posterior):
             + [self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)]
         )
 
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance, whatever the method."""
+        mean, variance, explained = self._predictions(X)
+        return mean, variance + self.trend_root(X, explained).square().sum(1).to(variance)
+
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance, whatever the method."""
-        means, variances = [self.trend(X[:0])], [X.new_zeros(0)]
+        mean, variance, _ = self._predictions(X)
+        return mean, variance
+
+    def _predictions(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean and variance at given coefficients, and `explained_basis`, from one covariance with the rows."""
+        columns = torch.cat([self.weights, self.basis_weights.to(self.weights)], 1)
+        products, variances = [columns.new_zeros(0, columns.shape[1])], [X.new_zeros(0)]
         for block in self._blocks(X):
             cross = self.compressed_cross(block)
             explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
-            means.append(self.trend(block) + (cross @ self.weights).to(X))
+            products.append(cross @ columns)
             # Actions never explain more than the prior holds; below zero is rounding of a difference near zero.
             variances.append((self.model.kernel.diagonal(block) - explained.to(X)).clamp_min(0))
-        return torch.cat(means), torch.cat(variances)
+        found, t = torch.cat(products), self.weights.shape[1]
+        return self.trend(X) + found[:, :t].to(X), torch.cat(variances), found[:, t:]
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""

@@ -167,11 +167,12 @@ class GridPosterior(Posterior):
     def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
-    def trend_root(self, X: Tensor) -> Tensor:
+    def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
         """Return the root of what the uncertainty of the mean's coefficients adds to the covariance, shape (n, p)."""
         inside, outside = self._place(X)
         basis = self.model.mean.basis(inside if self.settings.outside == "clamp" else X.double())
-        return (basis - self._interpolate(inside, outside, self._basis_values)) @ self.coefficient_root
+        explained = self._interpolate(inside, outside, self._basis_values) if explained is None else explained
+        return (basis - explained) @ self.coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
         """Return values on the grid at points; beyond it zero, where that is the policy."""
