@@ -82,7 +82,7 @@ def test_masks_are_seen_wherever_they_hide():
         GPRegressor(mean=lambda X: masked(X[:, 0]), **QUICK).fit(X, Y)
     with pytest.raises(InvalidInputError, match="masked cell in row 4"):
         GPClassifier(**CLASSIFIER).fit(X, masked(np.where(Y > 0, "a", "b")))
-    with pytest.raises(InvalidInputError, match="two sequences of 2 finite"):
+    with pytest.raises(InvalidInputError, match="lower corner, must be finite; got a masked cell"):
         GPRegressor(**ON_GRIDS).fit_table(iter([(X, Y)]), bounds=(masked(X.min(0), (1,)), X.max(0)))
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gigagp.checks import resolve_device
 from gigagp.errors import InvalidInputError
 from gigagp.grids.arguments import checked_bounds
 from gigagp.inference import Grid, Iterative, RandomFeatures
+from gigagp.intake import numbers
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.means import LinearMean, resolve_mean
 from gigagp.solvers import Cholesky
 
 if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
+
+#: Names of both bounds of `GPRegressor.fit_table`, for messages.
+_CORNERS = ("bounds of fit_table, lower corner,", "bounds of fit_table, upper corner,")
 
 
 def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood: Likelihood) -> None:
@@ -88,7 +90,7 @@ def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
         raise InvalidInputError(msg)
 
 
-def resolve_bounds(bounds: Any, inference: object) -> tuple[list[float], list[float]] | None:
+def resolve_bounds(bounds: tuple[Any, Any] | None, inference: object) -> tuple[list[float], list[float]] | None:
     """Return the corners of a grid; refuse them where there is none.
 
     Raises
@@ -101,9 +103,8 @@ def resolve_bounds(bounds: Any, inference: object) -> tuple[list[float], list[fl
     if not isinstance(inference, Grid):
         allowed = f"None with inference.{type(inference).__name__}: they are those of a grid"
         _refuse("bounds", "GPRegressor.fit_table", allowed, bounds)
-    if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
-        _refuse("bounds", "GPRegressor.fit_table", "a pair of corners, lower and upper", bounds)
-    return checked_bounds(*bounds)
+    low, high = (numbers(one, name).reshape(-1).tolist() for one, name in zip(bounds, _CORNERS, strict=True))
+    return checked_bounds(low, high)
 
 
 def _solves_iteratively(inference: object) -> bool:

@@ -54,7 +54,7 @@ def test_python_m_runs_the_same(tmp_path):
     [
         (KeyboardInterrupt(), 130, "gigagp: stopped.\n"),
         (MemoryError(), 2, "gigagp: out of memory. Give a lower --memory, or fewer rows with --rows.\n"),
-        (OSError(28, "No space left on device"), 2, "gigagp: [Errno 28] No space left on device\n"),
+        (OSError(28, "No space left on device"), 2, "gigagp: No space left on device.\n"),
     ],
 )
 def test_what_interrupts_a_command_is_one_line(run, csv, tmp_path, monkeypatch, error, code, line):
