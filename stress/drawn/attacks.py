@@ -40,6 +40,10 @@ def placed(room: str, name: str, made: Any) -> dict[str, Any]:
     quick = optimization.Adam(steps=2)
     if room == "inference":
         slow = isinstance(made, inference.RelevanceVectorMachine | inference.QuadruplyStochastic)
+        # what asks for samples would go on for thousands of steps, of 20,000 functions where nothing else is said
+        sampled = ("row_batch", "basis_batch", "n_support", "replacement")
+        if any(getattr(made, one, None) for one in sampled):
+            return {"inference": made, "optimizer": optimization.SparseAdam(steps=20)}
         return {"inference": made, "optimizer": None if slow else quick}
     if room == "optimization":
         if name.startswith("Sparse"):
