@@ -215,13 +215,18 @@ def _interrupt(draw: Draw) -> str:
         def learn(send: Callable[[Any], None]) -> bool:
             from gigagp.checkpoint import Checkpoint
 
-            record = Checkpoint.record
+            record, remove = Checkpoint.record, Checkpoint.remove
 
             def recorded(self: Any, *arguments: Any, **named: Any) -> None:
                 record(self, *arguments, **named)
                 send("step")
 
+            def removed(self: Any) -> None:
+                send("complete")
+                remove(self)
+
             Checkpoint.record = recorded  # type: ignore[method-assign]
+            Checkpoint.remove = removed  # type: ignore[method-assign]
             return bool(np.isfinite(fitted.answers(_learn(name, path))).all())
 
         child = Child(learn)
@@ -232,7 +237,7 @@ def _interrupt(draw: Draw) -> str:
         child.kill(number)
         ending = child.join(_PATIENCE)
         left = path.exists()
-    if ending.value is True:
+    if ending.value is True or "complete" in ending.messages:
         return RIGHT  # it had ended before, or was ended with what it had learned
     if number == signal.SIGINT:
         raise Lost(f"Ctrl-C lost the fit: {name}, {len(ending.messages)} steps, {ending.text[-300:]}")

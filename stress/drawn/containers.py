@@ -273,7 +273,7 @@ def _strange(draw: Draw, given: Given) -> None:
     elif how == "y complex":
         given.y = given.y + 1j
     elif how == "y three axes":
-        given.y = given.y.reshape(n, -1, 1)
+        given.y = given.y.reshape(n, given.y.shape[1] if given.y.ndim == 2 else 1, 1)
     elif how == "numeric text":
         given.X, given.verdict = given.X.astype(str), EITHER
     elif how == "bytes":

@@ -166,7 +166,7 @@ def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, 
     parts = [order[:cut], order[cut:]]
     for part in parts:
         if len(part):
-            _compare(gp, gp.predict(new[part], return_std=True), mean[part], std[part], "split batch")
+            _compare(gp, new, gp.predict(new[part], return_std=True), mean[part], std[part], "split batch")
 
 
 def _check_far_row(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:
@@ -178,11 +178,11 @@ def _check_far_row(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, 
         found = gp.predict(np.concatenate([new, far]), return_std=True)
     except ValueError:
         return  # refused as a whole: nothing was said
-    _compare(gp, (found[0][:-1], found[1][:-1]), mean, std, f"far row ({abs(far[0, 0]):g}) in the batch")
+    _compare(gp, new, (found[0][:-1], found[1][:-1]), mean, std, f"far row ({abs(far[0, 0]):g}) in the batch")
 
 
-def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) -> None:
-    unit = max(1e-4 if str(gp.dtype) == "float32" else 1e-7, _rounding(gp))
+def _compare(gp: Any, new: np.ndarray, found: Any, mean: np.ndarray, std: np.ndarray, what: str) -> None:
+    unit = max(1e-4 if str(gp.dtype) == "float32" else 1e-7, _rounding(gp, new))
     scale = np.abs(mean).max() + std.max() + np.abs(gp.scaling_.y_scale).max()
     off = np.abs(found[0] - mean).max(initial=0.0)
     if not off <= unit * scale:
@@ -193,7 +193,7 @@ def _compare(gp: Any, found: Any, mean: np.ndarray, std: np.ndarray, what: str) 
         raise Wrong(f"std depends on the batch, {what}: {found[1]!r} for {std!r}")
 
 
-def _rounding(gp: Any) -> float:
+def _rounding(gp: Any, new: np.ndarray) -> float:
     """Return what rounding may do: with a tiny noise beside the prior variance, and to phases of sampled waves."""
     model = gp.posterior_.model
     points = gp.posterior_.X[:50]
@@ -201,9 +201,10 @@ def _rounding(gp: Any) -> float:
     unit = np.finfo(np.float32 if str(gp.dtype) == "float32" else np.float64).eps
     found = float(64 * unit * gp.posterior_.n_rows * prior / float(model.noise_variance.min()))
     lengths = [float(v.min()) for name, v in model.kernel.parameters().items() if "length" in name or "period" in name]
-    if gp.posterior_.kind in ("pathwise", "random features", "quadruply stochastic") and lengths and len(points):
+    if gp.posterior_.kind in ("pathwise", "random features", "quadruply stochastic") and lengths:
         # a frequency of a hundred lengthscales is drawn now and then
-        found = max(found, float(64 * unit * 100 * points.abs().max() / min(lengths)))
+        farthest = float(np.abs(gp.scaling_.inputs(new)).max())
+        found = max(found, 64 * unit * 100 * farthest / min(lengths))
     return found
 
 

@@ -93,7 +93,7 @@ def solve(
     m = problem.cross.shape[1]
     u, of_basis, of_targets = solved[:, :m], solved[:, m : m + p], solved[:, m + p :]
     weights, trend_variance, beta = u, np.zeros(m), np.zeros((p, problem.targets.shape[1]))
-    open_points = np.zeros(m, dtype=bool)
+    open_points, condition = np.zeros(m, dtype=bool), 0.0
     if p:
         gram = problem.basis.T @ of_basis
         if not np.isfinite(gram).all():
@@ -105,6 +105,7 @@ def solve(
         share = values / max(values.max(), 1e-300)
         if np.any((share > 1e-14) & (share < 1e-6)):
             return None  # whether these rows determine a coefficient is a matter of rounding
+        condition = 1 / share[share >= 1e-6].min()
         root = units[:, None] * vectors[:, share >= 1e-6] / np.sqrt(values[share >= 1e-6])
         beta = root @ (root.T @ (problem.basis.T @ of_targets))
         left = (problem.new_basis - problem.cross.T @ of_basis) @ root  # (m, r)
@@ -127,6 +128,8 @@ def solve(
     size = float(np.abs(problem.targets).max(initial=0.0)) + np.abs(problem.new_basis @ beta).max(1, initial=0.0)
     mean_error = row_error * np.abs(v).sum(0).max(initial=0.0) + of_weights * of_v * change + unit * size
     variance_error = 2 * row_error * np.abs(weights).sum(0) + of_weights**2 * change + unit * problem.prior
+    mean_error = mean_error + unit * condition * size
+    variance_error = variance_error + unit * condition * trend_variance
     if in_weights:
         information = unit * n * biggest / smallest
         mean_error = mean_error + information * size
