@@ -14,7 +14,7 @@ from stress.pool import Job, Pool
 
 #: Area -> (share of the time, seconds that a case may take).
 AREAS = {
-    "tables": (0.25, 30.0),
+    "tables": (0.25, 60.0),
     "arguments": (0.25, 100.0),
     "models": (0.15, 20.0),
     "kills": (0.1, 60.0),
