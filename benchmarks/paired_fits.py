@@ -110,6 +110,12 @@ def main() -> None:
         child(options.child)
         return
     results = {}
+    commits = {
+        name: subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        for name, folder in (("before", options.before), ("now", options.now))
+    }
     print(
         f"{'case':34s} {'fit before':>10s} {'now':>8s} {'ratio':>6s}   {'predict':>8s} {'now':>8s} {'ratio':>6s}  error"
     )
@@ -126,14 +132,9 @@ def main() -> None:
             f"{one['predict'][1]:8.3f} {ratios['predict']:6.2f}   {one['error'][0]:.4f} {one['error'][1]:.4f}",
             flush=True,
         )
-    if options.json:
-        commits = {
-            name: subprocess.run(
-                ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-            ).stdout.strip()
-            for name, folder in (("before", options.before), ("now", options.now))
-        }
-        options.json.write_text(json.dumps({"commits": commits, "runs": options.runs, "results": results}, indent=1))
+        if options.json:  # after every case: a run that is cut off leaves what it has
+            found = {"commits": commits, "runs": options.runs, "results": results}
+            options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

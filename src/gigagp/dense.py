@@ -61,17 +61,8 @@ def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
     """
     if factor.device.type != "cpu":
         return torch.cholesky_inverse(factor)
-    from scipy.linalg import get_lapack_funcs
-
-    _take_blas_buffer()
-    # A row-major lower factor is a column-major upper one: no copy beyond the one that is overwritten.
-    array = factor.detach().clone().numpy().T
-    (potri,) = get_lapack_funcs(("potri",), (array,))
-    inverse, info = potri(array, lower=0, overwrite_c=1)
-    if info != 0:
-        msg = f"the inverse of the kernel matrix does not exist (LAPACK potri: {info}). Raise noise_variance."
-        raise NotPositiveDefiniteError(msg)
-    return torch.from_numpy(inverse.T)
+    failed = "the inverse of the kernel matrix does not exist"
+    return _overwritten("potri", factor.detach().clone(), failed, "Raise noise_variance.")
 
 
 def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:
@@ -82,13 +73,19 @@ def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:
     if factor.device.type != "cpu":
         identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
         return torch.linalg.solve_triangular(factor, identity, upper=False)
+    failed = "the inverse of a triangular matrix does not exist"
+    return _overwritten("trtri", factor.detach().tril(), failed, "It has a zero on its diagonal.")
+
+
+def _overwritten(routine: str, factor: torch.Tensor, failed: str, remedy: str) -> torch.Tensor:
+    """Return what a routine of LAPACK makes of a lower triangular matrix in its place."""
     from scipy.linalg import get_lapack_funcs
 
     _take_blas_buffer()
-    array = factor.detach().tril().numpy().T  # a copy; the other way round as in `lower_inverse`
-    (trtri,) = get_lapack_funcs(("trtri",), (array,))
-    inverse, info = trtri(array, lower=0, overwrite_c=1)
+    array = factor.numpy().T  # a row-major lower matrix is a column-major upper one: no copy
+    (function,) = get_lapack_funcs((routine,), (array,))
+    found, info = function(array, lower=0, overwrite_c=1)
     if info != 0:
-        msg = f"a triangular matrix has a zero on its diagonal (LAPACK trtri: {info})."
+        msg = f"{failed} (LAPACK {routine}: {info}). {remedy}"
         raise NotPositiveDefiniteError(msg)
-    return torch.from_numpy(inverse.T)
+    return torch.from_numpy(found.T)

@@ -11,6 +11,7 @@ from gigagp.inference import Grid, Iterative, RandomFeatures
 from gigagp.intake import numbers
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.means import LinearMean, resolve_mean
+from gigagp.model import Model
 from gigagp.solvers import Cholesky
 
 if TYPE_CHECKING:
@@ -66,6 +67,24 @@ def refuse_for_fit(inference: object) -> None:
         _refuse(
             "distributed", "inference.Grid", "False for GPRegressor.fit; processes share the rows of fit_table", True
         )
+
+
+def refuse_model(inference: object, model: Model) -> None:
+    """Refuse a kernel, mean or noise that an inference cannot use.
+
+    Raises
+    ------
+    InvalidInputError
+        If random features or a grid need what the model has not.
+    """
+    if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
+        msg = (
+            f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "
+            f"{model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
+        )
+        raise InvalidInputError(msg)
+    if isinstance(inference, Grid):
+        inference.check_model(model)
 
 
 def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:

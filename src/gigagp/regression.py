@@ -15,12 +15,12 @@ from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.custom import Custom
-from gigagp.effect import refuse_for_fit, refuse_validation, refuse_without_effect
+from gigagp.effect import refuse_for_fit, refuse_model, refuse_validation, refuse_without_effect
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.guard import finite_prediction, guarded, scored
-from gigagp.inference import Grid, Iterative, QuadruplyStochastic, RandomFeatures
+from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.inference.table import TrainingTable
@@ -244,14 +244,7 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         refuse_for_fit(inference)
         if validation is not None:
             refuse_validation(optimizer, likelihood)
-        if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
-            msg = (
-                f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "
-                f"{model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
-            )
-            raise InvalidInputError(msg)
-        if isinstance(inference, Grid):
-            inference.check_model(model)
+        refuse_model(inference, model)
 
         generator, meter = generator_from(self.random_state), meter_for(self.verbose)
         table = TrainingTable(

@@ -56,8 +56,10 @@ class Scaling:
     def inputs(self, X: np.ndarray) -> np.ndarray:
         """Return standardized inputs; a constant column is exactly zero, whatever its rounding errors are."""
         moved = (X - self.x_centre) / self.x_scale
-        # A linear mean would take them for a slope. Its functions count in units of their own size.
         rounding = np.where(self.x_scale == 1.0, 4 * _CONSTANT * np.abs(self.x_centre), 0.0)
+        if not rounding.any():
+            return moved
+        # A linear mean would take them for a slope. Its functions count in units of their own size.
         return np.where(np.abs(moved) <= rounding, 0.0, moved)
 
     @_quiet

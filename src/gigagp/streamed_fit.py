@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from gigagp import intake
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
-from gigagp.effect import refuse_without_effect, resolve_bounds
+from gigagp.effect import refuse_model, refuse_without_effect, resolve_bounds
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.fields import Count, Words, check_parameters, checks_arguments
 from gigagp.files import check_folder
@@ -191,8 +191,7 @@ def fit_streamed(
     if checkpoint is not None:
         check_folder(checkpoint)
     start = estimator._start_model(mean, 1, rows.n_targets)
-    if isinstance(inference, Grid):
-        inference.check_model(start.bound(rows.n_inputs))
+    refuse_model(inference, start.bound(rows.n_inputs))
     history = History()
     trace, own, early = Trace(history, meter), spawn(generator), torch.Generator().manual_seed(0)
 

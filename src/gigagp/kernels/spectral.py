@@ -56,7 +56,7 @@ def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) ->
 def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
     """Return x with P(gamma of rate 1 < x) = probability, to a relative error of 1e-12; not differentiable.
 
-    By interpolation: what SciPy inverts was 60 % of a step that draws frequencies anew.
+    By interpolation: SciPy's inverse would take most of a step that draws frequencies anew.
 
     Parameters
     ----------
