@@ -1,0 +1,270 @@
+"""The structure of the package in numbers: imports against the map, circles, sizes, and how far a fit travels.
+
+    python benchmarks/structure.py --json benchmarks/results/structure.json
+    python benchmarks/structure.py --src ../other-checkout/src   # the same of another checkout
+
+The map is the first code block of ``docs/architecture.md``: one line a layer, the names of its rooms (which end in "/"
+or ".py"), then a description. A room imports only from layers below its own. Every import counts, also those inside
+functions and those for type checkers alone. `tests/test_structure.py` holds the package to it.
+
+Files entered: the files of the package in which a function is called between the call of ``fit`` and the first product
+with a kernel matrix (for a streamed fit: until it ends). Changes of file: how often one call is in another file
+than the call before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "gigagp"
+#: Lines that a file may have at most.
+LONGEST = 450
+
+
+class Import(NamedTuple):
+    """One import of a module of the package by another one.
+
+    Attributes
+    ----------
+    module, target : str
+        Dotted names.
+    line : int
+    kind : {"top", "lazy", "type"}
+        At import, inside of a function, or under ``TYPE_CHECKING``.
+    """
+
+    module: str
+    target: str
+    line: int
+    kind: str
+
+
+def module_files(src: Path) -> dict[str, Path]:
+    """Return the package's files by dotted name."""
+    files = {}
+    for path in sorted((src / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(src).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+def imports_of(name: str, source: str, modules: Mapping[str, Any]) -> Iterator[Import]:
+    """Yield what a module imports of the package; a name of a package is its ``__init__`` unless it is a module."""
+
+    def visit(node: ast.AST, kind: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inner = kind
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and kind == "top":
+                inner = "lazy"
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                inner = "type"
+            if isinstance(child, ast.ImportFrom) and child.module and child.module.split(".")[0] == PACKAGE:
+                wholes = (f"{child.module}.{alias.name}" for alias in child.names)
+                for target in dict.fromkeys(whole if whole in modules else child.module for whole in wholes):
+                    yield Import(name, target, child.lineno, kind)
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    if alias.name in modules:
+                        yield Import(name, alias.name, child.lineno, kind)
+            yield from visit(child, inner)
+
+    for one in visit(ast.parse(source), "top"):
+        if one.target != name:
+            yield one
+
+
+def all_imports(src: Path) -> list[Import]:
+    """Return every import of the package's own modules."""
+    files = module_files(src)
+    return [one for name, path in files.items() for one in imports_of(name, path.read_text(), files)]
+
+
+def layers_of(page: str) -> dict[str, int]:
+    """Return the layer of every room of the map, counted from the top; rooms are dotted names without the package."""
+    block = re.search(r"```\n(.*?)```", page, re.DOTALL)
+    assert block is not None, "the page has no map"
+    layers: dict[str, int] = {}
+    lines = [line for line in block[1].splitlines() if line and not line[0].isspace()]
+    for level, line in enumerate(lines):
+        for room in takewhile(lambda word: word.endswith(("/", ".py")), line.split()):
+            layers[room.removesuffix(".py").rstrip("/").replace("/", ".")] = level
+    return layers
+
+
+def room_of(module: str, layers: Mapping[str, int]) -> str | None:
+    """Return the innermost room of the map that a module is in; None if the map does not have it."""
+    name = module.removeprefix(f"{PACKAGE}.")
+    while name:
+        if name in layers:
+            return name
+        name = name.rpartition(".")[0]
+    return None
+
+
+def not_on_the_map(modules: Mapping[str, Any], layers: Mapping[str, int]) -> list[str]:
+    """Return the modules that the map does not name; the package itself, which only hands out names, need not be."""
+    return [name for name in modules if name != PACKAGE and room_of(name, layers) is None]
+
+
+def upward(imports: list[Import], layers: Mapping[str, int]) -> list[Import]:
+    """Return imports of a room from another one that is not below it."""
+    found = []
+    for one in imports:
+        here, there = room_of(one.module, layers), room_of(one.target, layers)
+        if here is not None and there is not None and here != there and layers[there] <= layers[here]:
+            found.append(one)
+    return found
+
+
+def circles(imports: list[Import]) -> list[list[str]]:
+    """Return the groups of modules of which each reaches each other one by imports, largest first.
+
+    Strongly connected components (Tarjan 1972), without the package's own ``__init__``.
+    """
+    targets: dict[str, set[str]] = {}
+    for one in imports:
+        if PACKAGE not in (one.module, one.target):
+            targets.setdefault(one.module, set()).add(one.target)
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in sorted(targets.get(node, ())):
+            if other not in order:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], order[other])
+        if low[node] == order[node]:
+            place = stack.index(node)
+            group = sorted(stack[place:])
+            del stack[place:]
+            if len(group) > 1:
+                found.append(group)
+
+    for node in sorted(targets):
+        if node not in order:
+            visit(node)
+    return sorted(found, key=len, reverse=True)
+
+
+_WALK = """
+import json, sys, threading, warnings
+from pathlib import Path
+import numpy as np, torch
+torch.set_num_threads(1)
+import gigagp
+from gigagp import GPRegressor, inference, kernels, optimization
+HOME = str(Path(gigagp.__file__).parent)
+files, changes, last, running = set(), 0, None, True
+
+class Done(Exception):
+    pass
+
+def profile(frame, event, argument):
+    global changes, last, running
+    if event != "call" or not running or not frame.f_code.co_filename.startswith(HOME):
+        return
+    name, function = frame.f_code.co_filename[len(HOME) + 1:], frame.f_code.co_name
+    files.add(name)
+    changes += last is not None and name != last
+    last = name
+    if STOP and name.startswith("products/") and function in ("product", "dense"):
+        running = False
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(ROWS, 2))
+y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=ROWS)
+gp = MAKE
+GPRegressor(optimizer=None).fit(X[:20], y[:20])  # what is imported once is not part of the walk
+sys.setprofile(profile)
+warnings.simplefilter("ignore")
+FIT
+sys.setprofile(None)
+print(json.dumps({"files_entered": len(files), "changes_of_file": changes, "stopped": not running}))
+"""
+
+#: What is walked: how the estimator is made, how it is fitted, rows, and whether the first product ends it.
+WALKS = {
+    "exact": ("GPRegressor(optimizer=None)", "gp.fit(X, y)", 200, True),
+    "iterative": ("GPRegressor(inference=inference.Iterative(), optimizer=None)", "gp.fit(X, y)", 200, True),
+    "predict": ("GPRegressor(optimizer=None).fit(X, y)", "gp.predict(X, return_std=True)", 200, False),
+    "streamed quadruply stochastic": (
+        "GPRegressor(inference=inference.QuadruplyStochastic(n_basis=50, row_batch=20, basis_batch=25), "
+        "optimizer=optimization.SparseAdam(steps=3))",
+        "gp.fit_table(zip(np.split(X, 4), np.split(y, 4)))",
+        400,
+        False,
+    ),
+}
+
+
+def walk(src: Path, make: str, fit: str, rows: int, stop: bool) -> dict[str, int]:
+    """Return the files that a fit enters, in a process that imports from ``src``."""
+    script = _WALK.replace("MAKE", make).replace("FIT", fit).replace("ROWS", str(rows)).replace("STOP", str(stop))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(src)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(src: Path, page: str) -> dict[str, Any]:
+    """Return all figures."""
+    files, imports, layers = module_files(src), all_imports(src), layers_of(page)
+    lengths = {name: len(path.read_text().splitlines()) for name, path in files.items()}
+    groups = circles(imports)
+    return {
+        "files": len(files),
+        "lines": sum(lengths.values()),
+        "files_over_450_lines": {name: lines for name, lines in lengths.items() if lines > LONGEST},
+        "modules_not_on_the_map": not_on_the_map(files, layers),
+        "upward_imports": len(upward(imports, layers)),
+        "lazy_imports": sum(one.kind == "lazy" for one in imports),
+        "type_only_imports": sum(one.kind == "type" for one in imports),
+        "circles": [len(group) for group in groups],
+        "largest_circle": groups[0] if groups else [],
+        "walks": {name: walk(src, *arguments) for name, arguments in WALKS.items()},
+    }
+
+
+def commit_of(src: Path) -> str:
+    """Return the commit of a checkout."""
+    command = ["git", "-C", str(src), "describe", "--always", "--dirty", "--abbrev=7"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    """Print the figures, and write them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--src", type=Path, default=ROOT / "src", help="where the package is")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--arrows", action="store_true", help="list every import that runs up")
+    arguments = parser.parse_args()
+    page = (arguments.src.parent / "docs" / "architecture.md").read_text()
+    if arguments.arrows:
+        for one in upward(all_imports(arguments.src), layers_of(page)):
+            print(f"{one.module}:{one.line} imports {one.target} ({one.kind})")
+    figures = {"commit": commit_of(arguments.src), **measured(arguments.src, page)}
+    print(json.dumps(figures, indent=1))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
