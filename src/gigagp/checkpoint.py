@@ -14,22 +14,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import gigagp
 from gigagp.errors import InvalidInputError
+from gigagp.estimator import Estimator
 from gigagp.files import check_folder
+from gigagp.inference.objective import TableObjective
 from gigagp.model import NOISE, Model
 from gigagp.occasional_writes import OccasionalWrites
 from gigagp.optimization.history import SolveRecord, Step
-from gigagp.persistence import load_state, save_state
-
-if TYPE_CHECKING:
-    from gigagp.inference.objective import TableObjective
-    from gigagp.regression import GPRegressor
+from gigagp.tensor_file import load_state, save_state
 
 _KIND = "checkpoint"
 _KEPT = "kept."
@@ -50,7 +48,8 @@ def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, obje
 
 def open_checkpoint(
     path: str | os.PathLike[str],
-    estimator: GPRegressor,
+    estimator: Estimator,
+    optimizer: object,
     objective: TableObjective,
     model: Model,
     extra: Mapping[str, object] | None = None,
@@ -60,8 +59,10 @@ def open_checkpoint(
     Parameters
     ----------
     path : str or path
-    estimator : GPRegressor
+    estimator : Estimator
         Its settings are part of the fit's identity.
+    optimizer : object
+        What runs, part of the identity too.
     objective : TableObjective
     model : Model
         Where the fit starts.
@@ -84,7 +85,7 @@ def open_checkpoint(
     # A mean function has no lasting name, but what it gave has been subtracted from Y.
     settings |= {"kernel": model.kernel.to_dict(), "mean": getattr(model.mean, "name", type(model.mean).__name__)}
     settings[NOISE] = None
-    settings |= {"optimizer": estimator._resolve_optimizer(), **(extra or {})}
+    settings |= {"optimizer": optimizer, **(extra or {})}
     tensors = {"X": objective.table.X, "Y": objective.table.Y, NOISE: model.noise_variance}
     return Checkpoint(path, fingerprint(tensors, settings), objective)
 

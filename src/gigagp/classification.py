@@ -7,22 +7,29 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from gigagp import intake
 from gigagp.custom import Custom
+from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
+from gigagp.fitted_state import fitted_to_state
 from gigagp.guard import scored
-from gigagp.inference import QuadruplyStochastic
-from gigagp.kernels import Kernel
+from gigagp.inference.row_source import RowSource
+from gigagp.kernels import RBF, Kernel
 from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.means import Mean
 from gigagp.model import HyperparameterUnits
+from gigagp.persistence import save
+from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor, OptimizerChoice
+from gigagp.restored_state import restored_classes, state_to_fitted
 
 #: A likelihood of two classes.
 LikelihoodChoice = Annotated[
@@ -43,7 +50,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     ----------
     kernel : Kernel or None, default None
         None: ``kernels.RBF()`` with one lengthscale an input. Values given in it are where learning starts.
-    inference : QuadruplyStochastic or "auto", default "auto"
+    inference : one of `gigagp.inference` with the likelihoods of classes, or "auto", default "auto"
         ``"auto"``: ``QuadruplyStochastic()``: up to 20,000 rows Newton's method on all of them, samples beyond.
     optimizer : SparseAdam, SparseAdaGrad, SparseSGD, Auto, "auto" or None, default "auto"
         ``"auto"`` learns the hyperparameters on up to 1,000 rows, first with the labels taken for numbers and then by
@@ -77,7 +84,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         kernel: Kernel | None = None,
-        inference: Literal["auto"] | QuadruplyStochastic = "auto",
+        inference: InferenceChoice = "auto",
         optimizer: OptimizerChoice = "auto",
         likelihood: LikelihoodChoice = "logistic",
         standardize: bool = True,
@@ -154,14 +161,14 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             For labels of one class alone, a label that is none of ``classes``, or rows that cannot be used; the message
             names the file and the row.
         """
-        from gigagp.data.labels import Labels
-        from gigagp.streamed_fit import fit_streamed
-
         check_parameters(self)
         labels, latent = Labels(classes), self._latent()
-        options: dict[str, Any] = {"checkpoint": checkpoint, "chunk_rows": chunk_rows, "header": header}
+
+        def open_rows(mean: Mean) -> RowSource:
+            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean, labels=labels)
+
         with whole_or_unchanged(self, checkpoint):
-            fit_streamed(latent, source, target, inputs, labels=labels, **options)
+            latent._fit_source(open_rows, None, checkpoint)
             assert labels.classes is not None
             self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
             names = latent.__dict__.pop(
@@ -193,8 +200,6 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.latent_ = latent
 
     def _latent(self) -> GPRegressor:
-        from gigagp.kernels import RBF
-
         return GPRegressor(
             RBF() if self.kernel is None else self.kernel,
             self.inference,
@@ -245,8 +250,6 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _against_the_rest(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the averaged probabilities of each latent function's class and of the rest, both to full digits."""
-        import torch
-
         X = self._inputs(X)  # before `latent_` is looked at: it says where there was no fit
         mean, std = (torch.from_numpy(part) for part in self.latent_.predict(X, return_std=True))
         likelihood = resolve_likelihood(self.likelihood)
@@ -269,13 +272,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
-        from gigagp.persistence import save
-
         save(self, path)
 
     def _to_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        from gigagp.fitted_state import fitted_to_state
-
         check_is_fitted(self)
         if self.classes_.dtype.kind not in "biufUSO" or not all(
             isinstance(one, bool | int | float | str) for one in self.classes_.tolist()
@@ -289,8 +288,6 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any], custom: Custom) -> GPClassifier:
-        from gigagp.restored_state import restored_classes, state_to_fitted
-
         latent = state_to_fitted(GPRegressor, tensors, {**header, "feature_names": []}, custom)
         classes, names = restored_classes(header, latent)
         estimator = cls(**{name: getattr(latent, name) for name in cls._get_param_names()})

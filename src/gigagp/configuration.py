@@ -20,6 +20,7 @@ _CLASSES: dict[str, type] = {
     for name in room.__all__
     if isinstance(item := getattr(room, name), type) and is_dataclass(item)
 }
+_CLASSES.pop("Abilities")  # a declaration, no setting
 # ``Exact`` is an inference and a gradient; the file names both apart.
 _CLASSES.pop("Exact")
 _CLASSES.update(  # one of them has the name of a solver
@@ -115,9 +116,15 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
         raise InvalidInputError(msg)
     cls = _CLASSES.get(name) if MARK not in data else None
     if cls is None:
-        cls = custom.find(name, data, "a setting")
+        cls = _registered(data.get(MARK)) or custom.find(name, data, "a setting")
     try:
         return cls(**{key: from_plain(item, custom, n_inputs) for key, item in settings.items()})
     except TypeError as error:
         msg = f"the description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error
+
+
+def _registered(path: Any) -> type | None:
+    """Return the inference of a user's own that has been registered under an import path."""
+    found = (kind for kind in inference.registered().values() if kind not in _NAMES and marked(kind)[MARK] == path)
+    return next(found, None)

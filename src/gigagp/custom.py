@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gigagp.errors import InvalidInputError
 
@@ -16,6 +16,7 @@ from gigagp.errors import InvalidInputError
 Item = type | Callable[..., Any]
 #: Under this name a description in a file has the import path of what is not the package's.
 MARK = "custom"
+T = TypeVar("T")
 
 
 def marked(item: Item) -> dict[str, str]:
@@ -78,6 +79,10 @@ class Custom:
             if self._items.setdefault(name, item) is not item:
                 msg = f"custom of gigagp.load has two different items of the name {name!r}; rename one of them."
                 raise InvalidInputError(msg)
+
+    def classes(self, base: type[T]) -> list[type[T]]:
+        """Return the classes among the items that derive from a base."""
+        return [item for item in self._items.values() if isinstance(item, type) and issubclass(item, base)]
 
     def find(self, name: Any, description: Mapping[str, Any], what: str, base: type | None = None) -> Any:
         """Return the item of a name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from gigagp import means
 from gigagp.configuration import foreign_parts, from_plain, kept_optimizer, to_plain
 from gigagp.custom import Custom, Item
 from gigagp.errors import InvalidInputError
+from gigagp.estimator import FittedEstimator
 from gigagp.kernels import Kernel, from_dict
 from gigagp.kernels.serialization import foreign_classes
 from gigagp.likelihoods import is_own, resolve_likelihood
@@ -20,14 +21,11 @@ from gigagp.means import Mean
 from gigagp.model import NOISE
 from gigagp.scaling import Scaling
 
-if TYPE_CHECKING:
-    from gigagp.regression import GPRegressor
-
 #: Where a kernel and a mean are compared with those of the fit: about the centre of the inputs, in their deviations.
 _PLACES = (-0.1, 0.0, 0.1)
 
 
-def checked_again(estimator: GPRegressor, header: Mapping[str, Any]) -> dict[str, Any] | None:
+def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict[str, Any] | None:
     """Make what is not the package's again from its description; return values to know it by, None: nothing is.
 
     Raises

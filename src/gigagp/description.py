@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gigagp.model import NOISE
-
-if TYPE_CHECKING:
-    from gigagp.model import Model
-    from gigagp.regression import GPRegressor
+from gigagp.estimator import FittedEstimator
+from gigagp.model import NOISE, Model
 
 _SHOWN = 12
 
 
-def describe(estimator: GPRegressor) -> str:
+def describe(estimator: FittedEstimator) -> str:
     """Return what ran, how far it got, and the hyperparameters in both systems of units.
 
     A kernel of a user's own that does not say what its hyperparameters are measured in has standardized ones only.
@@ -24,7 +20,7 @@ def describe(estimator: GPRegressor) -> str:
     posterior, scaling = estimator.posterior_, estimator.scaling_
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     lines = [
-        f"rows          {posterior.n_rows:,}, inputs {posterior.X.shape[1]}, targets {posterior.n_targets}",
+        f"rows          {posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}",
         f"inference     {estimator.inference_.describe()}",
         f"solver        {estimator.solver_}",
         f"engine        {estimator.engine_}",
@@ -48,7 +44,7 @@ def describe(estimator: GPRegressor) -> str:
     for name, value in posterior.model.parameters().items():
         numbers = np.atleast_1d(value.double().cpu().numpy())
         factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
-        is_per_input = numbers.size == posterior.X.shape[1] and not name.endswith(NOISE)
+        is_per_input = numbers.size == posterior.n_inputs and not name.endswith(NOISE)
         for index, number in enumerate(numbers[:_SHOWN]):
             label = name
             if numbers.size > 1:
@@ -74,7 +70,7 @@ def _at_bounds(model: Model) -> list[str]:
     return found
 
 
-def _truncated_solves(estimator: GPRegressor) -> list[str]:
+def _truncated_solves(estimator: FittedEstimator) -> list[str]:
     """Return a line about solves that were cut at a random length, none if there were none."""
     solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
     if not solves:

@@ -1,33 +1,29 @@
-"""Settings that one inference has and another has not: what would have no effect is refused before any work."""
+"""Arguments of an estimator that an inference does not look at are refused before any work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gigagp.checks import resolve_device
 from gigagp.errors import InvalidInputError
+from gigagp.estimator import Estimator
 from gigagp.grids.arguments import checked_bounds
-from gigagp.inference import Grid, Iterative, RandomFeatures
+from gigagp.inference import Inference
 from gigagp.intake import numbers
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.means import LinearMean, resolve_mean
-from gigagp.model import Model
-from gigagp.solvers import Cholesky
-
-if TYPE_CHECKING:
-    from gigagp.regression import GPRegressor
 
 #: Names of both bounds of `GPRegressor.fit_table`, for messages.
 _CORNERS = ("bounds of fit_table, lower corner,", "bounds of fit_table, upper corner,")
 
 
-def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood: Likelihood) -> None:
+def refuse_without_effect(estimator: Estimator, inference: Inference, likelihood: Likelihood) -> None:
     """Refuse arguments of the constructor that this inference and this likelihood do not look at.
 
     Parameters
     ----------
-    estimator : GPRegressor
-    inference : one of `gigagp.inference`
+    estimator : Estimator
+    inference : Inference
         What will run.
     likelihood : Likelihood
 
@@ -36,16 +32,17 @@ def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood:
     InvalidInputError
         If there is one.
     """
-    name = f"inference.{type(inference).__name__}"
-    if isinstance(inference, Grid):
-        if estimator.dtype != "float64":
-            _refuse(
-                "dtype", "GPRegressor", f'"float64" with {name}, whose sums and solves are float64', estimator.dtype
-            )
-        if estimator.device != "auto" and resolve_device(estimator.device).type != "cpu":
-            _refuse("device", "GPRegressor", f'"auto" or "cpu" with {name}, which runs there', estimator.device)
-    if estimator.dtype == "mixed" and estimator.inference != "auto" and not _solves_iteratively(inference):
-        allowed = f'"float64" or "float32" with {name}: only the products of iterative solvers can be mixed'
+    name, can = inference.label, inference.abilities
+    if estimator.dtype != "mixed" and estimator.dtype not in can.dtypes:
+        known = " or ".join(f'"{one}"' for one in can.dtypes)
+        _refuse(
+            "dtype", "GPRegressor", f"{known} with {name}, whose sums and solves are {can.dtypes[0]}", estimator.dtype
+        )
+    if can.devices == "cpu" and estimator.device != "auto" and resolve_device(estimator.device).type != "cpu":
+        _refuse("device", "GPRegressor", f'"auto" or "cpu" with {name}, which runs there', estimator.device)
+    if estimator.dtype == "mixed" and estimator.inference != "auto" and not inference.mixes_precision:
+        known = " or ".join(f'"{one}"' for one in can.dtypes)
+        allowed = f"{known} with {name}: only the products of iterative solvers can be mixed"
         _refuse("dtype", "GPRegressor", allowed, estimator.dtype)
     if estimator.noise_variance is not None and not likelihood.has_noise:
         allowed = f"None with the {likelihood.name} likelihood, which has no noise variance"
@@ -53,38 +50,6 @@ def refuse_without_effect(estimator: GPRegressor, inference: object, likelihood:
     if isinstance(resolve_mean(estimator.mean), LinearMean) and not likelihood.has_noise:
         allowed = f'"zero" with the {likelihood.name} likelihood, whose latent mean is zero; add kernels.Linear()'
         _refuse("mean", "GPRegressor", allowed, estimator.mean)
-
-
-def refuse_for_fit(inference: object) -> None:
-    """Refuse what is for rows that are not held.
-
-    Raises
-    ------
-    InvalidInputError
-        If several processes are to share rows that each of them has been given.
-    """
-    if isinstance(inference, Grid) and inference.distributed:
-        _refuse(
-            "distributed", "inference.Grid", "False for GPRegressor.fit; processes share the rows of fit_table", True
-        )
-
-
-def refuse_model(inference: object, model: Model) -> None:
-    """Refuse a kernel, mean or noise that an inference cannot use.
-
-    Raises
-    ------
-    InvalidInputError
-        If random features or a grid need what the model has not.
-    """
-    if isinstance(inference, Iterative | RandomFeatures) and not model.kernel.has_features():
-        msg = (
-            f"kernel of GPRegressor must have random features for inference.{type(inference).__name__}; got "
-            f"{model.kernel!r}. Use inference.Exact(), or give the kernel a spectrum."
-        )
-        raise InvalidInputError(msg)
-    if isinstance(inference, Grid):
-        inference.check_model(model)
 
 
 def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
@@ -109,7 +74,7 @@ def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
         raise InvalidInputError(msg)
 
 
-def resolve_bounds(bounds: tuple[Any, Any] | None, inference: object) -> tuple[list[float], list[float]] | None:
+def resolve_bounds(bounds: tuple[Any, Any] | None, inference: Inference) -> tuple[list[float], list[float]] | None:
     """Return the corners of a grid; refuse them where there is none.
 
     Raises
@@ -119,19 +84,10 @@ def resolve_bounds(bounds: tuple[Any, Any] | None, inference: object) -> tuple[l
     """
     if bounds is None:
         return None
-    if not isinstance(inference, Grid):
-        allowed = f"None with inference.{type(inference).__name__}: they are those of a grid"
-        _refuse("bounds", "GPRegressor.fit_table", allowed, bounds)
+    if not inference.abilities.takes_bounds:
+        _refuse("bounds", "GPRegressor.fit_table", f"None with {inference.label}: they are those of a grid", bounds)
     low, high = (numbers(one, name).reshape(-1).tolist() for one, name in zip(bounds, _CORNERS, strict=True))
     return checked_bounds(low, high)
-
-
-def _solves_iteratively(inference: object) -> bool:
-    if isinstance(inference, RandomFeatures):
-        return _solves_iteratively(inference.predictor())
-    if not isinstance(inference, Iterative) or isinstance(inference.solver, Cholesky):
-        return False
-    return not inference.computational_uncertainty  # what is recorded for it are float64 products
 
 
 def _refuse(name: str, owner: str, allowed: str, got: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,18 +11,16 @@ from torch import Tensor
 from gigagp import means
 from gigagp.configuration import kept_optimizer, to_plain
 from gigagp.custom_parts import checked_again
+from gigagp.estimator import FittedEstimator
 from gigagp.kernels.serialization import describe
 from gigagp.likelihoods import is_own, resolve_likelihood
 from gigagp.model import NOISE
-
-if TYPE_CHECKING:
-    from gigagp.regression import GPRegressor
 
 #: Tensors of a `Scaling`.
 SCALES = ("x_centre", "x_scale", "y_centre", "y_scale")
 
 
-def fitted_to_state(estimator: GPRegressor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return everything that a fitted estimator needs to predict again.
 
     Raises

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,10 +17,9 @@ import gigagp
 from gigagp.custom import Custom, Item, marked
 from gigagp.errors import InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.memory import memory_is_budget
-from gigagp.tensor_file import Path, read, read_header, write
+from gigagp.tensor_file import Path, load_state, read, read_header, save_state
 
-if TYPE_CHECKING:
-    from gigagp.regression import GPRegressor
+__all__ = ["load", "load_notes", "load_state", "save", "save_state"]
 
 #: Kind in the file -> module of the class of that name.
 _KINDS = {"GPClassifier": "gigagp.classification", "GPRegressor": "gigagp.regression"}
@@ -81,7 +80,7 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
 
 
 @memory_is_budget()
-def load(path: Path, custom: Iterable[Item] = ()) -> GPRegressor:
+def load(path: Path, custom: Iterable[Item] = ()) -> Any:
     """Read a fitted estimator from a file written by `save`. No code that only the file names is run.
 
     Parameters
@@ -166,46 +165,3 @@ def load_notes(path: Path) -> dict[str, Any]:
     """Return the notes that `save` was given, {} if there were none. Raises as `load` does."""
     notes = read_header(path).get("notes", {})
     return notes if isinstance(notes, dict) else {}
-
-
-def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON header to one file, atomically: a crash leaves the old file whole.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-    kind : str
-        Which class wrote it.
-    tensors : mapping of str to Tensor
-        Any shapes, real dtypes, on any device; they are stored from the CPU.
-    header : mapping
-        JSON-able.
-
-    Raises
-    ------
-    InvalidInputError
-        If the header is not JSON-able.
-    ModelFileError
-        If the file cannot be written.
-    """
-    write(path, kind, tensors, header)
-
-
-def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `save_state` wrote, after checking that it is all there and undamaged.
-
-    Returns
-    -------
-    kind : str
-    tensors : dict of str to Tensor
-        On the CPU.
-    header : dict
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp file.
-    """
-    content = read(path)
-    return content.kind, content.tensors, content.header

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words, checked
-from gigagp.inference import (
-    ComputationAware,
-    Exact,
-    Grid,
-    Iterative,
-    QuadruplyStochastic,
-    RandomFeatures,
-    SparseVariational,
-)
-from gigagp.inference.streaming import StreamingInference
+from gigagp.inference import Exact, Grid, Inference, Iterative, QuadruplyStochastic
+from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
 
 #: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
@@ -27,9 +19,6 @@ RULE = (
     "iterative inference beyond"
 )
 
-
-#: Every way of inference that can be asked for.
-Inference = ComputationAware | Exact | Grid | Iterative | QuadruplyStochastic | RandomFeatures | SparseVariational
 #: What users ask for.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
 
@@ -37,55 +26,58 @@ InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.in
 def resolve_inference(
     inference: object, n_rows: int, itemsize: int, budget: int, likelihood: Likelihood | None = None
 ) -> Inference:
-    """Return the inference object that ran or will run.
+    """Return the inference that will run on rows that are held.
 
     Parameters
     ----------
-    inference : one of `gigagp.inference` or "auto"
+    inference : Inference or "auto"
     n_rows : int
     itemsize : int
         Bytes of a number.
     budget : int
         Bytes that may be taken.
     likelihood : Likelihood or None, default None
-        None: Gaussian. Others are for `gigagp.inference.QuadruplyStochastic` alone, and ``"auto"`` is that for them.
+        None: Gaussian. ``"auto"`` is `gigagp.inference.QuadruplyStochastic` for others.
 
     Raises
     ------
     InvalidInputError
-        If it is neither ``"auto"`` nor one of `gigagp.inference`, or not one for the likelihood.
+        If it is neither ``"auto"`` nor an inference, or not one for the likelihood.
     """
-    inference = checked(inference, InferenceChoice, "inference", "GPRegressor")
-    if likelihood is not None and not isinstance(likelihood, Gaussian):
-        if inference == "auto":
-            return QuadruplyStochastic()
-        if isinstance(inference, QuadruplyStochastic):
-            return inference
-        msg = (
-            f'inference for the {likelihood.name} likelihood must be "auto" or inference.QuadruplyStochastic; got '
-            f"{inference!r}."
-        )
-        raise InvalidInputError(msg)
-    if inference == "auto":
-        return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
-    return cast("Inference", inference)
+    given = _checked(inference, likelihood)
+    if given is not None:
+        return given
+    if not isinstance(likelihood, Gaussian | None):
+        return QuadruplyStochastic()
+    return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
 
 
-def resolve_streaming(inference: object, likelihood: Likelihood) -> StreamingInference:
-    """Return the inference object of `GPRegressor.fit_table`: ``"auto"`` is a grid.
+def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
+    """Return the inference of `GPRegressor.fit_table`: ``"auto"`` is a grid where the likelihood is Gaussian.
 
     Raises
     ------
     InvalidInputError
         If it cannot work on rows that are not held, or is not one for the likelihood.
     """
-    chosen = Grid() if inference == "auto" and isinstance(likelihood, Gaussian) else inference
-    chosen = resolve_inference(chosen, 0, 8, 0, likelihood)
-    if isinstance(chosen, StreamingInference):
-        return chosen
-    names = ", ".join(f"inference.{kind.__name__}" for kind in get_args(Inference) if hasattr(kind, "stream"))
-    msg = (
-        f"fit_table of GPRegressor works with {names}, which do not need to hold the rows; inference."
-        f"{type(chosen).__name__} does. Load the table and use fit, or use the other inference."
-    )
-    raise InvalidInputError(msg)
+    given = _checked(inference, likelihood)
+    if given is None:
+        return Grid() if isinstance(likelihood, Gaussian) else QuadruplyStochastic()
+    if not given.abilities.streams:
+        msg = (
+            f"fit_table of GPRegressor works with {streaming_names()}, which do not need to hold the rows; "
+            f"{given.label} does. Load the table and use fit, or use the other inference."
+        )
+        raise InvalidInputError(msg)
+    return given
+
+
+def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:
+    """Return an inference that was asked for and that has the likelihood; None: ``"auto"``."""
+    given = checked(inference, InferenceChoice, "inference", "GPRegressor")
+    if given == "auto":
+        return None
+    chosen = cast("Inference", given)
+    if likelihood is not None:
+        chosen.check_likelihood(likelihood)
+    return chosen

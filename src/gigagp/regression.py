@@ -2,66 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
-from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.answers import Answers, UncertaintyParts
 from gigagp.custom import Custom
-from gigagp.effect import refuse_for_fit, refuse_model, refuse_validation, refuse_without_effect
-from gigagp.errors import InvalidInputError
-from gigagp.estimate import Estimate
+from gigagp.description import describe
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
-from gigagp.guard import finite_prediction, guarded, scored
-from gigagp.inference import QuadruplyStochastic
-from gigagp.inference.objective import TableObjective
-from gigagp.inference.posterior import Posterior, SampleFunctions
-from gigagp.inference.table import TrainingTable
-from gigagp.kernels import Kernel, Matern
-from gigagp.learning import learn_posterior, warn_of_interruption, whole_or_unchanged
-from gigagp.likelihoods import Likelihood, resolve_likelihood
-from gigagp.means import Mean, MeanLike, resolve_mean
-from gigagp.memory import resolve_budget
-from gigagp.model import HyperparameterUnits, StartModel
-from gigagp.noise import start_noise
-from gigagp.optimization import Auto, History
-from gigagp.optimization.optimizer import check_optimizer
-from gigagp.optimization.trace import Trace
-from gigagp.planning import InferenceChoice, resolve_inference
-from gigagp.progress import Verbosity, meter_for
-from gigagp.random import RandomState, generator_from, spawn
+from gigagp.fitted_state import fitted_to_state
+from gigagp.fitting import Fitted, add_rows, fit_rows, fit_source
+from gigagp.guard import scored
+from gigagp.inference import Inference
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.row_source import RowSource
+from gigagp.kernels import Kernel
+from gigagp.learning import warn_of_interruption, whole_or_unchanged
+from gigagp.likelihoods import Likelihood
+from gigagp.means import Mean, MeanLike
+from gigagp.model import HyperparameterUnits
+from gigagp.optimization import History
+from gigagp.persistence import save
+from gigagp.planning import InferenceChoice
+from gigagp.progress import Verbosity
+from gigagp.random import RandomState
+from gigagp.restored_state import state_to_fitted
 from gigagp.scaling import Scaling
-from gigagp.streamed_fit import StreamedFitting
-from gigagp.unfitted import PriorFunctions, before_fit
-from gigagp.validation import validation_scorer
+
+__all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 
 #: What learns hyperparameters; `gigagp.optimization.optimizer.check_optimizer` says what that has to be.
 OptimizerChoice = Any
 
 
-class UncertaintyParts(NamedTuple):
-    """Standard deviations of the latent function; the squares of the two add up to its variance.
-
-    Attributes
-    ----------
-    mathematical : ndarray of shape (m,) or (m, n_targets)
-        What finitely many rows leave open: the exact posterior's, at the same hyperparameters.
-    computational : ndarray of shape (m,) or (m, n_targets)
-        What was not computed leaves open on top; zero for exact inference.
-    """
-
-    mathematical: np.ndarray
-    computational: np.ndarray
+def _adds_rows(estimator: GPRegressor) -> bool:
+    """Whether rows can be added to a fit: what scikit-learn asks before it offers `partial_fit`."""
+    used = getattr(estimator, "inference_", estimator.inference)
+    if isinstance(used, Inference) and used.abilities.adds_rows:
+        return True
+    msg = (
+        "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; this "
+        f"one is of inference {used!r}. Fit all rows again."
+    )
+    raise AttributeError(msg)
 
 
-class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian-process regression for a hundred to a few hundred thousand rows.
 
     Parameters
@@ -224,51 +217,124 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         warn_of_interruption(self.history_, checkpoint)
         return self
 
+    @checks_arguments
+    def fit_table(
+        self,
+        source: Any,
+        target: str | Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
+        *,
+        bounds: Annotated[tuple[Any, Any], Words("a pair (lower, upper)")] | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        chunk_rows: Count = 2**20,
+        header: bool | None = None,
+    ) -> Self:
+        """Learn from a table that is read a chunk at a time and never held.
+
+        When to use: more rows than fit into the memory, or than `fit` gets through. It needs an inference that can do
+        it: `inference.Grid` (what ``"auto"`` is here), with one to three inputs (four at a price), which reads all rows
+        once; or `inference.QuadruplyStochastic`, with any number of inputs, which takes minibatches from random places
+        and is what ``"auto"`` is for other likelihoods.
+
+        Parameters
+        ----------
+        source : str, path, data frame, pair of arrays, callable or iterable
+            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; ``(X, y)``;
+            a callable that returns an iterable of ``(X, y)`` for some rows at a time, and is called several times; or
+            such an iterable itself.
+        target : str or sequence of str
+            The column to predict, or several; for files and data frames.
+        inputs : sequence of str, optional
+            Columns to predict from, for files and data frames; None: all the others.
+        bounds : (lower, upper), optional
+            For `inference.Grid`: smallest and largest value of each input. A generator, which can be read only once,
+            needs them; elsewhere they save the pass that looks for them (Parquet files usually have them in their
+            metadata).
+        checkpoint : str, path or None, default None
+            A file that keeps what has been added up, or learned, for sources that are files. After an error (a damaged
+            file in the middle of a folder) or a kill the same call goes on from there; the file is removed at the end.
+        chunk_rows : int
+            Most rows that are read at a time.
+        header : bool, optional
+            Whether the first line of CSV files has the names; None: found out.
+
+        Returns
+        -------
+        GPRegressor
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            For arguments or rows that cannot be used; the message names the file and the row.
+        MemoryBudgetError
+            If the job cannot fit the memory budget, or the machine has no more.
+
+        Warns
+        -----
+        FitInterruptedWarning
+            After Ctrl-C, as for `GPRegressor.fit`. In a pass over the rows nothing is learned yet, and it ends the fit.
+        """
+
+        def open_rows(mean: Mean) -> RowSource:
+            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean)
+
+        with whole_or_unchanged(self, checkpoint):
+            self._fit_source(open_rows, bounds, checkpoint)
+        warn_of_interruption(self.history_, checkpoint)
+        return self
+
+    @available_if(_adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Take further rows into account, at the hyperparameters, the scaling and the grid that the fit has found.
+
+        Only with `inference.Grid`; another estimator has no such method. The first call is `fit`; the cost of later
+        ones does not depend on the rows before them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Within the region of the grid.
+        y : array-like of shape (n,) or (n, n_targets)
+
+        Returns
+        -------
+        GPRegressor
+            Itself.
+
+        Raises
+        ------
+        InvalidInputError
+            If a row cannot be used; then nothing is added.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        with whole_or_unchanged(self):
+            X = intake.estimator_inputs(self, X, reset=False)
+            names = getattr(self, "feature_names_in_", None)
+            self._adopt(add_rows(self.posterior_, self.scaling_, X, y, names), self.scaling_)
+        return self
+
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
         check_parameters(self)
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
-        dtype, device = resolve_dtype(self.dtype), resolve_device(self.device)
-        budget = resolve_budget(self.memory_budget, device)
-        targets = y if y.ndim == 2 else y[:, None]
-        mean = resolve_mean(self.mean)
-        offset = mean.offset(X)
-        likelihood = resolve_likelihood(self.likelihood)
-        scaling = Scaling.fit(X, targets - offset[:, None], self.standardize)
-        if not likelihood.has_noise:  # counts and signs have no scale
-            scaling = scaling.of_inputs_only()
-        model = self._start_model(mean, X.shape[0], targets.shape[1]).standardized(scaling.units())
-        optimizer = self._resolve_optimizer()
-        inference = resolve_inference(self.inference, X.shape[0], dtype.itemsize, budget, likelihood)
-        refuse_without_effect(self, inference, likelihood)
-        refuse_for_fit(inference)
-        if validation is not None:
-            refuse_validation(optimizer, likelihood)
-        refuse_model(inference, model)
+        self._take(fit_rows(self, X, y, validation, checkpoint), one_target=y.ndim == 1)
 
-        generator, meter = generator_from(self.random_state), meter_for(self.verbose)
-        table = TrainingTable(
-            torch.from_numpy(scaling.inputs(X)).to(dtype=dtype, device=device),
-            torch.from_numpy(scaling.targets(targets - offset[:, None])).to(dtype=dtype, device=device),
-            mean,
-            budget,
-            mixed=self.dtype == "mixed",
-        ).require_finite()
-        if isinstance(inference, QuadruplyStochastic):
-            objective: TableObjective = inference.objective(table, spawn(generator), likelihood)
-        else:
-            objective = inference.objective(table, spawn(generator))
-        validate = None if validation is None else validation_scorer(validation, scaling, table)
-        history = History()
-        log = None if checkpoint is None else open_checkpoint(checkpoint, self, objective, model)
-        trace = Trace(history, meter, validate, log)
-        with meter:
-            posterior = learn_posterior(objective, model, optimizer, trace, generator)
-        if log is not None and history.interrupted != "learning":
-            log.remove()
-        self._one_target = y.ndim == 1
-        self.inference_, self.optimizer_ = inference, optimizer
-        self._adopt(posterior, scaling, history)
+    def _take(self, fitted: Fitted, *, one_target: bool) -> None:
+        """Take over what a fit has found."""
+        self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
+        self._adopt(fitted.posterior, fitted.scaling, fitted.history)
+
+    def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
+        """Fit rows that are not held, and take over the names of their columns."""
+        fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
+        self.n_features_in_ = rows.n_inputs
+        if rows.input_names is not None:
+            self.feature_names_in_ = np.array(rows.input_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
+        self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
         """Take a posterior over, and the history of the standardized problem that led to it."""
@@ -283,223 +349,34 @@ class GPRegressor(StreamedFitting, MultiOutputMixin, RegressorMixin, BaseEstimat
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
 
-    def _start_model(self, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
-        kernel = Matern(nu=1.5) if self.kernel is None else self.kernel
-        noise = start_noise(self.noise_variance, kernel, n_rows)
-        if noise is not None and noise.ndim == 1 and n_targets > 1 and self.standardize:
-            msg = (
-                "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
-                f"are scaled differently; got {n_targets} targets."
-            )
-            raise InvalidInputError(msg)
-        return StartModel(kernel, mean, noise, self.hyperparameter_units)
-
-    def _resolve_optimizer(self) -> Any:
-        if isinstance(self.optimizer, str) and self.optimizer == "auto":
-            return Auto()
-        check_optimizer(self.optimizer)
-        return self.optimizer
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True  # made dense, where the memory budget holds that
         tags.requires_fit = False  # before one it answers from the prior
         return tags
 
-    # --------------------------------------------------------------- prediction
-
-    def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
-        X = intake.estimator_inputs(self, X, reset=False)
-        points = torch.from_numpy(self.scaling_.inputs(X)).to(self.posterior_.X)
-        refusal = self.posterior_.refusal(points, self.scaling_, getattr(self, "feature_names_in_", None))
-        if refusal is not None:
-            raise refusal
-        return X, points
-
-    def _in_units(self, values: torch.Tensor, X: np.ndarray) -> np.ndarray:
-        """Return means or samples, (m, t) or (m, t, s), in the targets' units, without the axis of one target."""
-        array = self.scaling_.original(values.double().cpu().numpy())
-        offset = self.posterior_.model.mean.offset(X)
-        array = finite_prediction(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
-        return array[:, 0] if self._one_target else array
-
-    @guarded()
-    @checks_arguments
-    def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
-        return_cov: bool = False,
-        *,
-        include_noise: bool = False,
-        variance: Literal["auto", "samples", "solve"] = "auto",
-        return_parts: bool = False,
-    ) -> Any:
-        """Predict the latent function.
-
-        Before `fit` these are predictions of the prior: the kernel at the values it was given, in the units of X and y,
-        and one target. A learned mean is 0 there, and its uncertainty, which is infinite, is left out.
-
-        Parameters
-        ----------
-        X : array-like of shape (m, d)
-        return_std : bool, default False
-            Also return the standard deviation of the latent function.
-        return_cov : bool, default False
-            Also return the full covariance, (m, m); one linear solve for each point.
-        include_noise : bool, default False
-            Add the noise (and the kernel's white part): the spread of a new observation.
-        variance : {"auto", "samples", "solve"}, default "auto"
-            With iterative inference: from the stored posterior samples (``"auto"``), or from a solve for each point,
-            exact to the solver's tolerance and never below the exact variance.
-        return_parts : bool, default False
-            Also return the two parts of the latent standard deviation, ``UncertaintyParts(mathematical,
-            computational)``: what the data leave open, and what computation-aware inference left uncomputed. Their
-            squares add up to the latent variance. O(n^3) time: for tables that exact inference could do.
-
-        Returns
-        -------
-        mean : ndarray of shape (m,) or (m, n_targets)
-        std : ndarray of the same shape, if ``return_std``
-        cov : ndarray of shape (m, m) or (m, m, n_targets), if ``return_cov``
-        parts : UncertaintyParts of two ndarrays shaped like std, if ``return_parts``
-
-        Raises
-        ------
-        NonFiniteError
-            If a number that would be returned is not finite, or the arithmetic breaks down on the way.
-        MemoryBudgetError
-            If the machine has no memory for it.
-        """
-        if return_std and return_cov:
-            msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
-            raise InvalidInputError(msg)
-        if not hasattr(self, "posterior_"):
-            prior = before_fit(self, X)
-            return prior.predict(
-                X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
-            )
-        X, points = self._new_inputs(X)
-        if return_parts:
-            found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
-            parts = (self._spread(part) for part in self.posterior_.variance_parts(points))
-            return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
-        if not return_std and not return_cov:
-            return self._in_units(self.posterior_.mean(points), X)
-        if include_noise and not resolve_likelihood(self.likelihood).has_noise:
-            msg = (
-                f"include_noise of GPRegressor.predict must be False: {self.likelihood} targets have no noise variance."
-            )
-            raise InvalidInputError(msg)
-        noise = self.posterior_.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
-        if return_cov:
-            covariance = self.posterior_.covariance(points) + torch.diag(noise)
-            array = finite_prediction(self.scaling_.covariances(covariance.double().cpu().numpy()))
-            return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
-        mean, latent = self.posterior_.mean_and_variance(points, method=variance)
-        return self._in_units(mean, X), self._spread(latent + noise)
-
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
         with scored():
             return float(super().score(X, intake.targets(y), sample_weight))
-
-    def _spread(self, variance: torch.Tensor) -> np.ndarray:
-        """Return standard deviations in the targets' units, without the axis of one target."""
-        std = finite_prediction(self.scaling_.spreads(variance.sqrt().double().cpu().numpy()))
-        return std[:, 0] if self._one_target else std
-
-    @guarded()
-    @checks_arguments
-    def sample_functions(self, n_samples: Count = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
-        """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
-
-        Before `fit`: samples of the prior, see `predict`.
-
-        Parameters
-        ----------
-        n_samples : int
-            With iterative inference `Iterative.n_samples`, shared by the targets, cost nothing; more cost a solve.
-        random_state : int or generator
-
-        Returns
-        -------
-        callable
-            From points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
-        """
-        if not hasattr(self, "posterior_"):
-            return PriorFunctions(self, n_samples, random_state)
-        functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
-
-        @guarded()
-        def evaluate(X: Any) -> np.ndarray:
-            X, points = self._new_inputs(X)
-            return self._in_units(functions(points), X)
-
-        return evaluate
-
-    @guarded()
-    @checks_arguments
-    def sample_y(self, X: Any, n_samples: Count = 1, random_state: RandomState = 0) -> np.ndarray:
-        """Draw samples of the latent function at given points; before `fit`, of the prior (see `predict`).
-
-        Parameters
-        ----------
-        X : array-like of shape (m, d)
-        n_samples : int
-        random_state : int or generator
-
-        Returns
-        -------
-        ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
-            Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
-        """
-        if not hasattr(self, "posterior_"):
-            return before_fit(self, X).sample_y(X, n_samples, random_state)
-        checked, points = self._new_inputs(X)
-        if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
-            return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
-        return self.sample_functions(n_samples, random_state)(X)
-
-    @guarded()
-    @checks_arguments
-    def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
-        """Return the log marginal likelihood of the training targets in the standardized problem's units.
-
-        Returns
-        -------
-        Estimate
-            ``value`` and ``standard_error``; exact inference has standard error 0. With inference.ComputationAware and
-            SparseVariational the value is their lower bound, and the log marginal likelihood is at least that.
-        """
-        check_is_fitted(self, "posterior_")
-        return self.posterior_.log_marginal_likelihood(generator_from(random_state))
 
     # -------------------------------------------------------------- description
 
     def describe(self) -> str:
         """Return what ran and the hyperparameters, in the standardized problem's units and in the data's own."""
         check_is_fitted(self, "posterior_")
-        from gigagp.description import describe
-
         return describe(self)
 
     # -------------------------------------------------------------- persistence
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
-        from gigagp.persistence import save
-
         save(self, path)
 
     def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        from gigagp.fitted_state import fitted_to_state
-
         check_is_fitted(self, "posterior_")
         return fitted_to_state(self)
 
     @classmethod
     def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> GPRegressor:
-        from gigagp.restored_state import state_to_fitted
-
         return state_to_fitted(cls, tensors, header, custom)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,15 +15,17 @@ from gigagp.configuration import from_plain
 from gigagp.custom import NOTHING, Custom
 from gigagp.custom_parts import are_close, known_values
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.estimator import Estimator, FittedEstimator
 from gigagp.fitted_state import SCALES
+from gigagp.inference import Inference
 from gigagp.inference.posterior import Posterior
-from gigagp.inference.restore import SOLVE, Given, restore_posterior
+from gigagp.inference.registry import restore_posterior
+from gigagp.inference.saved import SOLVE, Saved
 from gigagp.kernels import from_dict
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
-from gigagp.noise import has_white_term
 from gigagp.optimization import History, SolveRecord
 from gigagp.scaling import Scaling
 from gigagp.schema import (
@@ -43,9 +45,9 @@ from gigagp.schema import (
     table,
     text,
 )
+from gigagp.start import has_white_term
 
-if TYPE_CHECKING:
-    from gigagp.regression import GPRegressor
+E = TypeVar("E", bound=FittedEstimator)
 
 _SOLVE_NAMES = tuple(SolveRecord.__dataclass_fields__)
 _HISTORY = {
@@ -76,9 +78,7 @@ _HEADER = record(
 )
 
 
-def state_to_fitted(
-    cls: type[GPRegressor], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING
-) -> GPRegressor:
+def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, Any], custom: Custom = NOTHING) -> E:
     """Return the estimator that `fitted_to_state` described.
 
     Parameters
@@ -133,7 +133,7 @@ def state_to_fitted(
     estimator.history_ = _history(header["history"])
     estimator.history_.interrupted = header.get("interrupted", "")  # files of earlier versions have none
     estimator._one_target = header["one_target"]
-    given = Given(
+    saved = Saved(
         Model(kernel, mean, variance, noise_is_learned=not held),
         resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
@@ -144,7 +144,8 @@ def state_to_fitted(
         raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
     listing(text, 0, d)(header["feature_names"], "the header.feature_names")
     moved = {name: value.to(device) for name, value in tensors.items()}
-    posterior = restore_posterior(header["posterior"], moved, given)
+    own = custom.classes(Inference)  # type: ignore[type-abstract]  # it is only compared with
+    posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
     estimator._adopt(posterior, scaling)
     estimator.n_features_in_ = d
@@ -153,7 +154,7 @@ def state_to_fitted(
     return estimator
 
 
-def _device(estimator: GPRegressor) -> torch.device:
+def _device(estimator: Estimator) -> torch.device:
     """Return the device of a model; the CPU where its own is not here."""
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
         raise ModelFileError(
@@ -188,14 +189,14 @@ def _history(columns: dict[str, Any]) -> History:
 
 def _check_answer(posterior: Posterior) -> None:
     """Refuse a posterior that has no finite answer in the middle of what it was made of."""
-    X = posterior.X
-    point = X.median(0).values[None] if len(X) else X.new_zeros(1, X.shape[1])
+    places = posterior.places()
+    point = places.median(0).values[None] if len(places) else places.new_zeros(1, posterior.n_inputs)
     mean, variance = posterior.mean_and_variance(point)
     if not bool(torch.isfinite(mean).all() & torch.isfinite(variance).all() & (variance >= 0).all()):
         raise ModelFileError("its predictions are not finite.")
 
 
-def restored_classes(header: dict[str, Any], latent: GPRegressor) -> tuple[np.ndarray, list[str]]:
+def restored_classes(header: dict[str, Any], latent: FittedEstimator) -> tuple[np.ndarray, list[str]]:
     """Return the classes of a classifier and the names of its inputs.
 
     Raises
@@ -206,7 +207,7 @@ def restored_classes(header: dict[str, Any], latent: GPRegressor) -> tuple[np.nd
     """
     if not isinstance(resolve_likelihood(latent.likelihood), Logistic | Probit):
         raise ModelFileError(f"the header.settings.likelihood must be one of classes; got {latent.likelihood!r}.")
-    t = latent.posterior_.coefficients.shape[1]
+    t = latent.posterior_.n_targets
     count = 2 if t == 1 else t
     form = record(
         {

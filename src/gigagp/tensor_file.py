@@ -66,8 +66,27 @@ class Content(NamedTuple):
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON header to one file, atomically; see `gigagp.persistence.save_state`."""
+def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON header to one file, atomically: a crash leaves the old file whole.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    kind : str
+        Which class wrote it.
+    tensors : mapping of str to Tensor
+        Any shapes, real dtypes, on any device; they are stored from the CPU.
+    header : mapping
+        JSON-able.
+
+    Raises
+    ------
+    InvalidInputError
+        If the header is not JSON-able.
+    ModelFileError
+        If the file cannot be written.
+    """
     # Those on the CPU are written from where they are.
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
@@ -127,8 +146,27 @@ def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> st
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
+def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what `save_state` wrote, after checking that it is all there and undamaged.
+
+    Returns
+    -------
+    kind : str
+    tensors : dict of str to Tensor
+        On the CPU.
+    header : dict
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp file.
+    """
+    content = read(path)
+    return content.kind, content.tensors, content.header
+
+
 def read(path: Path) -> Content:
-    """Read what `write` wrote, after checking that it is all there and undamaged; raises `ModelFileError`.
+    """Read what `save_state` wrote, after checking that it is all there and undamaged; raises `ModelFileError`.
 
     The file is opened once: what is read is one file, also where another one takes its place meanwhile.
     """

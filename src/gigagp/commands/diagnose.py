@@ -150,6 +150,7 @@ def _at_rows(
     """Return the model that exact inference learns from the rows (or starts from) and the rows in its units."""
     from gigagp import GPRegressor
     from gigagp.inference import Exact
+    from gigagp.inference.rows_posterior import RowsPosterior
 
     target = resolve_column(target, found.column_names, source)
     inputs = choose_inputs(columns, found.column_names, [target], source)
@@ -163,7 +164,9 @@ def _at_rows(
         random_state=seed,
     )
     regressor.fit(data.select(inputs).to_arrow(), data.column(target))
-    return regressor.posterior_.model, regressor.posterior_.table
+    posterior = regressor.posterior_
+    assert isinstance(posterior, RowsPosterior), "the inferences of diagnose keep the rows"
+    return posterior.model, posterior.table
 
 
 def _at_model(
@@ -195,12 +198,13 @@ def _at_model(
     measured = Table.from_arrow(found, [target], source).values
     names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # the model's own may be the target's
     data = choose_rows(Table(names, np.column_stack([values, measured])), rows, seed).values
-    like = regressor.posterior_.X
+    posterior = regressor.posterior_
+    of_model = {"dtype": posterior.dtype, "device": posterior.device}
     return model, TrainingTable(
-        torch.from_numpy(scaling.inputs(data[:, :-1])).to(like),
-        torch.from_numpy(scaling.targets(data[:, -1:])).to(like),
+        torch.from_numpy(scaling.inputs(data[:, :-1])).to(**of_model),
+        torch.from_numpy(scaling.targets(data[:, -1:])).to(**of_model),
         model.mean,
-        resolve_budget(memory, like.device),
+        resolve_budget(memory, posterior.device),
     )
 
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Range, checks_arguments
+from gigagp.inference import Inference
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.iterative import IterativeObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.space import ParameterSpace
-from gigagp.planning import Inference
 from gigagp.progress import Meter, NoProgress
 from gigagp.random import RandomState, generator_from, spawn, standard_normal
 

@@ -12,7 +12,6 @@ import numpy as np
 from gigagp.diagnostics.plots import check_plot
 from gigagp.errors import InvalidInputError
 from gigagp.fields import CountOrZero, Range, checks_arguments, shown
-from gigagp.inference.grid.posterior import GridPosterior
 
 if TYPE_CHECKING:
     from gigagp.classification import GPClassifier
@@ -205,11 +204,9 @@ def _region(
 ) -> tuple[list[float], list[float]]:
     """Return the corners of the picture in the data's own units."""
     scaling, posterior = regressor.scaling_, regressor.posterior_
-    if isinstance(posterior, GridPosterior):
-        low, high = posterior.statistics.input_low.numpy(), posterior.statistics.input_high.numpy()
-    elif len(posterior.X):
-        X = posterior.X.double().cpu().numpy()
-        low, high = X.min(0), X.max(0)
+    places = posterior.places().double().cpu().numpy()
+    if len(places):
+        low, high = places.min(0), places.max(0)
     else:
         d = len(scaling.x_centre)
         low, high = np.full(d, -2.0), np.full(d, 2.0)

@@ -210,7 +210,7 @@ class GridCollector:
 
         `load` goes on there, to the bits that this collector goes on to.
         """
-        from gigagp.persistence import save_state
+        from gigagp.tensor_file import save_state
 
         tensors, header = self._accumulator.state()
         parts = {"sample": self.sample, "near": self.neighbourhoods}

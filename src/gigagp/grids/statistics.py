@@ -321,7 +321,7 @@ class GridStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to one file (safetensors), atomically; raises `ModelFileError` if that fails."""
-        from gigagp.persistence import save_state
+        from gigagp.tensor_file import save_state
 
         save_state(path, _KIND, *self.state())
 
@@ -334,7 +334,7 @@ class GridStatistics:
 
 def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a gigagp file of one kind; `ModelFileError` if it is of another."""
-    from gigagp.persistence import load_state
+    from gigagp.tensor_file import load_state
 
     found, tensors, header = load_state(path)
     if found != kind:

@@ -1,20 +1,26 @@
-"""How a Gaussian process is inferred: one file for each system."""
+"""How a Gaussian process is inferred: a file or a folder for each system, and the registry of all of them."""
 
+from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.computation_aware import ComputationAware
 from gigagp.inference.exact import Exact
 from gigagp.inference.grid import Grid
 from gigagp.inference.iterative import Iterative
 from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.random_features import RandomFeatures
+from gigagp.inference.registry import register, registered
 from gigagp.inference.sparse_variational import SparseVariational
 
 __all__ = [
+    "Abilities",
     "ComputationAware",
     "Exact",
     "Grid",
+    "Inference",
     "Iterative",
     "QuadruplyStochastic",
     "RandomFeatures",
     "RelevanceVectorMachine",
     "SparseVariational",
+    "register",
+    "registered",
 ]

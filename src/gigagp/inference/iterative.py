@@ -10,23 +10,26 @@ import torch
 from gigagp.dense import cholesky
 from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
-from gigagp.fields import Count, Positive, Settings, Words
+from gigagp.fields import Count, Positive, Words
 from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
-from gigagp.inference.computation_aware import ComputationAwarePosterior, RecordingMatrix
+from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
+from gigagp.inference.computation_aware.recorded import RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
+from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
 from gigagp.random import spawn
-from gigagp.solvers import ConjugateGradients, Solution, Status
+from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Status
 from gigagp.solvers.base import Solver
 
 #: Probes of ``gradient="auto"``: four were as good as exact gradients in the default outer loop; sixteen is safe.
@@ -43,7 +46,7 @@ _LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-
 
 
 @dataclass(frozen=True)
-class Iterative(Settings):
+class Iterative(Inference):
     """Inference by iterative linear solves, with posterior samples from the same solves.
 
     When to use: from a few thousand rows to a few hundred thousand. Memory O(n), or n x n where the budget has it;
@@ -81,6 +84,14 @@ class Iterative(Settings):
     final_tolerance: Positive | None = None
     computational_uncertainty: bool = False
 
+    abilities = Abilities("iterative", "a few thousand to a few hundred thousand", kernels="random features")
+    posteriors = (PathwisePosterior, ComputationAwarePosterior)
+
+    @property
+    def mixes_precision(self) -> bool:
+        """Whether its solves can multiply in float32; what is recorded for computational uncertainty cannot."""
+        return not isinstance(self.solver, Cholesky) and not self.computational_uncertainty
+
     def resolve(self) -> Iterative:
         """Return the same with every ``"auto"`` replaced by what it means."""
         return replace(
@@ -90,7 +101,9 @@ class Iterative(Settings):
             warm_start="subspace" if self.warm_start is True else self.warm_start,
         )
 
-    def objective(self, table: TrainingTable, generator: torch.Generator) -> IterativeObjective:
+    def objective(
+        self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> IterativeObjective:
         """Return the log marginal likelihood of a table."""
         return IterativeObjective(self, table, generator)
 

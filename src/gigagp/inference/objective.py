@@ -1,20 +1,21 @@
-"""What every objective on a table shares."""
+"""What every objective on a table shares, and the exact one, which the learning of all of them starts from."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from gigagp.gradients.exact import Exact as ExactGradient
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
+from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation
-
-if TYPE_CHECKING:
-    from gigagp.inference.exact import ExactObjective
+from gigagp.optimization.space import ParameterSpace
 
 
 class TableObjective(ABC):
@@ -65,7 +66,7 @@ class TableObjective(ABC):
 
     @property
     def least_gain(self) -> float:
-        """Gain in nats for which one more gradient is worth its cost; infinity: as the optimizer thinks."""
+        """Gain in nats that is worth the cost of one more gradient; infinity leaves the decision to the optimizer."""
         return math.inf
 
     def own_optimizer(self) -> Any | None:
@@ -86,8 +87,6 @@ class TableObjective(ABC):
 
     def subset(self, rows: torch.Tensor) -> ExactObjective:
         """Return the exact objective on a subset of the rows."""
-        from gigagp.inference.exact import ExactObjective
-
         return ExactObjective(self.table.take_rows(rows))
 
     @abstractmethod
@@ -113,3 +112,62 @@ class TableObjective(ABC):
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Take over a `snapshot` that was made after an evaluation, in an objective made by the same calls."""
         assert not tensors, "an objective without a state was given one"
+
+
+class ExactObjective(TableObjective):
+    """The log marginal likelihood with its exact gradient and, on request, the Fisher information.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    """
+
+    def __init__(self, table: TrainingTable) -> None:
+        super().__init__(table)
+        require_factor(table)
+        self._last: Factorised | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Exact numbers are."""
+        return True
+
+    def _factorise(self, model: Model) -> Factorised:
+        self._last = None  # free the factor of the last model before the next one is made
+        self._last = Factorised.of(model, self.table)
+        return self._last
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return value and gradient."""
+        state = self._factorise(model)
+        gradient = ExactGradient().gradient(state.matrix, state.solutions, state.factor)
+        return Evaluation(state.value, gradient)
+
+    def value(self, model: Model) -> float:
+        """Return the value alone."""
+        return self._factorise(model).value
+
+    def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
+        """Return the Fisher information of all observations where `evaluate` was last called."""
+        state = self._last
+        assert state is not None, "evaluate comes first"
+        information = fisher_information(
+            state.model, self.table.X, state.factor, space, vector, probes.to(state.factor)
+        )
+        return self.table.n_targets * information
+
+    def thin(self, rows: torch.Tensor) -> ExactObjective:
+        """Return the objective on a subset of the rows."""
+        return self.subset(rows)
+
+    def current_posterior(self) -> ExactPosterior | None:
+        """Return the posterior where `evaluate` was last called."""
+        return None if self._last is None else ExactPosterior(self.table, self._last)
+
+    def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
+        """Return the posterior at a model."""
+        self._factorise(model)
+        posterior = self.current_posterior()
+        assert posterior is not None
+        self._last = None
+        return posterior

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from gigagp.errors import ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
-from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import variance_from_samples
+from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.kernels.features import FeatureDraw
@@ -21,6 +24,7 @@ from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
+from gigagp.schema import Field, check_tensors, optional, part, record
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
@@ -29,7 +33,7 @@ _SOLVE_COLUMNS = 256
 _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 
 
-class PathwisePosterior(Posterior):
+class PathwisePosterior(SolvedPosterior):
     """The posterior from the solutions for targets and noisy prior samples.
 
     Parameters
@@ -62,8 +66,7 @@ class PathwisePosterior(Posterior):
         solver: Solver,
         final_solve: SolveRecord | None = None,
     ) -> None:
-        self.model, self.table = model, table
-        self.X, self.budget = table.X, table.budget
+        self.model, self.table, self.budget = model, table, table.budget
         self.target_solutions, self.basis_solutions = target_solutions, basis_solutions
         self.coefficients, self.coefficient_root = trend
         self.update = PathwiseUpdate(self, prior, probe_solutions)
@@ -208,24 +211,32 @@ class PathwisePosterior(Posterior):
         }
 
     @classmethod
-    def from_state(
-        cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], model: Model, budget: int, solver: Solver
-    ) -> PathwisePosterior:
-        """Return the posterior that `state` described."""
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        record({"draw": DRAW, "final_solve": optional(SOLVE)})(header, "posterior")
+        if not isinstance(saved.solver, Solver):
+            raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
-        draw = FeatureDraw.from_state(
-            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)},
-            header["draw"],
-        )
-        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
+        fields = ROWS | {
+            "target_solutions": Field("n t", "real"),
+            "probe_solutions": Field("n s", "real"),
+            "basis_solutions?": Field("n p", "real"),
+            "coefficients": Field("p t"),
+            "coefficient_root?": Field("p p"),
+            "prior.weights": Field("q s"),
+        }
+        check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, prefix), saved.sizes)
+        draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
+        check_columns(saved, draw, tensors["prior.weights"], "prior.weights")
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         return cls(
-            model,
+            saved.model,
             table,
             tensors["target_solutions"],
             tensors["probe_solutions"],
             tensors.get("basis_solutions", torch.zeros_like(table.basis)),
             Trend.from_state(tensors, "basis_solutions"),
             PriorSamples(draw, tensors["prior.weights"]),
-            solver,
+            saved.solver,
             None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),
         )

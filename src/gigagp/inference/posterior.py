@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import refuse_gradient
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.saved import Saved
 from gigagp.model import Model
 from gigagp.optimization.history import SolveRecord
-from gigagp.prior_samples import PriorSamples
-from gigagp.products import cross_product, select
+from gigagp.products import select
 from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 
@@ -45,24 +44,27 @@ class Posterior(ABC):
     """The posterior of the latent function at one set of hyperparameters.
 
     Everything here is in the units in which the model was fitted (standardized, if the estimator standardizes) and
-    works in blocks that keep to the memory budget. Where points require a gradient, answers have the right one by them
+    works in blocks that keep to the memory budget. Where points require a gradient, answers have the right gradient
     (at fixed random numbers, and as exact as the solves behind it), or refuse with `InvalidInputError`.
+
+    A subclass keeps what it needs of the rows: `gigagp.inference.rows_posterior.RowsPosterior` keeps all of them,
+    others keep inducing points, weights, or sums on a grid. Nothing outside a system relies on more than this class.
 
     Attributes
     ----------
+    kind : str
+        Name of the class in model files.
+    covariance_is_cheap : bool
+        Whether joint samples at a few points are best drawn from the full covariance.
     model : Model
-    X : Tensor of shape (n, d)
-        Training inputs, or what stands for them (inducing points), in the dtype and on the device of the answers.
-    coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
-    coefficient_root : Tensor of shape (p, p)
-        Root of the coefficients' covariance (`gigagp.inference.trend`).
-    target_solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    basis_solutions : Tensor of shape (n, p)
-        ``H^-1`` times the mean's basis at the rows.
     budget : int
         Bytes.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis, in the dtype and on the device of all answers.
+    coefficient_root : Tensor of shape (p, p)
+        Root of the coefficients' covariance (`gigagp.inference.trend`).
+    final_solve : SolveRecord or None
+        What the solve behind the posterior did; None where there was a factor instead.
 
     Notes
     -----
@@ -72,25 +74,51 @@ class Posterior(ABC):
     independent of that, and is added here.
     """
 
-    #: name of the class in model files
-    kind: str
+    kind: ClassVar[str]
+    covariance_is_cheap: ClassVar[bool] = False
     model: Model
-    table: TrainingTable
-    X: torch.Tensor
+    budget: int
     coefficients: torch.Tensor
     coefficient_root: torch.Tensor
-    target_solutions: torch.Tensor
-    basis_solutions: torch.Tensor
-    budget: int
-    #: whether joint samples at a few points are best drawn from the full covariance
-    covariance_is_cheap: bool = False
-    #: what the solve behind it did; None for a factor
     final_solve: SolveRecord | None = None
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Rows that it was fitted to."""
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of the inputs."""
+        assert self.model.kernel.n_inputs is not None, "the kernel of a model is bound"
+        return self.model.kernel.n_inputs
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets."""
+        return self.coefficients.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of points and answers."""
+        return self.coefficients.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of points and answers."""
+        return self.coefficients.device
+
+    def places(self) -> torch.Tensor:
+        """Return points, shape (k, d), among which the data lie, as far as the posterior knows them; there may be none.
+
+        For pictures, and to check that a restored posterior has an answer.
+        """
+        return torch.zeros(0, self.n_inputs, dtype=self.dtype, device=self.device)
 
     def engine_name(self) -> str:
         """Return what computes kernel products, where, in which precision."""
-        engine = select(self.model.kernel, self.X.device, self.X.dtype)
-        return f"{engine.name}, {self.X.device.type}, {str(self.X.dtype).removeprefix('torch.')}"
+        engine = select(self.model.kernel, self.device, self.dtype)
+        return f"{engine.name}, {self.device.type}, {str(self.dtype).removeprefix('torch.')}"
 
     @abstractmethod
     def solver_name(self) -> Any:
@@ -99,6 +127,25 @@ class Posterior(ABC):
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors and the plain data that a model file needs."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> Posterior:
+        """Return the posterior that `state` described, after a check of every tensor and number of it.
+
+        Parameters
+        ----------
+        tensors : dict of str to Tensor
+        header : dict
+        saved : Saved
+            What the file says beside them.
+
+        Raises
+        ------
+        ModelFileError
+            If the state is not what a posterior of this kind has. A file with a right checksum may still be of another
+            program, another version, or hostile (`gigagp.schema`).
+        """
 
     def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for points that it has no answer for, in the data's own units; None: it has for all.
@@ -117,31 +164,17 @@ class Posterior(ABC):
         """Return the noise variance of new rows, the kernel's white part included, shape (m,)."""
         return self.model.noise_at(X)
 
-    @property
-    def n_rows(self) -> int:
-        """Rows that it was fitted to."""
-        return self.table.n_rows
-
-    @property
-    def n_targets(self) -> int:
-        """Number of targets."""
-        return self.target_solutions.shape[1]
-
     def trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the learned part of the mean at new points, shape (m, t)."""
-        return self.model.mean.basis(X).to(self.X) @ self.coefficients
+        return self.model.mean.basis(X).to(self.coefficients) @ self.coefficients
 
-    def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``K(X, training inputs) @ vectors`` without forming K."""
-        return cross_product(self.model.kernel, X, self.X, vectors, budget=self.budget)
-
+    @abstractmethod
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return the posterior mean, shape (m, t)."""
-        return self.trend(X) + self.cross_product(X, self.target_solutions)
 
+    @abstractmethod
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
         """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (m, p)."""
-        return self.cross_product(X, self.basis_solutions)
 
     def trend_root(self, X: torch.Tensor, explained: torch.Tensor | None = None) -> torch.Tensor:
         """Return the root, shape (m, p), of what the uncertainty of the mean's coefficients adds to the covariance.
@@ -241,30 +274,21 @@ class Posterior(ABC):
         """Return the log marginal likelihood of the training targets with its standard error."""
 
 
-class PathwiseUpdate:
-    """Posterior samples as functions: ``f_j(x) + K(x, X) (v - u_j)`` plus the trend (Lin et al. 2024, eq. 16).
+class GrowingPosterior(Posterior):
+    """A posterior that takes further rows at its hyperparameters, at a cost free of the rows before."""
 
-    Parameters
-    ----------
-    posterior : Posterior
-    prior : PriorSamples
-        The functions ``f_j``.
-    probe_solutions : Tensor of shape (n, s)
-        ``u_j = H^-1 (f_j(X) + noise_j)``, with the same functions.
-    """
+    @abstractmethod
+    def row_refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for rows that it cannot take; arguments as those of `refusal`."""
 
-    def __init__(self, posterior: Posterior, prior: PriorSamples, probe_solutions: torch.Tensor) -> None:
-        self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
+    @abstractmethod
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor) -> Posterior:
+        """Return the posterior given further rows as well.
 
-    def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the samples at the rows of ``X``, shape (m, t, number of probes / t): each target has its own."""
-        deviations, mean = self.deviations_and_mean(X)
-        return mean[:, :, None] + deviations.reshape(X.shape[0], self.posterior.n_targets, -1)
-
-    def deviations_and_mean(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``f_j(x) - K(x, X) u_j`` (m, s), samples of posterior minus mean, and the mean (m, t)."""
-        posterior = self.posterior
-        n_targets = posterior.n_targets
-        both = posterior.cross_product(X, torch.cat([posterior.target_solutions, self.probe_solutions], 1))
-        prior = self.prior.evaluate(posterior.model.kernel, X, posterior.budget)
-        return prior - both[:, n_targets:], posterior.trend(X) + both[:, :n_targets]
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            In the units of the model.
+        Y : Tensor of shape (n, t)
+            A fixed mean has been subtracted.
+        """

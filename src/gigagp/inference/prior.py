@@ -9,7 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
-from gigagp.inference.table import TrainingTable
+from gigagp.inference.saved import Saved
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
@@ -24,8 +24,8 @@ class PriorPosterior(Posterior):
     Parameters
     ----------
     model : Model
-    X : Tensor of shape (0, d)
-        Says dtype and device.
+    dtype : torch.dtype
+    device : torch.device
     budget : int
         Bytes.
     knows_noise : bool
@@ -35,13 +35,16 @@ class PriorPosterior(Posterior):
     kind = "prior"
     covariance_is_cheap = True
 
-    def __init__(self, model: Model, X: torch.Tensor, budget: int, knows_noise: bool) -> None:
-        self.model, self.X, self.budget, self.knows_noise = model, X, budget, knows_noise
-        self.table = TrainingTable(X, X.new_zeros(0, 1), model.mean, budget)
-        p = model.mean.basis(X).shape[1]
-        self.coefficients, self.basis_solutions = X.new_zeros(p, 1), X.new_zeros(0, p)
-        self.coefficient_root = X.new_zeros(0, 0)  # their prior is flat: what they add to a variance has no bound
-        self.target_solutions = X.new_zeros(0, 1)
+    def __init__(self, model: Model, dtype: torch.dtype, device: torch.device, budget: int, knows_noise: bool) -> None:
+        self.model, self.budget, self.knows_noise = model, budget, knows_noise
+        places = torch.zeros(0, self.n_inputs, dtype=dtype, device=device)
+        self.coefficients = places.new_zeros(model.mean.basis(places).shape[1], 1)
+        self.coefficient_root = places.new_zeros(0, 0)  # their prior is flat: what they add to a variance has no bound
+
+    @property
+    def n_rows(self) -> int:
+        """None."""
+        return 0
 
     def solver_name(self) -> str:
         """Return that nothing is solved."""
@@ -67,6 +70,10 @@ class PriorPosterior(Posterior):
         """Return zeros, (m, 1): a fixed mean is added elsewhere."""
         return X.new_zeros(X.shape[0], 1)
 
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return zeros: no row explains anything."""
+        return X.new_zeros(X.shape[0], len(self.coefficients))
+
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,7 +89,7 @@ class PriorPosterior(Posterior):
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return functions of random features."""
         kernel = self.model.kernel
-        prior = PriorSamples.new(kernel, self.X.shape[1], n_samples, _N_FEATURES, generator)
+        prior = PriorSamples.new(kernel, self.n_inputs, n_samples, _N_FEATURES, generator)
         return lambda X: prior.evaluate(kernel, X, self.budget)[:, None, :]
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
@@ -96,4 +103,9 @@ class PriorPosterior(Posterior):
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Raise: the constructor says all there is."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PriorPosterior:
+        """Raise, as `state`."""
         raise NotImplementedError

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import torch
 
-from gigagp.fields import Pairs, Settings
-from gigagp.inference.exact import Exact, ExactObjective
+from gigagp.fields import Pairs
+from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.exact import Exact
+from gigagp.inference.exact_posterior import require_factor
 from gigagp.inference.iterative import Iterative
-from gigagp.inference.objective import TableObjective
+from gigagp.inference.objective import ExactObjective, TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.random_features_posterior import FeaturePosterior
 from gigagp.inference.random_features_sums import (
@@ -22,6 +24,7 @@ from gigagp.inference.random_features_sums import (
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.features import FeatureDraw, nested_columns
+from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
@@ -30,7 +33,7 @@ from gigagp.truncation.estimators import TruncationChoice
 
 
 @dataclass(frozen=True)
-class RandomFeatures(Settings):
+class RandomFeatures(Inference):
     """Inference with a kernel replaced by random Fourier features, or an unbiased likelihood made of such.
 
     With m columns of features an evaluation costs O(n m^2) time and O(m^2) memory beside the table, and predictions
@@ -76,13 +79,29 @@ class RandomFeatures(Settings):
     law: Literal["joint", "balanced"] = "joint"
     prediction: Exact | Iterative | Literal["auto", "features"] = "auto"
 
+    abilities = Abilities(
+        "random-features",
+        "a few thousand, to study",
+        kernels="random features",
+        options={"--features": "n_features"},
+    )
+    posteriors = (FeaturePosterior, *Exact.posteriors, *Iterative.posteriors)
+
+    @property
+    def mixes_precision(self) -> bool:
+        """Whether what predicts does."""
+        predictor = self.predictor()
+        return predictor is not None and predictor.mixes_precision
+
     def predictor(self) -> Exact | Iterative | None:
         """Return what predicts, None for the features themselves."""
         if self.prediction == "auto":
             return None if self.truncation is None else Exact()
         return None if self.prediction == "features" else self.prediction
 
-    def objective(self, table: TrainingTable, generator: torch.Generator) -> RandomFeaturesObjective:
+    def objective(
+        self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> RandomFeaturesObjective:
         """Return the log marginal likelihood of a table.
 
         Raises
@@ -93,7 +112,7 @@ class RandomFeatures(Settings):
             If the features, the exact likelihood at the end of a truncated series, or exact predictions do not fit.
         """
         if isinstance(self.predictor(), Exact):
-            ExactObjective(table)  # refuses what does not fit, now and not after the fit
+            require_factor(table)  # now and not after the fit
         if self.truncation is None:
             return RandomFeaturesObjective(self, None, table, generator)
         series = SingleSample(self.truncation) if isinstance(self.truncation, Distribution) else self.truncation
@@ -142,7 +161,7 @@ class RandomFeaturesObjective(TableObjective):
         # Columns of one term at least; the kernel, which is not known here, may have several.
         require_features(2 * self._most_frequencies(), table)
         if series is not None:
-            ExactObjective(table)  # refuses what does not fit: the last term of the series
+            require_factor(table)  # of the last term of the series
 
     def _most_frequencies(self) -> int:
         """Return the largest number of frequencies whose features are ever computed."""

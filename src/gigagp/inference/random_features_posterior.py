@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from gigagp.estimate import Estimate
-from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.random_features_sums import row_blocks
+from gigagp.inference.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.saved import DRAW, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.inference.weight_space import WeightSpace
@@ -19,9 +21,10 @@ from gigagp.kernels.features import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.random import standard_normal
+from gigagp.schema import Field, check_tensors, factor, number, part, record
 
 
-class FeaturePosterior(Posterior):
+class FeaturePosterior(RowsPosterior):
     """The posterior of the weights, which predicts anywhere at a cost that does not depend on the rows.
 
     Far from the data the variance is right in the mean over draws of the features; near many rows it is too small where
@@ -40,20 +43,14 @@ class FeaturePosterior(Posterior):
     kind = "random features"
 
     def __init__(self, model: Model, table: TrainingTable, draw: FeatureDraw, space: WeightSpace) -> None:
-        self.model, self.table = model, table
-        self.X, self.budget = table.X, table.budget
+        self.model, self.table, self.budget = model, table, table.budget
         # row by row, as a model file gives it back: solves round to the same bits then
         self.draw, self.space = draw, replace(space, factor=space.factor.contiguous())
         self.coefficients, self.coefficient_root = space.trend.coefficients.to(table.X), space.trend.root
 
     @property
-    def n_targets(self) -> int:
-        """Number of targets."""
-        return self.space.weights.shape[1]
-
-    @property
-    def target_solutions(self) -> Tensor:  # type: ignore[override]  # computed when asked for: nothing here needs it
-        """``H^-1 (Y - mean)`` of the model with features, shape (n, t)."""
+    def target_solutions(self) -> Tensor:
+        """``H^-1 (Y - mean)`` of the model with features, shape (n, t); a pass over the rows."""
         residual = self.table.Y - self.mean(self.X)
         noise = self.model.kernel.white(self.X) + self.model.noise_variance.to(self.X)
         return residual / noise[:, None]  # Y - F w is N H^-1 Y, by Woodbury
@@ -143,11 +140,20 @@ class FeaturePosterior(Posterior):
         return tensors, {"draw": header, **numbers}
 
     @classmethod
-    def from_state(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
-    ) -> FeaturePosterior:
-        """Return the posterior that `state` described."""
-        drawn = {name.removeprefix("draw."): value for name, value in tensors.items() if name.startswith("draw.")}
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> FeaturePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        finite = number(finite=True)
+        record({"draw": DRAW, "data_fit": finite, "log_determinant": finite, "value": finite})(header, "posterior")
+        fields = ROWS | {
+            "factor": Field("q q", "float64", factor),
+            "weights": Field("q t", "float64"),
+            "basis_weights?": Field("q p", "float64"),
+            "coefficients": Field("p t"),
+            "coefficient_root?": Field("p p"),
+        }
+        check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, "draw."), saved.sizes)
+        draw = FeatureDraw.from_state(part(tensors, "draw."), header["draw"])
+        check_columns(saved, draw, tensors["weights"], "weights")
         space = WeightSpace(
             tensors["factor"],
             tensors["weights"],
@@ -159,8 +165,8 @@ class FeaturePosterior(Posterior):
             header["log_determinant"],
             header["value"],
         )
-        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
-        return cls(model, table, FeatureDraw.from_state(drawn, header["draw"]), space)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        return cls(saved.model, table, draw, space)
 
 
 def _stacked(blocks: list[Tensor], X: Tensor, width: int) -> Tensor:

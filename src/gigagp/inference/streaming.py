@@ -1,8 +1,8 @@
-"""What a fit to streamed rows is: the job that `GPRegressor.fit_table` gives an inference, and what it gets back.
+"""A fit to rows that are not held: the job that an inference is given, and the fit that it begins.
 
-An inference that can do it has a method ``stream(job, generator) -> StreamedFit``. It may read `StreamJob.source` as
-often as that allows, and decides itself what it keeps of the rows: `gigagp.inference.Grid` their statistics,
-`gigagp.inference.QuadruplyStochastic` a window of them after the other.
+An inference with ``abilities.streams`` has a method ``stream(job, generator) -> BegunFit``. It may read
+`StreamJob.source` as often as the source allows, and decides what it keeps of the rows: `gigagp.inference.Grid` keeps
+their statistics, `gigagp.inference.QuadruplyStochastic` one window of rows after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -65,15 +64,15 @@ class StreamJob:
 
 
 @dataclass(frozen=True)
-class StreamedFit:
-    """What learning goes on with once rows have been seen.
+class BegunFit:
+    """What learning starts from once the rows have been seen.
 
     Attributes
     ----------
     objective : TableObjective
         In the units of the standardized problem.
     model : Model
-        Where learning starts now.
+        Where learning starts.
     scaling : Scaling
         By the statistics of all rows, or of a sample.
     logs_steps : bool
@@ -84,22 +83,3 @@ class StreamedFit:
     model: Model
     scaling: Scaling
     logs_steps: bool = False
-
-
-@runtime_checkable
-class StreamingInference(Protocol):
-    """An inference that `GPRegressor.fit_table` can use."""
-
-    def stream(self, job: StreamJob, generator: torch.Generator) -> StreamedFit:
-        """Pass over the rows of a job.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row cannot be used, naming its file.
-        """
-        ...
-
-    def describe(self) -> str:
-        """Return one line for people."""
-        ...

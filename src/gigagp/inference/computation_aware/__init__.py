@@ -1,10 +1,10 @@
 """Computation-aware inference (Wenger et al. 2024): settings, objective, posterior."""
 
 from gigagp.inference.computation_aware.evidence import Evidence, Terms
+from gigagp.inference.computation_aware.inference import ComputationAware
 from gigagp.inference.computation_aware.objective import ComputationAwareObjective
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
 from gigagp.inference.computation_aware.recorded import RecordingMatrix
-from gigagp.inference.computation_aware.settings import ComputationAware
 
 __all__ = [
     "ComputationAware",

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from gigagp.actions import Actions, BlockActions, DenseActions, RowActions
 from gigagp.dense import cholesky
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.computation_aware.evidence import Conditioned
-from gigagp.inference.posterior import PathwiseUpdate, Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.saved import SOLVE, Saved
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.memory import require
@@ -22,12 +24,14 @@ from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
+from gigagp.schema import Field, Form, check_tensors, not_negative, number, one_of, optional, record, text
+from gigagp.schema import factor as lower_factor
 
 _ACTIONS = {"blocks": BlockActions, "dense": DenseActions, "rows": RowActions}
 _PRIOR_FEATURES = 4000
 
 
-class ComputationAwarePosterior(Posterior):
+class ComputationAwarePosterior(SolvedPosterior):
     """``N(mean + K(., X) S v, K - K(., X) S (S'HS)^-1 S' K(X, .))`` (Wenger et al. 2024, eq. 5 and alg. S2).
 
     Parameters
@@ -65,13 +69,13 @@ class ComputationAwarePosterior(Posterior):
         note: str = "",
         final_solve: SolveRecord | None = None,
     ) -> None:
-        self.model, self.table, self.actions = model, table, actions
-        self.X, self.budget = table.X, table.budget
+        self.model, self.table, self.actions, self.budget = model, table, actions, table.budget
         self.factor, self.noise = factor, noise
         self.weights, self.basis_weights, trend = conditioned
         self.basis_weights = self.basis_weights.contiguous()  # as a model file gives it back: it rounds the same then
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
         self.target_solutions = actions.combine(self.weights).to(self.X)
+        self.basis_solutions = actions.combine(self.basis_weights).to(self.X)
         self.bound, self.note, self.final_solve = bound, note, final_solve
 
     @property
@@ -211,11 +215,33 @@ class ComputationAwarePosterior(Posterior):
         return tensors, {"actions": form, "bound": self.bound, "note": self.note, "final_solve": solve}
 
     @classmethod
-    def from_state(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
-    ) -> ComputationAwarePosterior:
-        """Return the posterior that `state` described."""
-        table = TrainingTable(tensors["X"], tensors["Y"], model.mean, budget)
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> ComputationAwarePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        forms: dict[str, Form] = {
+            "actions": one_of("blocks", "dense", "rows"),
+            "bound": optional(number()),
+            "note": text,
+            "final_solve": optional(SOLVE),
+        }
+        record(forms)(header, "posterior")
+        of_actions = {
+            "blocks": {"actions.values": Field("n", "float64"), "actions.bounds": Field("bounds", "int64")},
+            "dense": {"actions.matrix": Field("n i", "float64")},
+            "rows": {"actions.rows": Field("i", "int64")},
+        }[header["actions"]]
+        fields = ROWS | {
+            "factor": Field("i i", "float64", lower_factor),
+            "weights": Field("i t", "float64"),
+            "basis_weights?": Field("i p", "float64"),
+            "coefficients": Field("p t"),
+            "coefficient_root?": Field("p p"),
+            "noise": Field("n", rule=not_negative),
+        }
+        sizes = check_tensors(tensors, fields | of_actions, saved.sizes)
+        if sizes.get("bounds", sizes["i"] + 1) != sizes["i"] + 1:
+            msg = f"its tensor 'actions.bounds' must have {sizes['i'] + 1} numbers; got {sizes['bounds']}."
+            raise ModelFileError(msg)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         actions: Actions
         if header["actions"] == "blocks":
             actions = BlockActions(tensors["actions.values"], tuple(tensors["actions.bounds"].tolist()))
@@ -226,7 +252,7 @@ class ComputationAwarePosterior(Posterior):
         trend, weights = Trend.from_state(tensors, "basis_weights"), tensors["weights"]
         basis_weights = tensors.get("basis_weights", weights.new_zeros(len(weights), len(trend.root)))
         return cls(
-            model,
+            saved.model,
             table,
             actions,
             tensors["factor"],

@@ -14,7 +14,7 @@ from gigagp.grids import GridStatistics
 from gigagp.grids.gram import half_offsets
 from gigagp.inference.grid.iterative import ROOT_ERROR, has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
-from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.system import DenseGridSystem, GridSolution, GridSystem, SolveSettings
 from gigagp.inference.trend import Trend
 from gigagp.kernels import Kernel
@@ -66,12 +66,14 @@ class GridLikelihood:
     statistics : GridStatistics
     mean : Mean
         Its basis must be reproduced by the interpolation: constant and linear functions are, exactly.
-    settings : Grid
+    settings : GridSettings
     generator : torch.Generator
         Of the frozen probes.
     """
 
-    def __init__(self, statistics: GridStatistics, mean: Mean, settings: Grid, generator: torch.Generator) -> None:
+    def __init__(
+        self, statistics: GridStatistics, mean: Mean, settings: GridSettings, generator: torch.Generator
+    ) -> None:
         self.statistics, self.mean, self.settings = statistics, mean, settings
         grid = statistics.grid
         # The mean inside of the model: its basis functions are functions on the grid.

@@ -17,7 +17,7 @@ from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
-from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
@@ -53,7 +53,7 @@ class GridObjective(TableObjective):
 
     Parameters
     ----------
-    settings : Grid
+    settings : GridSettings
     table : TrainingTable
     generator : torch.Generator
         Of the probes.
@@ -65,7 +65,7 @@ class GridObjective(TableObjective):
     """
 
     def __init__(
-        self, settings: Grid, table: TrainingTable, generator: torch.Generator, choice: Choice | None = None
+        self, settings: GridSettings, table: TrainingTable, generator: torch.Generator, choice: Choice | None = None
     ) -> None:
         super().__init__(table)
         self.settings, self._generator = settings, spawn(generator)
@@ -180,13 +180,13 @@ class GridObjective(TableObjective):
 
 
 def choose_grid(
-    settings: Grid, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
+    settings: GridSettings, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
 ) -> RegularGrid:
     """Return the grid over data between two corners: of the given size, or as fine as kernel and noise ask for.
 
     Parameters
     ----------
-    settings : Grid
+    settings : GridSettings
     lower, upper : list of float
         Smallest and largest inputs.
     n_rows : int or None

@@ -15,11 +15,12 @@ from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
-from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.saved import restored_likelihood
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.input_gradients import both_sides, wants_gradient
-from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.sampled_variance import variance_from_samples
+from gigagp.inference.saved import Saved
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
@@ -35,7 +36,7 @@ _PRIOR_FEATURES = 4000
 _OTHERWISE = 'Or choose outside="clamp" or "prior" of inference.Grid.'
 
 
-class GridPosterior(Posterior):
+class GridPosterior(GrowingPosterior):
     """The posterior of the values on the grid, interpolated; float64 on the CPU.
 
     Parameters
@@ -79,10 +80,10 @@ class GridPosterior(Posterior):
         self.likelihood, self.model, self.budget = likelihood, model, budget
         self.statistics, self.settings = likelihood.statistics, likelihood.settings
         self.grid = self.statistics.grid
-        self.values, self.target_solutions, self.coefficients = values, adjoint, coefficients
+        self.values, self.adjoint, self.coefficients = values, adjoint, coefficients
         self._basis_values, self.coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
-        self.X = self.grid.nodes()
+        self._nodes = self.grid.nodes()
 
     @classmethod
     def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
@@ -105,6 +106,17 @@ class GridPosterior(Posterior):
             None if likelihood.is_exact else likelihood.solves[-1],
         )
 
+    def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error for rows beyond the grid, which was chosen for the rows of the fit."""
+        inside = self.grid.covers(X)
+        if bool(inside.all()):
+            return None
+        return in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
+
+    def with_rows(self, X: Tensor, Y: Tensor) -> GridPosterior:
+        """Return the posterior of these rows and those before, from the sum of their statistics."""
+        return self.with_statistics(self.statistics.add_rows(X, Y))
+
     def with_statistics(self, statistics: GridStatistics) -> GridPosterior:
         """Return the posterior of other rows on the same grid, at the same model and with the same random numbers."""
         likelihood = GridLikelihood(statistics, self.model.mean, self.settings, torch.Generator())
@@ -121,6 +133,10 @@ class GridPosterior(Posterior):
     def n_rows(self) -> int:
         """Rows that it was fitted to."""
         return self.statistics.n_rows
+
+    def places(self) -> Tensor:
+        """Return two opposite corners of the box that the rows lie in."""
+        return torch.stack([self.statistics.input_low, self.statistics.input_high])
 
     def solver_name(self) -> str:
         """Return what solved."""
@@ -146,8 +162,7 @@ class GridPosterior(Posterior):
         inside = self.grid.covers(X.double())
         if self.settings.outside != "refuse" or bool(inside.all()):
             return None
-        own = X.double() * torch.from_numpy(scaling.x_scale) + torch.from_numpy(scaling.x_centre)
-        error = in_units(self.grid, scaling).refusal(own, inside, names=names)
+        error = in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
         return InvalidInputError(f"{error} {_OTHERWISE}")
 
     def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,12 +182,14 @@ class GridPosterior(Posterior):
     def _trend_at(self, X: Tensor, inside: Tensor) -> Tensor:
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (n, p)."""
+        return self._interpolate(*self._place(X), self._basis_values)
+
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
         """Return the root of what the uncertainty of the mean's coefficients adds to the covariance, shape (n, p)."""
-        inside, outside = self._place(X)
-        basis = self.model.mean.basis(inside if self.settings.outside == "clamp" else X.double())
-        explained = self._interpolate(inside, outside, self._basis_values) if explained is None else explained
-        return (basis - explained) @ self.coefficient_root
+        basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
+        return (basis - (self.explained_basis(X) if explained is None else explained)) @ self.coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
         """Return values on the grid at points; beyond it zero, where that is the policy."""
@@ -229,7 +246,7 @@ class GridPosterior(Posterior):
         if not len(X):
             return X.new_zeros(0)
         # the covariance between the nodes of a stencil is the same for all points: K_G depends on differences
-        corner = self.X[self.grid.stencil(X[:1])[0][0]]
+        corner = self._nodes[self.grid.stencil(X[:1])[0][0]]
         with torch.no_grad():
             between = self.kernel.kernel.block(corner, corner)
         weights = (self.grid.stencil(block)[1] for block in X.split(4096))
@@ -365,7 +382,7 @@ class GridPosterior(Posterior):
         tensors = {f"statistics.{name}": value for name, value in tensors.items()}
         tensors |= {
             "values": self.values,
-            "adjoint": self.target_solutions,
+            "adjoint": self.adjoint,
             "coefficients": self.coefficients,
             "basis_values": self._basis_values,
             "coefficient_root": self.coefficient_root,
@@ -382,19 +399,14 @@ class GridPosterior(Posterior):
         }
 
     @classmethod
-    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int) -> GridPosterior:
-        """Return the posterior that `state` described."""
-        prefix = "statistics."
-        parts = {name.removeprefix(prefix): value.cpu() for name, value in tensors.items() if name.startswith(prefix)}
-        statistics = GridStatistics.from_state(parts, header["statistics"])
-        likelihood = GridLikelihood(statistics, model.mean, Grid(**header["settings"]), torch.Generator())
-        likelihood.seeds = header["seeds"]
-        likelihood.resume(None, header["torus"])
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridPosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        likelihood = restored_likelihood(tensors, header, saved)
         solve = header["final_solve"]
         return cls(
             likelihood,
-            model,
-            budget,
+            saved.model,
+            saved.budget,
             tensors["values"].cpu(),
             tensors["adjoint"].cpu(),
             tensors["coefficients"].cpu(),
@@ -409,6 +421,10 @@ class GridPosterior(Posterior):
 def in_units(grid: RegularGrid, scaling: Scaling) -> RegularGrid:
     """Return a grid over standardized inputs in the data's own units."""
     return grid.moved((-scaling.x_centre / scaling.x_scale).tolist(), (1 / scaling.x_scale).tolist())
+
+
+def _in_data_units(X: Tensor, scaling: Scaling) -> Tensor:
+    return X.double() * torch.from_numpy(scaling.x_scale) + torch.from_numpy(scaling.x_centre)
 
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:

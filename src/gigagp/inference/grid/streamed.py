@@ -18,10 +18,10 @@ from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import Choice, GridObjective, choose_grid
 from gigagp.inference.grid.posterior import in_units
-from gigagp.inference.grid.settings import Grid
+from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
 from gigagp.inference.row_source import Preview
-from gigagp.inference.streaming import StreamedFit, StreamJob
+from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import from_dict
 from gigagp.kernels.serialization import describe, foreign_classes
@@ -44,7 +44,7 @@ class StreamedGridObjective(GridObjective):
 
     Parameters
     ----------
-    settings : Grid
+    settings : GridSettings
     statistics : GridStatistics
         In the model's units.
     sample : TrainingTable
@@ -57,7 +57,7 @@ class StreamedGridObjective(GridObjective):
 
     def __init__(
         self,
-        settings: Grid,
+        settings: GridSettings,
         statistics: GridStatistics,
         sample: TrainingTable,
         blocks: list[TrainingTable],
@@ -107,7 +107,7 @@ class StreamedGridObjective(GridObjective):
         raise InvalidInputError(msg)
 
 
-def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> StreamedFit:
+def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -> BegunFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
@@ -128,10 +128,10 @@ def stream(settings: Grid, job: StreamJob, generator: torch.Generator) -> Stream
     sample = table(collector.sample.X, collector.sample.Y)
     boxes = [] if collector.neighbourhoods is None else collector.neighbourhoods.boxes()
     objective = StreamedGridObjective(settings, own, sample, [table(*box) for box in boxes], generator)
-    return StreamedFit(objective, model, scaling)
+    return BegunFit(objective, model, scaling)
 
 
-def _share(settings: Grid, job: StreamJob) -> tuple[int, int]:
+def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
     """Return which process of how many this is; (0, 1) where it is alone."""
     if not settings.distributed:
         return 0, 1
@@ -149,7 +149,9 @@ def _share(settings: Grid, job: StreamJob) -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def _collected(settings: Grid, job: StreamJob, share: tuple[int, int]) -> tuple[GridCollector, Tensor, Model | None]:
+def _collected(
+    settings: GridSettings, job: StreamJob, share: tuple[int, int]
+) -> tuple[GridCollector, Tensor, Model | None]:
     """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from.
 
     The model is that of a preview, in the data's own units; None: what was given.
@@ -251,7 +253,9 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
         termination.write_last(write)
 
 
-def _preview(settings: Grid, job: StreamJob, preview: Preview, scaling: Scaling) -> tuple[Model | None, RegularGrid]:
+def _preview(
+    settings: GridSettings, job: StreamJob, preview: Preview, scaling: Scaling
+) -> tuple[Model | None, RegularGrid]:
     """Return the model that a few rows prefer (None: they were not asked) and the grid, in the data's own units."""
     model = job.start.standardized(scaling.units())
     if settings.size != "auto":
@@ -295,7 +299,7 @@ def _scaling(statistics: GridStatistics, shift: Tensor, standardize: bool) -> Sc
     )
 
 
-def _identity(settings: Grid, job: StreamJob) -> dict[str, Any]:
+def _identity(settings: GridSettings, job: StreamJob) -> dict[str, Any]:
     """Return what decides the pass and its preview, as JSON gives it back."""
     found = {
         "source": job.source.identity,

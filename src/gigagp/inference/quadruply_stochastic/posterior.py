@@ -17,8 +17,11 @@ from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.saved import check_state
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.inference.saved import Saved
+from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
@@ -72,6 +75,7 @@ class QuadruplyStochasticPosterior(Posterior):
     """
 
     kind = "quadruply stochastic"
+    table: TrainingTable
 
     def __init__(
         self,
@@ -417,9 +421,11 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @classmethod
     def from_state(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int, likelihood: Likelihood
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved
     ) -> QuadruplyStochasticPosterior:
-        """Return the posterior that `state` described."""
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        check_state(header, tensors, saved)
+        model = saved.model
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -432,10 +438,10 @@ class QuadruplyStochasticPosterior(Posterior):
             Weights.from_arrays(part("weights.")),
             tensors["coefficients"],
             OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(p),
-            likelihood,
+            saved.likelihood,
             tensors["X"],
             n_rows=header["n_rows"],
-            budget=budget,
+            budget=saved.budget,
             augment=header["augment"],
             threshold=header["threshold"],
             covariance_of=RowsCovariance.from_state(model.kernel, rows) if rows else None,

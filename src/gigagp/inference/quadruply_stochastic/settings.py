@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, CountOrZero, Positive, Range, Settings
+from gigagp.fields import Count, CountOrZero, Positive, Range
+from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.quadruply_stochastic.bound import BoundForm
+from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import NODES, Gaussian, Likelihood
 
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-    from gigagp.inference.streaming import StreamedFit, StreamJob
+    from gigagp.inference.streaming import BegunFit, StreamJob
 
 #: Where rows and functions are sampled and no numbers are given: all functions, rows of a step, and functions of each
 #: of its two samples.
@@ -28,7 +30,7 @@ _LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
 
 
 @dataclass(frozen=True)
-class QuadruplyStochastic(Settings):
+class QuadruplyStochastic(Inference):
     """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
 
     The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
@@ -136,6 +138,15 @@ class QuadruplyStochastic(Settings):
     augment: bool = False
     quadrature_nodes: Count = NODES
 
+    abilities = Abilities(
+        "quadruply-stochastic",
+        "any number",
+        likelihoods="any",
+        streams=True,
+        options={"--functions": "n_basis"},
+    )
+    posteriors = (QuadruplyStochasticPosterior,)
+
     #: whether every weight has a prior precision of its own that is learned
     learns_precision = False
 
@@ -211,7 +222,7 @@ class QuadruplyStochastic(Settings):
 
         return QuadruplyStochasticObjective(self, table, generator, likelihood or Gaussian())
 
-    def stream(self, job: StreamJob, generator: torch.Generator) -> StreamedFit:
+    def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.streaming`."""
         from gigagp.inference.quadruply_stochastic.streamed import stream
 
@@ -259,6 +270,8 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     """
 
     threshold: Positive = 1e4
+
+    abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000")
 
     learns_precision = True
 

@@ -15,7 +15,7 @@ from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticO
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
 from gigagp.inference.row_access import RowAccess
 from gigagp.inference.row_passes import RowPasses
-from gigagp.inference.streaming import StreamedFit, StreamJob
+from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
@@ -153,7 +153,7 @@ class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
         super().restore(model, tensors, {name: value for name, value in header.items() if name != "position"})
 
 
-def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Generator) -> StreamedFit:
+def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Generator) -> BegunFit:
     """Look at a sample of the rows, and return the objective on all of them; see `StreamJob`.
 
     A table no larger than a window is held, and the fit is that of `GPRegressor.fit`.
@@ -188,10 +188,10 @@ def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Gener
     budget = job.budget - window * per_row // _SHARE
     sample = TrainingTable(*rows.scaled(X, Y), job.start.mean, budget).require_finite()
     objective = StreamedQuadruplyStochasticObjective(settings, sample, generator, job.likelihood, rows)
-    return StreamedFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
+    return BegunFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
 
 
-def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, generator: torch.Generator) -> StreamedFit:
+def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, generator: torch.Generator) -> BegunFit:
     """Return the objective on all rows at once."""
     parts = [access.take(section, np.arange(section.count)) for section in access.sections]
     X, Y = (torch.cat([getattr(part, name) for part in parts]).numpy() for name in ("X", "Y"))
@@ -206,7 +206,7 @@ def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, gene
         job.budget,
     ).require_finite()
     model = job.start.standardized(scaling.units())
-    return StreamedFit(settings.objective(table, generator, job.likelihood), model, scaling, logs_steps=True)
+    return BegunFit(settings.objective(table, generator, job.likelihood), model, scaling, logs_steps=True)
 
 
 def _scaling(X: np.ndarray, Y: np.ndarray, job: StreamJob) -> Scaling:

@@ -84,3 +84,7 @@ class CollapsedObjective(SparseObjective):
         assert posterior is not None
         self._last = None
         return posterior
+
+    def thin(self, rows: Tensor) -> CollapsedObjective:
+        """Return the collapsed bound on a subset of the rows."""
+        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
-from gigagp.inference.sparse_variational.settings import SparseVariational
+from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.start import choose_points
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
@@ -27,13 +27,13 @@ class SparseObjective(TableObjective):
 
     Parameters
     ----------
-    settings : SparseVariational
+    settings : SparseSettings
     table : TrainingTable
     generator : torch.Generator
         Of the start and of minibatches.
     """
 
-    def __init__(self, settings: SparseVariational, table: TrainingTable, generator: torch.Generator) -> None:
+    def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(table)
         self.settings = settings
         self.count = min(settings.n_inducing, table.n_rows)
@@ -137,9 +137,3 @@ class SparseObjective(TableObjective):
     @abstractmethod
     def current_posterior(self) -> SparsePosterior | None:
         """Return the posterior where `evaluate` was last called."""
-
-    def thin(self, rows: Tensor) -> SparseObjective:
-        """Return the collapsed bound on a subset of the rows."""
-        from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
-
-        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))

@@ -11,6 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.saved import Saved
 from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
 from gigagp.inference.weight_space import WeightSpace
 from gigagp.memory import require
@@ -18,6 +19,7 @@ from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
+from gigagp.schema import Field, Form, check_tensors, number, one_of, record, text, whole
 
 #: Sine and cosine columns of the prior functions behind samples.
 _SAMPLE_FEATURES = 4000
@@ -93,7 +95,6 @@ class SparsePosterior(Posterior):
         budget: int,
     ) -> None:
         self.model, self.points, self.budget = model, points, budget
-        self.X = points.points.to(dtype)
         self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a file gives them back
         self.coefficients, self.coefficient_root = trend.coefficients.to(dtype), trend.root
         self._trend = trend
@@ -116,10 +117,9 @@ class SparsePosterior(Posterior):
         """Rows that it was fitted to; they are not kept."""
         return self._n_rows
 
-    @property
-    def n_targets(self) -> int:
-        """Number of targets."""
-        return self.whitened_mean.shape[1]
+    def places(self) -> Tensor:
+        """Return the inducing points."""
+        return self.inducing_points.to(self.dtype)
 
     def solver_name(self) -> str:
         """Return the solver that ran."""
@@ -127,8 +127,8 @@ class SparsePosterior(Posterior):
 
     def engine_name(self) -> str:
         """Return what computes kernel products, where, in which precision."""
-        engine = select(self.model.kernel, self.X.device, torch.float64)
-        return f"{engine.name}, {self.X.device.type}, float64"
+        engine = select(self.model.kernel, self.device, torch.float64)
+        return f"{engine.name}, {self.device.type}, float64"
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class SparsePosterior(Posterior):
             )
             raise InvalidInputError(msg)
         needed = n_samples * t  # targets are independent given the hyperparameters
-        prior = PriorSamples.new(kernel, self.X.shape[1], needed, _SAMPLE_FEATURES, generator)
+        prior = PriorSamples.new(kernel, self.n_inputs, needed, _SAMPLE_FEATURES, generator)
         draws = standard_normal(2, points.count, needed, generator=generator).to(self.whitened_root)
         inducing = self.whitened_mean.repeat_interleave(n_samples, 1) + self.whitened_root @ draws[0]
         at_points = prior.evaluate(kernel, points.points, self.budget) + points.jitter**0.5 * draws[1]
@@ -233,22 +233,37 @@ class SparsePosterior(Posterior):
             "method": self.method,
             "jitter": self.points.share,
             "n_rows": self.n_rows,
-            "dtype": str(self.X.dtype).removeprefix("torch."),
+            "dtype": str(self.dtype).removeprefix("torch."),
         }
 
     @classmethod
-    def from_state(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], model: Model, budget: int
-    ) -> SparsePosterior:
-        """Return the posterior that `state` described."""
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> SparsePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        forms: dict[str, Form] = {
+            "value": number(),
+            "method": text,
+            "jitter": number(finite=True, positive=True),
+            "n_rows": whole(1),
+            "dtype": one_of("float64", "float32"),
+        }
+        record(forms)(header, "posterior")
+        fields = {
+            "inducing_points": Field("m d", "float64"),
+            "mean": Field("m t", "float64"),
+            "root": Field("m m", "float64"),
+            "whitened_basis?": Field("m p", "float64"),
+            "coefficients": Field("p t"),
+            "coefficient_root?": Field("p p"),
+        }
+        check_tensors(tensors, fields, saved.sizes)
+        saved.check_rows(header["n_rows"])
         trend = SparseTrend.known(tensors["coefficients"], len(tensors["mean"]))
-        if (
-            "whitened_basis" in tensors or "coefficient_root" in tensors
-        ):  # kept since the trend's uncertainty is in the variance
+        # files have these since the uncertainty of the trend is part of the variance
+        if "whitened_basis" in tensors or "coefficient_root" in tensors:
             trend = SparseTrend(trend.coefficients, tensors["coefficient_root"], tensors["whitened_basis"])
         return cls(
-            model,
-            InducingPoints(model.kernel, tensors["inducing_points"], header["jitter"]),
+            saved.model,
+            InducingPoints(saved.model.kernel, tensors["inducing_points"], header["jitter"]),
             tensors["mean"],
             tensors["root"],
             trend,
@@ -256,5 +271,5 @@ class SparsePosterior(Posterior):
             method=header["method"],
             n_rows=header["n_rows"],
             dtype={"float64": torch.float64, "float32": torch.float32}[header["dtype"]],
-            budget=budget,
+            budget=saved.budget,
         )

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gigagp.dense import cholesky, triangular_inverse
+from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
-from gigagp.inference.sparse_variational.settings import SparseVariational
+from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
@@ -39,12 +40,12 @@ class StochasticObjective(SparseObjective):
 
     Parameters
     ----------
-    settings : SparseVariational
+    settings : SparseSettings
     table : TrainingTable
     generator : torch.Generator
     """
 
-    def __init__(self, settings: SparseVariational, table: TrainingTable, generator: torch.Generator) -> None:
+    def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(settings, table, generator)
         self._batches = Batches(table.n_rows, self.batch_size, self._seed)
         self._last: tuple[Model, InducingPoints, Distribution] | None = None
@@ -142,6 +143,10 @@ class StochasticObjective(SparseObjective):
         model, points, place = self._last
         trend = SparseTrend.known(place.coefficients, points.count)
         return self._posterior(model, points, place.mean, place.root, trend, float("nan"))
+
+    def thin(self, rows: Tensor) -> CollapsedObjective:
+        """Return the collapsed bound on a subset of the rows."""
+        return CollapsedObjective(self.settings, self.table.take_rows(rows), torch.Generator().manual_seed(self._seed))
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
         """Return the posterior at a model, with the bound on all rows."""

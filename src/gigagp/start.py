@@ -1,4 +1,4 @@
-"""Where the noise of a fit starts, and whether it is learned."""
+"""Where a fit starts: the kernel, the mean, and the noise with whether it is learned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,30 @@ import numpy as np
 import torch
 
 from gigagp.checks import known_noise
-from gigagp.kernels import Constant, Kernel, White
+from gigagp.errors import InvalidInputError
+from gigagp.estimator import Estimator
+from gigagp.kernels import Constant, Kernel, Matern, White
+from gigagp.means import Mean
+from gigagp.model import StartModel
+
+
+def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
+    """Return where learning starts, in the units that an estimator speaks.
+
+    Raises
+    ------
+    InvalidInputError
+        For a noise variance that cannot be used.
+    """
+    kernel = Matern(nu=1.5) if estimator.kernel is None else estimator.kernel
+    noise = start_noise(estimator.noise_variance, kernel, n_rows)
+    if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
+        msg = (
+            "noise_variance of GPRegressor as an array needs one target, or standardize=False: several targets "
+            f"are scaled differently; got {n_targets} targets."
+        )
+        raise InvalidInputError(msg)
+    return StartModel(kernel, mean, noise, estimator.hyperparameter_units)
 
 
 def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from gigagp.actions import Learned, Policy
-from gigagp.fields import Count, Settings
+from gigagp.fields import Count
+from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.computation_aware.evidence import Loss
+from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
 from gigagp.inference.table import TrainingTable
-
-if TYPE_CHECKING:
-    from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+from gigagp.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
-class ComputationAware(Settings):
+class ComputationAware(Inference):
     """Inference from ``i`` linear combinations of the rows, with error bars for what was not looked at.
 
     The posterior variance is never below the exact one at the same hyperparameters: it holds what the data leave open
@@ -50,10 +50,13 @@ class ComputationAware(Settings):
     policy: Policy = field(default_factory=Learned)
     loss: Loss = "elbo"
 
-    def objective(self, table: TrainingTable, generator: torch.Generator) -> ComputationAwareObjective:
-        """Return the loss of a table."""
-        from gigagp.inference.computation_aware.objective import ComputationAwareObjective
+    abilities = Abilities("computation-aware", "up to a few hundred thousand", options={"--actions": "n_actions"})
+    posteriors = (ComputationAwarePosterior,)
 
+    def objective(
+        self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
+    ) -> ComputationAwareObjective:
+        """Return the loss of a table."""
         return ComputationAwareObjective(table, self.n_actions, self.policy, self.loss, generator)
 
     def describe(self) -> str:

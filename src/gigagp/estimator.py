@@ -1,0 +1,50 @@
+"""What the rooms below the estimators see of one: its arguments, and what a fit has left."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gigagp.inference.posterior import Posterior
+from gigagp.kernels import Kernel
+from gigagp.optimization import History
+from gigagp.scaling import Scaling
+
+
+class Estimator(Protocol):
+    """The arguments of `gigagp.GPRegressor`, as its constructor keeps them."""
+
+    kernel: Any
+    inference: Any
+    optimizer: Any
+    mean: Any
+    noise_variance: Any
+    standardize: bool
+    dtype: Any
+    device: str
+    memory_budget: Any
+    verbose: Any
+    random_state: Any
+    likelihood: Any
+    hyperparameter_units: Any
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments by name."""
+        ...
+
+
+class FittedEstimator(Estimator, Protocol):
+    """What a fit of `gigagp.GPRegressor` leaves; its docstring says what each attribute is."""
+
+    posterior_: Posterior
+    scaling_: Scaling
+    history_: History
+    kernel_: Kernel
+    inference_: Any
+    optimizer_: Any
+    solver_: Any
+    engine_: str
+    n_features_in_: int
+    feature_names_in_: Any
+    _one_target: bool
+
+    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...

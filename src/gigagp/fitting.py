@@ -1,0 +1,313 @@
+"""The ritual of every fit: check arguments, scale rows, choose the inference, learn, solve for the posterior.
+
+Rows that are held (`fit_rows`) and rows that are streamed (`fit_source`) differ in how an objective comes from them;
+everything before and after that is written once. Nothing here changes an estimator: a fit returns what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gigagp import intake
+from gigagp.checkpoint import open_checkpoint
+from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.effect import refuse_validation, refuse_without_effect, resolve_bounds
+from gigagp.errors import InvalidInputError, UnreadableRowsError
+from gigagp.estimator import Estimator
+from gigagp.fields import check_parameters
+from gigagp.files import check_folder
+from gigagp.inference import Inference
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.posterior import GrowingPosterior, Posterior
+from gigagp.inference.row_source import RowSource
+from gigagp.inference.streaming import BegunFit, StreamJob
+from gigagp.inference.table import TrainingTable
+from gigagp.learning import learn_posterior
+from gigagp.likelihoods import Likelihood, resolve_likelihood
+from gigagp.means import Mean, resolve_mean
+from gigagp.memory import resolve_budget
+from gigagp.model import Model
+from gigagp.optimization import Auto, History, SubsetStart
+from gigagp.optimization.optimizer import check_optimizer
+from gigagp.optimization.trace import Trace
+from gigagp.planning import resolve_inference, resolve_streaming
+from gigagp.progress import meter_for
+from gigagp.random import generator_from, spawn
+from gigagp.scaling import Scaling
+from gigagp.start import start_model
+from gigagp.validation import validation_scorer
+
+
+class Fitted(NamedTuple):
+    """What a fit has found.
+
+    Attributes
+    ----------
+    posterior : Posterior
+        In the standardized problem's units.
+    scaling : Scaling
+    history : History
+        Likewise.
+    inference : Inference
+        What ran.
+    optimizer : object or None
+        What ran.
+    """
+
+    posterior: Posterior
+    scaling: Scaling
+    history: History
+    inference: Inference
+    optimizer: Any
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of an estimator, checked, with every ``"auto"`` resolved that needs no row.
+
+    Attributes
+    ----------
+    estimator : Estimator
+    dtype : torch.dtype
+    device : torch.device
+    budget : int
+        Bytes.
+    mean : Mean
+    likelihood : Likelihood
+    optimizer : object or None
+    """
+
+    estimator: Estimator
+    dtype: torch.dtype
+    device: torch.device
+    budget: int
+    mean: Mean
+    likelihood: Likelihood
+    optimizer: Any
+
+    @classmethod
+    def of(cls, estimator: Estimator) -> Arguments:
+        """Check the arguments of an estimator.
+
+        Raises
+        ------
+        InvalidInputError
+            If one of them cannot be used.
+        """
+        check_parameters(estimator)
+        device = resolve_device(estimator.device)
+        optimizer = estimator.optimizer
+        if isinstance(optimizer, str) and optimizer == "auto":
+            optimizer = Auto()
+        check_optimizer(optimizer)
+        return cls(
+            estimator,
+            resolve_dtype(estimator.dtype),
+            device,
+            resolve_budget(estimator.memory_budget, device),
+            resolve_mean(estimator.mean),
+            resolve_likelihood(estimator.likelihood),
+            optimizer,
+        )
+
+
+def fit_rows(
+    estimator: Estimator,
+    X: np.ndarray,
+    y: np.ndarray,
+    validation: tuple[Any, Any] | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Fitted:
+    """Fit rows that are held.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    X : ndarray of shape (n, d)
+    y : ndarray of shape (n,) or (n, n_targets)
+    validation, checkpoint
+        As for `GPRegressor.fit`.
+
+    Raises
+    ------
+    InvalidInputError
+        For arguments or data that cannot be used, before any work.
+    MemoryBudgetError
+        If the job cannot fit the memory budget.
+    """
+    arguments = Arguments.of(estimator)
+    mean, likelihood, dtype = arguments.mean, arguments.likelihood, arguments.dtype
+    offset = mean.offset(X)[:, None]
+    targets = (y if y.ndim == 2 else y[:, None]) - offset
+    scaling = Scaling.fit(X, targets, estimator.standardize)
+    if not likelihood.has_noise:  # counts and signs have no scale
+        scaling = scaling.of_inputs_only()
+    model = start_model(estimator, mean, len(X), targets.shape[1]).standardized(scaling.units())
+    inference = resolve_inference(estimator.inference, len(X), dtype.itemsize, arguments.budget, likelihood)
+    refuse_without_effect(estimator, inference, likelihood)
+    inference.check_held()
+    if validation is not None:
+        refuse_validation(arguments.optimizer, likelihood)
+    inference.check_model(model)
+    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
+    table = TrainingTable(
+        torch.from_numpy(scaling.inputs(X)).to(dtype=dtype, device=arguments.device),
+        torch.from_numpy(scaling.targets(targets)).to(dtype=dtype, device=arguments.device),
+        mean,
+        arguments.budget,
+        mixed=estimator.dtype == "mixed",
+    ).require_finite()
+    objective = inference.objective(table, spawn(generator), likelihood)
+    validate = None if validation is None else validation_scorer(validation, scaling, table)
+    trace = Trace(History(), meter, validate)
+    begun = BegunFit(objective, model, scaling, logs_steps=True)
+    if checkpoint is not None:
+        trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
+    with meter:
+        return _finish(arguments, inference, begun, trace, generator, checkpoint)
+
+
+def fit_source(
+    estimator: Estimator,
+    open_rows: Callable[[Mean], RowSource],
+    bounds: tuple[Any, Any] | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> tuple[Fitted, RowSource]:
+    """Fit rows that are not held.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    open_rows : callable
+        From the mean function to the source of rows; called once the arguments are known to be sound.
+    bounds, checkpoint
+        As for `GPRegressor.fit_table`.
+
+    Returns
+    -------
+    fitted : Fitted
+    rows : RowSource
+        What ``open_rows`` has opened.
+
+    Raises
+    ------
+    InvalidInputError
+        For arguments or rows that cannot be used; the message names the file and the row.
+    MemoryBudgetError
+        If the job cannot fit the memory budget.
+    """
+    arguments = Arguments.of(estimator)
+    likelihood, optimizer = arguments.likelihood, arguments.optimizer
+    inference = resolve_streaming(estimator.inference, likelihood)
+    refuse_without_effect(estimator, inference, likelihood)
+    bounds = resolve_bounds(bounds, inference)
+    if isinstance(optimizer, SubsetStart):
+        msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
+        raise InvalidInputError(msg)
+    if np.ndim(estimator.noise_variance):
+        msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
+        raise InvalidInputError(msg)
+    rows = open_rows(arguments.mean)
+    if checkpoint is not None and not rows.has_files:
+        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
+        raise InvalidInputError(msg)
+    if checkpoint is not None:
+        check_folder(checkpoint)
+    start = start_model(estimator, arguments.mean, 1, rows.n_targets)
+    inference.check_model(start.bound(rows.n_inputs))
+    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
+    trace, own, early = Trace(History(), meter), spawn(generator), torch.Generator().manual_seed(0)
+
+    def learn(objective: TableObjective, model: Model) -> Model:
+        """Learn from few rows alone: enough to say how fine things are."""
+        settings = optimizer if isinstance(optimizer, Auto) else Auto()
+        return replace(settings, polish_steps=0).run(objective, model, trace, early)
+
+    with ExitStack() as resources:
+        job = StreamJob(
+            rows,
+            start,
+            estimator.standardize,
+            arguments.budget,
+            bounds,
+            None if checkpoint is None else Path(checkpoint),
+            None if optimizer is None else learn,
+            meter,
+            likelihood,
+            arguments.dtype,
+            arguments.device,
+            resources,
+        )
+        resources.enter_context(meter)
+        begun = inference.stream(job, own)
+        if checkpoint is not None and begun.logs_steps:
+            extra = {"source": rows.identity, "rows": begun.objective.n_rows}
+            trace.log = open_checkpoint(checkpoint, estimator, optimizer, begun.objective, begun.model, extra)
+        try:
+            return _finish(arguments, inference, begun, trace, generator, checkpoint), rows
+        except UnreadableRowsError as error:
+            raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
+
+
+def _finish(
+    arguments: Arguments,
+    inference: Inference,
+    begun: BegunFit,
+    trace: Trace,
+    generator: torch.Generator,
+    checkpoint: str | PathLike[str] | None,
+) -> Fitted:
+    """Learn, solve for the posterior, and remove the checkpoint of a fit that was not cut short."""
+    posterior = learn_posterior(begun.objective, begun.model, arguments.optimizer, trace, generator)
+    if checkpoint is not None and trace.history.interrupted != "learning":
+        Path(checkpoint).unlink(missing_ok=True)
+    return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer)
+
+
+def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
+    """Return what can be done after rows could not be read in the middle of a fit."""
+    if checkpoint is not None and Path(checkpoint).exists():
+        return f"What has been learned is kept in {checkpoint}: mend the file, and the same call goes on from there."
+    if checkpoint is not None:
+        return "Nothing had been learned yet: mend the file, and make the same call."
+    return "Give fit_table a checkpoint, and a later call goes on from there." if rows.has_files else ""
+
+
+def add_rows(posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, names: Any = None) -> Posterior:
+    """Return a posterior that knows further rows as well, at its hyperparameters; see `GPRegressor.partial_fit`.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of an inference with ``abilities.adds_rows``.
+    scaling : Scaling
+    X : ndarray of shape (n, d)
+    y : array-like of shape (n,) or (n, n_targets)
+    names : sequence of str or None
+        Of the inputs, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If a row cannot be used.
+    """
+    assert isinstance(posterior, GrowingPosterior), "its inference says that it adds rows"
+    y = intake.targets(y, len(X))
+    targets = y if y.ndim == 2 else y[:, None]
+    if targets.shape[1] != posterior.n_targets:
+        msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        raise InvalidInputError(msg)
+    points = torch.from_numpy(scaling.inputs(X))
+    refusal = posterior.row_refusal(points, scaling, names)
+    if refusal is not None:
+        raise refusal
+    targets = targets - posterior.model.mean.offset(X)[:, None]
+    return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)))

@@ -1,0 +1,163 @@
+"""Exact inference by a Cholesky factor (Rasmussen and Williams 2006, Alg. 2.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gigagp.dense import cholesky
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
+from gigagp.inference.saved import Saved
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend, estimate_trend
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.operators import KernelMatrix
+from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+from gigagp.schema import check_tensors
+
+#: n x n arrays alive at once while a factor and the gradient are computed: H, its factor, its inverse.
+_ARRAYS = 3
+
+
+def require_factor(table: TrainingTable) -> None:
+    """Raise `MemoryBudgetError` where a factor of ``H``, and the gradient from it, do not fit the memory budget."""
+    n = table.n_rows
+    require(
+        _ARRAYS * n * n * table.X.element_size(),
+        table.budget,
+        f"Exact inference on {n:,} rows",
+        "Use inference=gigagp.inference.Iterative(), or raise memory_budget.",
+    )
+
+
+@dataclass
+class Factorised:
+    """``H`` at one model with its Cholesky factor, and what the factor gives.
+
+    Attributes
+    ----------
+    model : Model
+    matrix : KernelMatrix
+    factor : Tensor of shape (n, n)
+    solutions : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
+    basis_solutions : Tensor of shape (n, p)
+    trend : Trend
+    value : float
+        Log marginal likelihood, summed over targets.
+    """
+
+    model: Model
+    matrix: KernelMatrix
+    factor: torch.Tensor
+    solutions: torch.Tensor
+    basis_solutions: torch.Tensor
+    trend: Trend
+    value: float
+
+    @classmethod
+    def of(cls, model: Model, table: TrainingTable) -> Factorised:
+        """Factorise ``H`` of a table."""
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense")
+        factor = cholesky(matrix.to_dense())
+        basis = table.basis
+        solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
+        solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
+        trend = estimate_trend(basis, table.Y, solved_basis)
+        residuals = table.Y - basis @ trend.coefficients
+        solved = solved_targets - solved_basis @ trend.coefficients
+        # Rasmussen and Williams 2006, eq. 2.30, summed over targets
+        fit = float((residuals * solved).double().sum())
+        log_determinant = 2 * float(factor.diagonal().double().log().sum())
+        value = -0.5 * (fit + table.n_targets * (log_determinant + table.n_rows * math.log(2 * math.pi)))
+        return cls(model, matrix, factor, solved, solved_basis, trend, value)
+
+
+class ExactPosterior(SolvedPosterior):
+    """The posterior from a Cholesky factor.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    known : Factorised
+        ``H`` of the table, factorised.
+    """
+
+    kind = "exact"
+    covariance_is_cheap = True
+
+    def __init__(self, table: TrainingTable, known: Factorised) -> None:
+        self.model, self.table, self.budget = known.model, table, table.budget
+        self.factor = known.factor
+        self.target_solutions, self.basis_solutions = known.solutions, known.basis_solutions
+        self.coefficients, self.coefficient_root = known.trend
+        self._value = known.value
+
+    def _whitened(self, X: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(self.factor, self.model.kernel.block(self.X, X), upper=False)
+
+    def _blocks(self, X: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = max(1, self.budget // (4 * self.X.shape[0] * X.element_size()))
+        return X.split(min(rows, 1024))
+
+    def solver_name(self) -> str:
+        """Return the solver that ran."""
+        return "cholesky"
+
+    def mean_and_variance_given_trend(
+        self, X: torch.Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and variance, whatever the method; the variance is right to rounding, 1e-12 of the prior's."""
+        variances = []
+        for block in self._blocks(X):
+            explained = self._whitened(block).square().sum(0)  # Rasmussen and Williams 2006, Alg. 2.1, line 6
+            # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
+            variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
+        return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
+
+    def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the full covariance."""
+        m = X.shape[0]
+        require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
+        whitened = self._whitened(X)
+        return self.model.kernel.block(X, X) - whitened.T @ whitened
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return pathwise samples: random features for the prior, the factor for the update.
+
+        For samples without the features' error at a few thousand points use `sample_at`.
+        """
+        needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
+        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, 4000, generator)
+        noise = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X)
+        matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
+        values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise
+        return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
+
+    def variance_parts(self, X: torch.Tensor) -> VarianceParts:
+        """Return the variance, and that nothing was left uncomputed."""
+        variance = self.mean_and_variance(X)[1]
+        return VarianceParts(variance, torch.zeros_like(variance))
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the exact value; its standard error is 0."""
+        return Estimate(self._value, 0.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what a file needs: the factor is made again on loading."""
+        return {"X": self.table.X, "Y": self.table.Y}, {}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> ExactPosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        check_tensors(tensors, ROWS, saved.sizes)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        require_factor(table)
+        return cls(table, Factorised.of(saved.model, table))

@@ -1,0 +1,141 @@
+"""Every inference there is, by name: what front doors and model files ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.inference.base import Inference
+from gigagp.inference.computation_aware import ComputationAware
+from gigagp.inference.exact import Exact
+from gigagp.inference.grid import Grid
+from gigagp.inference.iterative import Iterative
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.random_features import RandomFeatures
+from gigagp.inference.saved import Saved
+from gigagp.inference.sparse_variational import SparseVariational
+
+_ENTRIES: dict[str, type[Inference]] = {}
+
+
+def register(kind: type[Inference]) -> type[Inference]:
+    """Add an inference of your own to those that the command line and model files know by name; also a decorator.
+
+    When to use: once, where your class is defined. An estimator takes an inference that is not registered, too.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `Inference` with `abilities` and `posteriors`.
+
+    Returns
+    -------
+    type
+        The class itself.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is no such class, or another one has its name or a posterior of the same kind.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Inference)):
+        msg = f"register of gigagp.inference takes a subclass of gigagp.inference.Inference; got {kind!r}."
+        raise InvalidInputError(msg)
+    missing = [name for name in ("abilities", "posteriors") if not hasattr(kind, name)]
+    if missing:
+        msg = f"{kind.__name__} must declare {' and '.join(missing)} to be registered; see gigagp.inference.Inference."
+        raise InvalidInputError(msg)
+    name = kind.abilities.name
+    if _ENTRIES.get(name, kind) is not kind:
+        msg = f"an inference of the name {name!r} is registered already: {_ENTRIES[name].__name__}."
+        raise InvalidInputError(msg)
+    known = posterior_kinds()
+    for posterior in kind.posteriors:
+        if known.get(posterior.kind, posterior) is not posterior:
+            msg = (
+                f"a posterior of the kind {posterior.kind!r} is registered already; give {posterior.__name__} another."
+            )
+            raise InvalidInputError(msg)
+    _ENTRIES[name] = kind
+    return kind
+
+
+def registered() -> Mapping[str, type[Inference]]:
+    """Return all inferences by name."""
+    return MappingProxyType(_ENTRIES)
+
+
+def posterior_kinds(more: Iterable[type[Inference]] = ()) -> dict[str, type[Posterior]]:
+    """Return the classes of posteriors by the names that files know them by, those of further inferences too."""
+    kinds = (*_ENTRIES.values(), *more)
+    return {posterior.kind: posterior for kind in kinds for posterior in kind.posteriors}
+
+
+def restore_posterior(
+    header: Mapping[str, Any], tensors: dict[str, Tensor], saved: Saved, more: Iterable[type[Inference]] = ()
+) -> Posterior:
+    """Return the posterior that was saved.
+
+    Parameters
+    ----------
+    header : mapping
+    tensors : dict of str to Tensor
+    saved : Saved
+    more : iterable of type
+        Inferences that are not registered, whose posteriors the file may hold.
+
+    Raises
+    ------
+    ModelFileError
+        If the state is not what a posterior of its kind has.
+    """
+    kind = header["kind"]
+    found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None
+    if found is None:
+        msg = f"the model file holds a posterior of an unknown kind: {str(kind)[:60]!r}."
+        raise ModelFileError(msg)
+    return found.from_state(tensors, dict(header), saved)
+
+
+def streaming_names() -> str:
+    """Return the names of those that work on rows that are not held, for messages."""
+    return ", ".join(f"inference.{kind.__name__}" for kind in _ENTRIES.values() if kind.abilities.streams)
+
+
+def capability_table() -> str:
+    """Return what each inference can be used for, as a table in Markdown."""
+    lines = [
+        "| inference | rows | kernels | likelihoods | noise of each row | `fit_table` | `partial_fit` | precision |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in _ENTRIES.values():
+        can = kind.abilities
+        precisions = [*can.dtypes, *(["mixed"] if kind().mixes_precision else [])]
+        cells = (
+            f"`inference.{kind.__name__}`",
+            can.rows,
+            {"random features": "with a spectrum"}.get(can.kernels, can.kernels),
+            {"gaussian": "Gaussian", "any": "all"}[can.likelihoods],
+            *("yes" if one else "no" for one in (can.row_noise, can.streams, can.adds_rows)),
+            ", ".join(precisions) + ("; CPU alone" if can.devices == "cpu" else ""),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+for _kind in (
+    Exact,
+    Iterative,
+    Grid,
+    SparseVariational,
+    ComputationAware,
+    QuadruplyStochastic,
+    RelevanceVectorMachine,
+    RandomFeatures,
+):
+    register(_kind)
