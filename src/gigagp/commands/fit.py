@@ -38,8 +38,9 @@ def fit(
     inference: Annotated[
         str,
         typer.Option(
-            help="auto, exact, iterative, random-features; or for tables of any size, which are never held: grid, "
-            "which passes over them once (one to three inputs), or quadruply-stochastic, which takes minibatches."
+            help=f"auto or one of {', '.join(options.INFERENCES)}. Tables of any size, which are never held, are for "
+            "grid, which passes over them once (one to three inputs), and for quadruply-stochastic and "
+            "relevance-vectors, which take minibatches."
         ),
     ] = "auto",
     likelihood: Annotated[
@@ -52,6 +53,15 @@ def fit(
     functions: Annotated[
         int | None,
         typer.Option(help="Basis functions of --inference quadruply-stochastic.", show_default=False),
+    ] = None,
+    actions: Annotated[
+        int | None, typer.Option(help="Actions of --inference computation-aware.", show_default=False)
+    ] = None,
+    inducing: Annotated[
+        int | None, typer.Option(help="Inducing points of --inference sparse-variational.", show_default=False)
+    ] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Random features of --inference random-features.", show_default=False)
     ] = None,
     grid_size: Annotated[
         str | None,
@@ -94,10 +104,17 @@ def fit(
         raise InvalidInputError(msg)
     if likelihood != "gaussian" and inference == "auto":
         inference = "quadruply-stochastic"
-    sampled, of_classes = inference == "quadruply-stochastic", likelihood in options.OF_CLASSES
-    chosen_inference = options.choose_inference(inference, truncation, grid_size, functions)
-    chosen_optimizer = options.choose_optimizer(optimizer, steps, sampled=sampled)
-    streams = inference == "grid" or sampled
+    of_classes = likelihood in options.OF_CLASSES
+    of_some = {
+        "--grid-size": options.grid_nodes(grid_size),
+        "--functions": functions,
+        "--actions": actions,
+        "--inducing": inducing,
+        "--features": features,
+    }
+    chosen_inference = options.choose_inference(inference, truncation, of_some)
+    chosen_optimizer = options.choose_optimizer(optimizer, steps, chosen_inference)
+    streams = chosen_inference != "auto" and chosen_inference.abilities.streams
     if streams and (rows is not None or noise_column is not None):
         msg = (
             f"--rows and --noise-column have no meaning for --inference {inference}, which takes all rows of a table "
@@ -159,7 +176,7 @@ def fit(
 
 
 def _loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
-    """Return the columns of a table that a fit uses, and of the rows so many."""
+    """Return the columns of a table that a fit uses, and as many random rows as were asked for."""
     data = choose_rows(Table.from_arrow(found, columns, source), rows, seed)
     if len(data) < 2:
         msg = f"{source} has one row; at least two are needed to fit a model."
@@ -192,7 +209,7 @@ def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], 
 
 
 def choose_rows(data: Table, rows: int | None, seed: int) -> Table:
-    """Return so many random rows of a table in their order; all of them where it has no more."""
+    """Return ``rows`` random rows of a table in their order; all of them where it has no more."""
     if rows is None or rows >= len(data):
         return data
     if rows < 2:

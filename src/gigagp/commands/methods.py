@@ -1,4 +1,4 @@
-"""Ways of inference in words: what ``gigagp diagnose`` can measure."""
+"""Inference by the words of the command line: what ``gigagp diagnose`` can measure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ SOLVERS = {
     "cholesky": "Cholesky",
 }
 GRADIENTS = {"pathwise": "Pathwise", "hutchinson": "Hutchinson", "exact": "Exact"}
+#: Inferences whose gradients are estimates of the exact ones.
+_MEASURED = ("iterative", "random-features", "exact")
 #: Relative residual that ends no solve before its budget is spent.
 _NEVER = 1e-12
 
@@ -40,9 +42,9 @@ def choose_method(
     """
     from gigagp.inference import Iterative, RandomFeatures
 
-    if inference in ("auto", "grid", "quadruply-stochastic"):
+    if (inference in options.INFERENCES and inference not in _MEASURED) or inference == "auto":
         why = "which is exact here" if inference == "auto" else "whose model is another one"
-        msg = f"--inference of diagnose must be iterative, random-features or exact; got {inference!r}, {why}."
+        msg = f"--inference of diagnose must be {' or '.join(_MEASURED)}; got {inference!r}, {why}."
         raise InvalidInputError(msg)
     method = options.choose_inference(inference, truncation)
     given = {

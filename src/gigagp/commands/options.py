@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,13 +36,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-INFERENCE = {
-    "exact": "Exact",
-    "iterative": "Iterative",
-    "random-features": "RandomFeatures",
-    "grid": "Grid",
-    "quadruply-stochastic": "QuadruplyStochastic",
-}
+#: The registered inferences of the package, for help texts: reading the registry would import torch.
+INFERENCES = (
+    "exact",
+    "iterative",
+    "grid",
+    "sparse-variational",
+    "computation-aware",
+    "quadruply-stochastic",
+    "relevance-vectors",
+    "random-features",
+)
 LIKELIHOODS = ("gaussian", "laplace", "poisson", "logistic", "probit")
 #: Likelihoods of labels.
 OF_CLASSES = ("logistic", "probit")
@@ -65,7 +69,7 @@ def split_names(columns: str | None) -> list[str] | None:
 
 
 def listed(labels: list[Any], most: int = 12) -> str:
-    """Return labels in one line, not more than so many."""
+    """Return labels in one line, the first of them where there are more than ``most``."""
     shown = ", ".join(map(str, labels[:most]))
     return shown if len(labels) <= most else f"{shown}, ... ({len(labels)} in all)"
 
@@ -105,10 +109,8 @@ def choose_kernel(text: str) -> Kernel:
     return total
 
 
-def choose_inference(
-    word: str, truncation: str | None = None, grid_size: str | None = None, functions: int | None = None
-) -> Any:
-    """Return the inference object that ``word`` names, or ``"auto"``, with a random truncation if one is asked for.
+def choose_inference(word: str, truncation: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
+    """Return the inference that ``word`` names in the registry, or ``"auto"``.
 
     Parameters
     ----------
@@ -117,41 +119,46 @@ def choose_inference(
     truncation : str, optional
         Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. Iterations of conjugate
         gradients, or frequencies of random features.
-    grid_size : str, optional
-        Nodes of a grid, ``"40"`` or ``"80,80,20"``.
-    functions : int, optional
-        Basis functions of quadruply stochastic inference.
+    given : mapping of str to object, optional
+        Options that only some inferences have (`Abilities.options`), and their values; None: not given.
 
     Raises
     ------
     InvalidInputError
-        For another word, or numbers that no law and no grid has.
+        For another word, an option that the inference does not have, or a value that it does not allow.
     """
-    from gigagp import inference
+    from gigagp.inference import registered
 
-    if word not in ("auto", *INFERENCE):
-        msg = f"--inference must be one of auto, {', '.join(INFERENCE)}; got {word!r}."
+    known = registered()
+    if word != "auto" and word not in known:
+        msg = f"--inference must be one of auto, {', '.join(known)}; got {word!r}."
         raise InvalidInputError(msg)
-    if grid_size is not None:
-        if word != "grid":
-            msg = f"--grid-size has no meaning for --inference {word}; it goes with --inference grid."
+    fields = {} if word == "auto" else known[word].abilities.options
+    asked = {option: value for option, value in (given or {}).items() if value is not None}
+    for option in asked:
+        if option not in fields:
+            having = " or ".join(name for name, kind in known.items() if option in kind.abilities.options)
+            msg = f"{option} has no meaning for --inference {word}; it goes with --inference {having}."
             raise InvalidInputError(msg)
-        counts = grid_size.split(",")
-        if not all(count.strip().isdecimal() for count in counts):
-            msg = f'--grid-size must be whole numbers, such as "40" or "80,80,20"; got {grid_size!r}.'
-            raise InvalidInputError(msg)
-        if truncation is not None:
-            return _truncated_inference(word, *_moments(truncation))  # which refuses
-        size = [int(count) for count in counts]
-        return inference.Grid(size=size[0] if len(size) == 1 else tuple(size))
     if truncation is not None:
-        return _truncated_inference(word, *_moments(truncation))
-    if functions is not None:
-        if word != "quadruply-stochastic":
-            msg = f"--functions has no meaning for --inference {word}; it goes with quadruply-stochastic."
+        truncated = _truncated_inference(word, *_moments(truncation))
+        for option in asked:
+            msg = f"{option} has no meaning with --truncation, whose law decides on that number."
             raise InvalidInputError(msg)
-        return inference.QuadruplyStochastic(n_basis=functions)
-    return "auto" if word == "auto" else getattr(inference, INFERENCE[word])()
+        return truncated
+    return "auto" if word == "auto" else known[word](**{fields[option]: value for option, value in asked.items()})
+
+
+def grid_nodes(text: str | None) -> int | tuple[int, ...] | None:
+    """Return the nodes of a grid in ``"40"`` or ``"80,80,20"``."""
+    if text is None:
+        return None
+    counts = text.split(",")
+    if not all(count.strip().isdecimal() for count in counts):
+        msg = f'--grid-size must be whole numbers, such as "40" or "80,80,20"; got {text!r}.'
+        raise InvalidInputError(msg)
+    size = tuple(int(count) for count in counts)
+    return size[0] if len(size) == 1 else size
 
 
 def _moments(text: str) -> tuple[float, float]:
@@ -171,7 +178,7 @@ def _moments(text: str) -> tuple[float, float]:
 def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
     from gigagp import inference, solvers, truncation
 
-    if word in ("exact", "grid", "quadruply-stochastic"):
+    if word not in ("auto", "iterative", "random-features"):
         msg = f"--truncation needs --inference iterative or random-features: {word} inference has nothing to cut."
         raise InvalidInputError(msg)
     if word == "random-features":
@@ -182,11 +189,11 @@ def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
     return inference.Iterative(solver=solvers.ConjugateGradients(truncation=decay))
 
 
-def choose_optimizer(word: str, steps: int | None, *, sampled: bool = False) -> Any:
+def choose_optimizer(word: str, steps: int | None, inference: Any = "auto") -> Any:
     """Return the optimizer that ``word`` and a number of steps ask for; raise `InvalidInputError` for another word.
 
-    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number. Of an
-    inference that samples rows and functions (``sampled``) it is the Adam that touches only what was sampled.
+    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number. Which Adam
+    that is depends on the inference (`Inference.adam`).
     """
     from gigagp import optimization
 
@@ -197,7 +204,7 @@ def choose_optimizer(word: str, steps: int | None, *, sampled: bool = False) -> 
     if word == "none":
         return None
     if word == "adam" or (word == "auto" and steps is not None):
-        return optimization.SparseAdam(**given) if sampled else optimization.Adam(**given)
+        return optimization.Adam(**given) if inference == "auto" else inference.adam(**given)
     if word == "lbfgs":
         return optimization.LBFGS(**given)
     if word != "auto":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -17,6 +17,7 @@ from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model
+from gigagp.optimization.adam import Adam
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,10 @@ class Inference(Settings, ABC):
     @abstractmethod
     def describe(self) -> str:
         """Return one line for people."""
+
+    def adam(self, **settings: Any) -> Any:
+        """Return the Adam that can move what this inference learns, for ``gigagp fit --steps``."""
+        return Adam(**settings)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Pass over rows that are not held. Only where ``abilities.streams``.

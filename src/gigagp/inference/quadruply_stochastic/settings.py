@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
@@ -14,6 +14,7 @@ from gigagp.inference.quadruply_stochastic.bound import BoundForm
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import NODES, Gaussian, Likelihood
+from gigagp.optimization.sparse import SparseAdam
 
 if TYPE_CHECKING:
     from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
@@ -221,6 +222,10 @@ class QuadruplyStochastic(Inference):
         from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
         return QuadruplyStochasticObjective(self, table, generator, likelihood or Gaussian())
+
+    def adam(self, **settings: Any) -> SparseAdam:
+        """Return the Adam that touches only the weights that a step samples."""
+        return SparseAdam(**settings)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.streaming`."""
