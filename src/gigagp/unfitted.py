@@ -1,4 +1,4 @@
-"""What `GPRegressor` answers before it is fitted: the prior."""
+"""The behaviour of `GPRegressor` before a fit, which is that of the prior."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ if TYPE_CHECKING:
 
 
 def before_fit(estimator: GPRegressor, X: Any) -> GPRegressor:
-    """Return a copy of an estimator that answers with its prior at points like X; the estimator does not change.
+    """Return a copy of an estimator whose posterior is the prior at points like X; the estimator does not change.
 
-    There is nothing to standardize by, so the kernel means the units of X and of the targets. It has one target.
+    Nothing is standardized, so the kernel's hyperparameters are in the units of X and of the target. There is one
+    target.
 
     Parameters
     ----------
     estimator : GPRegressor
-        Not fitted.
+        An estimator that is not fitted.
     X : array-like of shape (m, d)
+        Points, which determine the number and names of the inputs.
 
     Raises
     ------
     InvalidInputError
-        For arguments that cannot be used.
+        If an argument is invalid.
     """
     check_parameters(estimator)
     prior = copy.copy(estimator)
@@ -45,7 +47,7 @@ def before_fit(estimator: GPRegressor, X: Any) -> GPRegressor:
     dtype, device = resolve_dtype(prior.dtype), resolve_device(prior.device)
     noise = prior.noise_variance
     if np.ndim(noise):
-        prior.noise_variance = None  # of rows that have not been seen
+        prior.noise_variance = None  # it belongs to rows that are not known
     scaling = Scaling.fit(np.zeros((1, n_inputs)), np.zeros((1, 1)), standardize=False)
     model = prior._start_model(resolve_mean(prior.mean), 0, 1).standardized(scaling.units())
     prior.noise_variance = noise
@@ -57,13 +59,15 @@ def before_fit(estimator: GPRegressor, X: Any) -> GPRegressor:
 
 
 class PriorFunctions:
-    """Samples of the prior of an estimator that is not fitted, which learns its inputs from the first points.
+    """Prior samples of an estimator that is not fitted; the first points determine its inputs.
 
     Parameters
     ----------
     estimator : GPRegressor
     n_samples : int
+        Number of samples.
     random_state : int or generator
+        Seed of the samples.
     """
 
     def __init__(self, estimator: GPRegressor, n_samples: int, random_state: RandomState) -> None:
@@ -71,7 +75,7 @@ class PriorFunctions:
         self._functions: Callable[[Any], np.ndarray] | None = None
 
     def __call__(self, X: Any) -> np.ndarray:
-        """Return the samples at points (m, d), shape (m, n_samples)."""
+        """Return the samples at points of shape (m, d), shape (m, n_samples)."""
         if self._functions is None:
             self._functions = before_fit(self._estimator, X).sample_functions(self._n_samples, self._random_state)
         return self._functions(X)
