@@ -1,9 +1,9 @@
-"""Two promises of computation-aware inference in numbers: never surer than the exact posterior, and coverage.
+"""Check two properties of computation-aware inference: variances never below the exact ones, and coverage.
 
     python benchmarks/computation_aware_checks.py
 
-The smallest difference between its variance and the exact one over random problems, and the
-coverage of central intervals on targets drawn from the model, over 20 draws, for several numbers of actions.
+Reports the smallest difference between its variance and the exact one over random problems, and the coverage of central
+intervals on targets drawn from the model, over 20 draws, for several numbers of actions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def smallest_difference(problems: int) -> tuple[float, float]:
 
 
 def coverage(counts: list[int], draws: int) -> None:
-    """Print the mean coverage over draws from the model, hyperparameters known."""
+    """Print the mean coverage over draws from the model with known hyperparameters."""
     kernel = kernels.Matern(1.5, [0.5, 0.8]).bind(2)
     print(f"{'actions':>8s} {'50 %':>7s} {'80 %':>7s} {'95 %':>7s} {'std / exact std':>16s}")
     for count in [*counts, 0]:
@@ -75,7 +75,7 @@ def coverage(counts: list[int], draws: int) -> None:
 
 
 def main() -> None:
-    """Run both."""
+    """Run both checks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=20)
@@ -83,7 +83,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"gigagp {__version__}")
     smallest, median = smallest_difference(arguments.problems)
-    print(f"variance less the exact one, {arguments.problems} problems: smallest {smallest:.3g}, median {median:.3g}")
+    print(f"variance minus the exact one, {arguments.problems} problems: smallest {smallest:.3g}, median {median:.3g}")
     coverage(arguments.actions, arguments.draws)
 
 

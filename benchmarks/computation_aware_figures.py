@@ -1,11 +1,12 @@
-"""The figures of Wenger et al. 2024 (arXiv:2411.01036), drawn anew with this package.
+"""Reproduce the figures of Wenger et al. 2024 (arXiv:2411.01036) with this package.
 
     python benchmarks/computation_aware_figures.py --folder figures                    # the toy figures, about a minute
     python benchmarks/computation_aware_figures.py --folder figures --figures 3 4 --table parkinsons --rows 1000
 
-1: posteriors on a toy. 2: actions beside eigenvectors, and the distance of spans while learning. S1: the projected
-likelihood and the ELBO (test NLL and noise, also S2). S3: inducing points in many dimensions. 3: test NLL, RMSE and
-hyperparameters by seconds on a table (also S5). 4: coverage while learning. The sizes of the toys are not in the paper.
+1: posteriors on a toy. 2: actions compared with eigenvectors, and the distance of their spans during learning. S1: the
+projected likelihood and the ELBO (test NLL and noise, also S2). S3: inducing points in many dimensions. 3: test NLL,
+RMSE and hyperparameters by seconds on a table (also S5). 4: coverage during learning. The paper does not give the sizes
+of the toys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CG = actions.ConjugateGradients(1e-4)
 
 
 def draw_targets(X: np.ndarray, kernel: kernels.Kernel, noise: float, seed: int) -> np.ndarray:
-    """Return a noisy draw from the prior."""
+    """Return a noisy sample of the prior."""
     points = torch.from_numpy(X)
     covariance = kernel.bind(X.shape[1]).block(points, points) + (noise + 1e-10) * torch.eye(len(X))
     normal = torch.randn(len(X), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -57,7 +58,7 @@ def model(method: str, count: int, steps: int, kernel: kernels.Kernel | None = N
 
 
 def figure_1(plt: Any, folder: Path) -> None:
-    """Posterior (dark) and predictive (light) bands of four methods and a gap in the data."""
+    """Plot posterior (dark) and predictive (light) bands of four methods, with a gap in the data."""
     random = np.random.default_rng(0)
     x = np.concatenate([random.uniform(-3, -0.8, 60), random.uniform(0.6, 3, 60)])[:, None]
     y = draw_targets(x, kernels.Matern(1.5, 0.6, 1.0), 0.02, seed=3)
@@ -79,7 +80,7 @@ def figure_1(plt: Any, folder: Path) -> None:
 
 
 def spans(gp: GPRegressor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the points, the actions and the top eigenvectors of H at a fit's hyperparameters."""
+    """Return the points, the actions and the top eigenvectors of H at the hyperparameters of a fit."""
     posterior = gp.posterior_
     H = KernelMatrix(gp.kernel_, posterior.X, gp.noise_variance_).to_dense()
     top = torch.linalg.eigh(H).eigenvectors[:, -count:].flip(1)
@@ -87,7 +88,7 @@ def spans(gp: GPRegressor, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def figure_2(plt: Any, folder: Path) -> None:
-    """Magnitudes of eigenvectors and actions on a square, and the distance of their spans by training step."""
+    """Plot magnitudes of eigenvectors and actions on a square, and the distance of their spans by training step."""
     random = np.random.default_rng(1)
     x = random.uniform(-1, 1, (400, 2))
     y = draw_targets(x, kernels.Matern(1.5, 0.5, 1.0), 0.05, seed=1)
@@ -119,7 +120,7 @@ def figure_2(plt: Any, folder: Path) -> None:
 
 
 def figure_s1(plt: Any, folder: Path) -> None:
-    """Test NLL and noise by step under the two losses (figures S1 and S2)."""
+    """Plot test NLL and noise by step under the two losses (figures S1 and S2)."""
     random = np.random.default_rng(0)
     x = random.uniform(0, 1, (360, 1))
     y = draw_targets(x, kernels.Matern(1.5, 0.1, 1.0), 0.05, seed=0)
@@ -142,7 +143,7 @@ def figure_s1(plt: Any, folder: Path) -> None:
 
 
 def figure_s3(plt: Any, folder: Path, dimensions: list[int]) -> None:
-    """Distance of inducing points to the data in lengthscales, and the latent share there, by dimension."""
+    """Plot the distance of inducing points to the data in lengthscales, and their latent share, by dimension."""
     rows = []
     for d in dimensions:
         random = np.random.default_rng(d)
@@ -174,7 +175,7 @@ def figure_s3(plt: Any, folder: Path, dimensions: list[int]) -> None:
 
 
 def figure_3(plt: Any, folder: Path, data: tuple[np.ndarray, ...], count: int, steps: int) -> None:
-    """Scores and hyperparameters by seconds on a table (figures 3 and S5)."""
+    """Plot scores and hyperparameters by seconds on a table (figures 3 and S5)."""
     X, y, X_test, y_test = data
     figure, axes = plt.subplots(1, 4, figsize=(17, 3.4), layout="constrained")
     for index, method in enumerate(("SVGP", "CaGP-CG", "CaGP-Opt", "clusters")):
@@ -205,7 +206,7 @@ def figure_3(plt: Any, folder: Path, data: tuple[np.ndarray, ...], count: int, s
 
 
 def figure_4(plt: Any, folder: Path, data: tuple[np.ndarray, ...], count: int, steps: int) -> None:
-    """Coverage error of 95 % intervals after more and more steps."""
+    """Plot the coverage error of 95 % intervals after increasing numbers of steps."""
     X, y, X_test, y_test = data
     schedule = sorted({max(1, round(steps * share)) for share in (0.02, 0.1, 0.25, 0.5, 1.0)})
     figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
@@ -224,7 +225,7 @@ def figure_4(plt: Any, folder: Path, data: tuple[np.ndarray, ...], count: int, s
 
 
 def main() -> None:
-    """Draw the figures that were asked for."""
+    """Draw the requested figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("figures"))
     parser.add_argument("--figures", nargs="+", choices=["1", "2", "S1", "S3", "3", "4"], default=["1", "2", "S1"])

@@ -1,9 +1,9 @@
-"""Peak memory and seconds of one training step of computation-aware inference, at a fixed number of actions.
+"""Measure peak memory and seconds of one training step of computation-aware inference, at a fixed number of actions.
 
     python benchmarks/computation_aware_memory.py --rows 20000 40000 80000 160000
 
-Each size runs in a process of its own: peak resident memory less what it had before the table was made. Memory is to be
-linear in the rows; the kernel entries of a step are ``3 n^2`` whatever the number of actions.
+Each size runs in its own process, and its memory is the peak resident memory minus that before the table was made. It
+should be linear in the number of rows. A step computes ``3 n^2`` kernel entries for any number of actions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gigagp.model import Model
 
 
 def peak() -> int:
-    """Return the peak resident bytes of this process."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def step(rows: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Make a table, evaluate value and gradient once, and return what it took."""
+    """Make a table, evaluate value and gradient once, and return time and memory."""
     dtype = getattr(torch, arguments.dtype)
     settings = inference.ComputationAware(arguments.actions)
     budget = resolve_budget(arguments.budget)

@@ -1,18 +1,18 @@
-"""The rows of Table 1 of Wenger et al. 2024 (arXiv:2411.01036), and this package's default beside them.
+"""Reproduce rows of Table 1 of Wenger et al. 2024 (arXiv:2411.01036), and compare with this package's default.
 
     python benchmarks/computation_aware_table.py --rows 2000 --actions 200 --inducing 400 --epochs 100
     python benchmarks/computation_aware_table.py --table parkinsons --methods SVGP CaGP-Opt --same-seconds CaGP-Opt
     python benchmarks/computation_aware_table.py --table protein --dtype float32 --methods CaGP-Opt CaGP-default
     python benchmarks/computation_aware_table.py --table protein --dtype float32 --methods SVGP --seconds 1342
 
-Prints test NLL and RMSE of standardized targets, coverage of the central intervals, the ELBO (or log likelihood) a
-row, and seconds. An epoch is one step on all rows, or one pass in minibatches (SVGP). The paper picks the epoch with
-the best *test* NLL and the best learning rate of a sweep; here every row is the last epoch at the paper's best rate.
-The paper's noise has GPyTorch's floor of 1e-4, and so has ours (``--floor``): no NLL can be below -3.686.
+Prints test NLL and RMSE of standardized targets, coverage of the central intervals, the ELBO (or log likelihood) per
+row, and seconds. An epoch is one step on all rows, or one pass in minibatches (SVGP). The paper selects the epoch with
+the best *test* NLL and the best learning rate of a sweep; here every result is that of the last epoch at the paper's
+best rate. The paper's noise has GPyTorch's floor of 1e-4, and so has ours (``--floor``); no NLL can be below -3.686.
 
-Tables: parkinsons (20 columns; the paper has 21, the 21st is all but the target), bike and bike-clean (without the two
-columns whose sum is the target), protein, kin40k (not in the paper). ``--same-seconds METHOD`` gives the Adam rows as
-many steps as fit into the CPU seconds that METHOD took, ``--seconds`` as many as fit into those of an earlier run.
+Tables: parkinsons (20 columns; the paper has 21, of which the last is almost the target), bike and bike-clean (without
+the two columns whose sum is the target), protein, kin40k (not in the paper). ``--same-seconds METHOD`` gives the Adam
+methods as many steps as fit into the CPU seconds of METHOD, and ``--seconds`` as many as fit into a given number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gigagp import GPRegressor, __version__, actions, gradients, inference, kern
 from gigagp.errors import FitWarning, SolverWarning
 from gigagp.optimization import LBFGS, Adam
 
-#: The learning rates with the best results in the paper (kin40k: protein's).
+#: Learning rates with the best results in the paper (kin40k uses protein's).
 RATES = {
     "SVGP": {"parkinsons": 0.1, "bike": 0.01, "protein": 0.01},
     "CaGP-CG": {"parkinsons": 1.0, "bike": 1.0, "protein": 1.0},
@@ -70,7 +70,7 @@ HEADER = (
 
 
 def settings(method: str, table: str, n: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return inference and optimizer of one row."""
+    """Return inference method and optimizer of one table row."""
     base = table.removesuffix("-clean").replace("kin40k", "protein")
     learned = actions.Learned("shuffled", initial="random")
     adam = Adam(RATES.get(method, RATES["SVGP"])[base], arguments.epochs, final_share=0.1)
@@ -97,7 +97,7 @@ def settings(method: str, table: str, n: int, arguments: argparse.Namespace) -> 
 
 
 def fit(X: np.ndarray, y: np.ndarray, row: dict[str, Any], arguments: argparse.Namespace) -> GPRegressor:
-    """Fit as the paper does: Matern-3/2, zero mean, GPyTorch's starting values."""
+    """Fit with the paper's Matern-3/2 kernel, zero mean and GPyTorch's initial values."""
     start = float(np.log(2))  # softplus of zero
     kernel = kernels.Matern(1.5, start, start**2)
     return GPRegressor(
@@ -119,7 +119,7 @@ def run(data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.N
     started, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolverWarning)  # CGGP's budget is part of the comparison
-        warnings.simplefilter("ignore", FitWarning)  # what the last sound step gives is what is printed
+        warnings.simplefilter("ignore", FitWarning)  # the result of the last finite step is printed
         gp = fit(X, y, row, arguments)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
@@ -142,7 +142,7 @@ def run(data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.N
 def steps_within(
     seconds: float, data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.Namespace
 ) -> Adam:
-    """Return the row's Adam with as many steps as take about so many CPU seconds, measured on two short fits."""
+    """Return the method's Adam with the number of steps that fit into ``seconds`` of CPU time, from two short fits."""
     times = []
     for steps in (2, 12):
         started = time.process_time()
@@ -153,22 +153,27 @@ def steps_within(
 
 
 def main() -> None:
-    """Run the rows that were asked for, print the table, keep the JSON."""
+    """Run the requested methods, print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument(
         "--table", choices=["parkinsons", "bike", "bike-clean", "protein", "kin40k"], default="parkinsons"
     )
     parser.add_argument("--split", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=None, help="random training rows (default: all)")
+    parser.add_argument("--rows", type=int, default=None, help="number of random training rows (default: all)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epochs", type=int, default=1000, help="Adam's steps on all rows, or passes in minibatches")
     parser.add_argument("--lbfgs-steps", type=int, default=100)
     parser.add_argument("--actions", type=int, default=512)
     parser.add_argument("--inducing", type=int, default=1024)
-    parser.add_argument("--floor", type=float, default=1e-4, help="least noise variance; 0 for none")
-    parser.add_argument("--same-seconds", choices=METHODS, default=None, help="run this row first; Adam rows follow it")
-    parser.add_argument("--seconds", type=float, default=None, help="CPU seconds of the Adam rows")
+    parser.add_argument("--floor", type=float, default=1e-4, help="smallest noise variance; 0 for none")
+    parser.add_argument(
+        "--same-seconds",
+        choices=METHODS,
+        default=None,
+        help="run this method first; give the Adam methods its CPU seconds",
+    )
+    parser.add_argument("--seconds", type=float, default=None, help="CPU seconds of the Adam methods")
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--budget", default=None, help="memory budget, such as 4GiB")
     parser.add_argument("--seed", type=int, default=0)

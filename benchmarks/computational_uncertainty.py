@@ -1,13 +1,13 @@
-"""Error bars of solves that stop on a budget: the plain iterative variance beside computational uncertainty.
+"""Compare error bars after solves that stop on a budget: the plain iterative variance and computational uncertainty.
 
     python benchmarks/computational_uncertainty.py --table pol --budget 5
     python benchmarks/computational_uncertainty.py --table pol --rows 3000 --budget 2 --exact
 
-Hyperparameters are those tuned for these tables (Matern-3/2, split 0), so that only the solve differs. Every solver
-gets the target and 64 pathwise probes, and as many epochs as ``--budget``. "plain" is `gigagp.inference.Iterative`: the
-mean from the unfinished solution, the variance from the unfinished samples. "aware" conditions on everything that the
-solver has multiplied (`gigagp.inference.computation_aware.RecordingMatrix`), "+ blocks" on the solution cut into 256
-clusters too, which costs one epoch more. ``--exact`` adds the exact posterior (n^3).
+The hyperparameters have been tuned for these tables (Matern-3/2, split 0), so that results differ only by the solve.
+Every solver gets the target and 64 pathwise probes, and ``--budget`` epochs. "plain" is `gigagp.inference.Iterative`:
+the mean comes from the unconverged solution, and the variance from unconverged samples. "aware" conditions on all
+products that the solver has computed (`gigagp.inference.computation_aware.RecordingMatrix`). "+ blocks" also conditions
+on the solution split into 256 clusters, which costs one more epoch. ``--exact`` adds the exact posterior (n^3).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from gigagp.model import Model
 
 
 def main() -> None:
-    """Solve with every solver, print scores of every posterior, keep the JSON."""
+    """Solve with every solver, print the scores of every posterior and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--table", default="pol")
     parser.add_argument("--rows", type=int, default=None)
-    parser.add_argument("--budget", type=float, default=5, help="epochs of each solve")
-    parser.add_argument("--block-size", type=int, default=1000, help="of alternating projections")
+    parser.add_argument("--budget", type=float, default=5, help="number of epochs of each solve")
+    parser.add_argument("--block-size", type=int, default=1000, help="block size of alternating projections")
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--json", type=Path, default=None)

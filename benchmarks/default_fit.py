@@ -1,10 +1,10 @@
-"""The default fit on 4,000 rows beside scikit-learn's default fit on 2,000 of them, in CPU seconds of one thread.
+"""Compare the default fit on 4,000 rows with scikit-learn's on 2,000 of them, in CPU seconds of one thread.
 
     python benchmarks/default_fit.py --data ../shared/data --tables elevators pol
 
-Each fit runs in a process of its own, one after the other; CPU seconds are those of the fit and the prediction, not of
-the imports. scikit-learn gets the same kernel family (constant times Matern-3/2 with one lengthscale an input, plus
-white noise) and its own start and optimizer.
+The fits run one after the other, each in its own process. CPU seconds include the fit and the prediction but not the
+imports. scikit-learn gets the same kernel family (constant times Matern-3/2 with one lengthscale per input, plus white
+noise) and uses its own start and optimizer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tables import read_split
 
 
 def fit_gigagp(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
-    """Fit with no setting at all."""
+    """Fit with default settings."""
     from gigagp import GPRegressor
 
     gp = GPRegressor().fit(X, y)
@@ -50,7 +50,7 @@ def fit_sklearn(X: np.ndarray, y: np.ndarray, X_test: np.ndarray) -> tuple[np.nd
 
     gp.log_marginal_likelihood = counted
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lengthscales at their bounds
+        warnings.simplefilter("ignore")  # warnings about lengthscales at their bounds
         gp.fit(X, y)
     mean, std = gp.predict(X_test, return_std=True)
     return mean, std, f"{evaluations} evaluations"
@@ -65,7 +65,7 @@ def child(data: Path, table: str, which: str, rows: int) -> None:
     if which == "gigagp":
         import gigagp
 
-        _ = gigagp.GPRegressor  # imports are not counted
+        _ = gigagp.GPRegressor  # exclude the import from the time
     else:
         import sklearn.gaussian_process  # noqa: F401
     started, cpu = time.perf_counter(), time.process_time()

@@ -1,15 +1,15 @@
-"""Products with a Matern-3/2 ARD kernel matrix on a GPU: the engines, KeOps, GPyTorch with KeOps, the card's limit.
+"""Measure products with a Matern-3/2 ARD kernel matrix on a GPU: our engines, KeOps, GPyTorch, and the card's limit.
 
     python benchmarks/gpu_products.py                     # n = 131,072, d = 10, s = 1, 17, 65, float32
     TRITON_INTERPRET=1 python benchmarks/gpu_products.py --device cpu --n 256 --rounds 1     # does the script run?
 
-This script has never run on a GPU: it was written where there was none, and checked with the second command.
+This script has never run on a GPU: it was written without one, and checked with the second command.
 
-All run in one process, in turns; times are medians over rounds (CUDA events), ratios medians of ratios within a round.
-Before it is timed each is compared with float64 on a few rows. The limit of the card is ``n^2 (2d + 2s) / GEMM rate +
-n^2 / exp rate``, with the rate of a float32 `torch.mm` without TF32 and that of exp in registers, both measured in the
-same run; no engine here uses symmetry on a GPU, so neither does the limit (with it the n^2 terms of distance and exp
-would be half).
+All contenders run in one process, in turns. Times are medians over rounds (CUDA events), and ratios are medians of
+ratios within a round. Before it is timed, each contender is compared with float64 on a few rows. The limit of the card
+is ``n^2 (2d + 2s) / GEMM rate + n^2 / exp rate``, from the rate of a float32 `torch.mm` without TF32 and that of exp in
+registers, both measured in the same run. No engine here uses symmetry on a GPU, so neither does the limit (with it, the
+n^2 terms of distance and exp would be halved).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
 Call = Callable[[], Any]
-#: Rows that are compared with float64, and the largest relative error (norm) that is no mistake.
+#: Number of rows that are compared with float64, and the largest relative error (in norm) that counts as correct.
 CHECKED_ROWS, TOLERANCE = 32, 1e-3
 BUDGET = 8 * 2**30
 EXPONENTIALS = 512
@@ -41,7 +41,7 @@ EXPONENTIALS = 512
 
 @triton.jit
 def exponentials(out, TIMES: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Take exp TIMES times of numbers that stay in registers."""
+    """Apply exp TIMES times to numbers that stay in registers."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = at.to(tl.float32) * 1e-9
     for _ in range(TIMES):
@@ -50,7 +50,7 @@ def exponentials(out, TIMES: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore
 
 
 def seconds(call: Call, device: str) -> float:
-    """Return the time that a call takes on the device."""
+    """Return the time of a call on the device in seconds."""
     if device == "cpu":
         start = time.perf_counter()
         call()
@@ -65,7 +65,7 @@ def seconds(call: Call, device: str) -> float:
 
 
 def rates(device: str) -> tuple[float, float]:
-    """Return multiplications and additions, and exps, per second."""
+    """Return the number of floating-point operations of matrix products, and of exps, per second."""
     side, blocks = (8192, 2**14) if device == "cuda" else (256, 4)
     A, out = torch.randn(side, side, device=device), torch.empty(blocks * 1024, device=device)
     times = EXPONENTIALS if device == "cuda" else 2
@@ -77,7 +77,7 @@ def rates(device: str) -> tuple[float, float]:
 
 
 def keops(kernel: Matern, X: Tensor, V: Tensor) -> Call:
-    """Return KeOps' own product."""
+    """Return a call of KeOps' own product."""
     from pykeops.torch import LazyTensor
 
     Z = (X * (3**0.5 / kernel.value("lengthscale", X))).contiguous()
@@ -87,8 +87,8 @@ def keops(kernel: Matern, X: Tensor, V: Tensor) -> Call:
 
 
 def gpytorch_with_keops(kernel: Matern, X: Tensor, V: Tensor) -> Call:
-    """Return GPyTorch's product with its KeOps kernel."""
-    import pykeops  # noqa: F401 (without it GPyTorch would quietly compute something else)
+    """Return a call of GPyTorch's product with its KeOps kernel."""
+    import pykeops  # noqa: F401 (without it GPyTorch would silently compute something else)
     from gpytorch.kernels import ScaleKernel
     from gpytorch.kernels.keops import MaternKernel
 
@@ -104,7 +104,7 @@ def gpytorch_with_keops(kernel: Matern, X: Tensor, V: Tensor) -> Call:
 
 
 def contenders(kernel: Matern, X: Tensor, V: Tensor) -> dict[str, Callable[[], Call]]:
-    """Return how to make every call."""
+    """Return a function for each contender that prepares its call."""
     found: dict[str, Callable[[], Call]] = {}
     for distances in ("ieee", "bf16x3", "tf32"):
         engine = TritonTiles(distances)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def contenders(kernel: Matern, X: Tensor, V: Tensor) -> dict[str, Callable[[], C
 
 
 def error_of(found: Tensor, kernel: Matern, X: Tensor, V: Tensor) -> float:
-    """Return the relative error of a product on some rows."""
+    """Return the relative error of a product on a few rows."""
     rows = torch.linspace(0, len(X) - 1, min(CHECKED_ROWS, len(X)), device=X.device).long()
     Z = X.double() * (3**0.5 / kernel.value("lengthscale", X.double()))
     t = torch.cdist(Z[rows], Z, compute_mode="donot_use_mm_for_euclid_dist")
@@ -125,7 +125,7 @@ def error_of(found: Tensor, kernel: Matern, X: Tensor, V: Tensor) -> float:
 
 
 def run(kernel: Matern, X: Tensor, V: Tensor, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Check and time every contender with the vectors V; return times in seconds, errors and what failed."""
+    """Check and time every contender with the vectors V; return times in seconds, errors and failures."""
     calls: dict[str, Call] = {}
     errors: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -136,7 +136,7 @@ def run(kernel: Matern, X: Tensor, V: Tensor, arguments: argparse.Namespace) -> 
             if not errors[name] < TOLERANCE:
                 raise ArithmeticError(f"wrong: relative error {errors[name]:.2g}")
             calls[name] = call
-        except Exception as error:  # a peer that is missing or does not run is a line of the table
+        except Exception as error:  # a missing or failing peer becomes a line of the table
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     engine, weights = TritonTiles(), LowRankWeights(V, V)
     calls["gradient, triton tiles"] = lambda: engine.gradient(kernel, X, X, weights, symmetric=True, budget=BUDGET)
@@ -149,7 +149,7 @@ def run(kernel: Matern, X: Tensor, V: Tensor, arguments: argparse.Namespace) -> 
 
 
 def main() -> None:
-    """Run all cases, print a table, write JSON."""
+    """Run all cases, print a table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=131_072)
     parser.add_argument("--d", type=int, default=10)
@@ -164,7 +164,7 @@ def main() -> None:
     kernel = Matern(1.5, [(arguments.d * (1 + k / arguments.d)) ** 0.5 for k in range(arguments.d)], 1.3).bind(
         arguments.d
     )
-    card = torch.cuda.get_device_name() if arguments.device == "cuda" else "Triton's interpreter: times mean nothing"
+    card = torch.cuda.get_device_name() if arguments.device == "cuda" else "Triton's interpreter: times are meaningless"
     multiplied, exps = rates(arguments.device)
     versions = {"gigagp": __version__, "torch": torch.__version__, "triton": triton.__version__}
     print(f"{card}; n = {arguments.n:,}, d = {arguments.d}, float32; {versions}")

@@ -1,14 +1,14 @@
-"""Grid inference on real records and maps: errors, intervals and memory beside what people use instead, in one run.
+"""Measure grid inference on real records and maps: errors, intervals and memory, compared with common alternatives.
 
     python benchmarks/grid_maps.py sound --data FOLDER                       # 8,000 and 60,000 nodes
     python benchmarks/grid_maps.py elevation --data FOLDER --size 600 300    # random tenth held out
     python benchmarks/grid_maps.py elevation --data FOLDER                   # nodes on the lattice of the data
-    python benchmarks/grid_maps.py holes --data FOLDER                       # a window, 30 % of it cut out in ellipses
+    python benchmarks/grid_maps.py holes --data FOLDER                       # a window with 30 % cut out in ellipses
 
 `sound` compares with the fixed hyperparameters of Yadav et al. 2021 (their Table 2 in both readings of "sigma", and the
 values in their code), by log-likelihood on the same grid with the same probes. `elevation` and `holes` compare with
-SciPy's nearest-neighbour and linear interpolation. Everything goes through `GPRegressor`; the first number of a
-line is CPU seconds of fit, peaks are of the whole process so far.
+SciPy's nearest-neighbour and linear interpolation. All fits use `GPRegressor`. The first number of a line is the CPU
+seconds of the fit; memory peaks are those of the whole process so far.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KERNELS = {
 
 
 def read(folder: Path, *files: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return X and y of Parquet files: the last column is the target."""
+    """Return X and y from Parquet files, whose last column is the target."""
     sys.path.insert(0, str(folder))
     from load import table
 
@@ -73,7 +73,7 @@ def fitted(X: np.ndarray, y: np.ndarray, **settings: object) -> tuple[GPRegresso
 
 
 def scores(gp: GPRegressor, X: np.ndarray, y: np.ndarray, n_parts: int = 8) -> dict[str, float]:
-    """Return the scores of predictions of new measurements."""
+    """Return scores for predictions of new measurements."""
     parts = [gp.predict(part, return_std=True, include_noise=True) for part in np.array_split(X, n_parts)]
     mean, std = (np.concatenate(column) for column in zip(*parts, strict=True))
     return {
@@ -119,7 +119,7 @@ def sound(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def baselines(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> list[dict[str, object]]:
-    """Return the errors of SciPy's interpolations; linear is nearest outside of the rows' convex hull."""
+    """Return the errors of SciPy's interpolations, with nearest instead of linear outside the rows' convex hull."""
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
     rows, start = [], time.process_time()
@@ -172,9 +172,11 @@ def elevation(arguments: argparse.Namespace) -> list[dict[str, object]]:
     ((X, y),) = read(arguments.data, "elevation/us-prism.parquet")
     order = np.random.default_rng(0).permutation(len(y))
     test, train = order[: len(y) // 10], order[len(y) // 10 :]
-    lattice = tuple(len(np.unique(X[:, k].round(4))) + 4 for k in range(2))  # two cells of margin on each side
+    lattice = tuple(len(np.unique(X[:, k].round(4))) + 4 for k in range(2))  # a margin of two cells on each side
     size = tuple(arguments.size) if arguments.size else lattice
-    row = grid_fit(arguments, X[train], y[train], X[test], y[test], size)  # first, for its peak of memory
+    row = grid_fit(
+        arguments, X[train], y[train], X[test], y[test], size
+    )  # runs first, so that the memory peak is its own
     return [row, *([] if arguments.alone else baselines(X[train], y[train], X[test], y[test]))]
 
 
@@ -198,19 +200,19 @@ def holes(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the requested task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("sound", "elevation", "holes"))
     parser.add_argument("--data", type=Path, required=True, help="folder with load.py and the Parquet files")
-    parser.add_argument("--size", type=int, nargs="+", help="nodes an input (sound: one fit for each)")
-    parser.add_argument("--kernel", choices=KERNELS, default="rq", help="for maps")
+    parser.add_argument("--size", type=int, nargs="+", help="nodes per input (sound: one fit for each number)")
+    parser.add_argument("--kernel", choices=KERNELS, default="rq", help="kernel of the maps")
     parser.add_argument("--mean", default="constant", choices=("zero", "constant", "linear"))
-    parser.add_argument("--probes", type=int, default=8, help="of gradients")
-    parser.add_argument("--samples", type=int, default=16, help="for variances")
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="of the last solve")
-    parser.add_argument("--polish-steps", type=int, default=10, help="most gradients on all rows")
+    parser.add_argument("--probes", type=int, default=8, help="number of probes of the gradient")
+    parser.add_argument("--samples", type=int, default=16, help="number of samples for variances")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="tolerance of the last solve")
+    parser.add_argument("--polish-steps", type=int, default=10, help="largest number of gradients on all rows")
     parser.add_argument("--budget", default="4GiB")
-    parser.add_argument("--seed", type=int, default=0, help="of the holes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the holes")
     parser.add_argument("--alone", action="store_true", help="without SciPy's interpolations")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)

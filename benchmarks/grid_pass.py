@@ -1,12 +1,12 @@
-"""Rows a second of the pass that makes grid statistics, beside the direct sum and sparse matrices, in one run.
+"""Measure the rows per second of the pass that collects grid statistics, and of two alternatives, in one run.
 
     python benchmarks/grid_pass.py                       # 16 M rows in three inputs, 80 x 80 x 20 nodes
     python benchmarks/grid_pass.py --rows 4000000 --shape 40 40 20 --probes 16
     python benchmarks/grid_pass.py --stream --rows 120000000 --shape 160 80 10    # a radar volume from a generator
 
-Ways: `moments` (ours: 7^d sums a cell, expanded once), `direct` (add the 64 x 64 products of every row's weights to the
-stencil, in compiled NumPy calls), `sparse` (the authors' way: a SciPy matrix W, then W.T @ W). The slow ones
-run on fewer rows; rows a second are compared. All three must agree.
+Methods: `moments` (ours: 7^d sums per cell, expanded once), `direct` (adds the 64 x 64 products of every row's weights
+to the stencil, in compiled NumPy calls), `sparse` (as the authors: a SciPy matrix W, then W.T @ W). The slow methods
+run on fewer rows; rows per second are compared. All three must agree.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gigagp.inference.grid.iterative import iterative_system
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.operators.grid import GridKernel
 
-#: Variance of the noise of the rows that are made up.
+#: Noise variance of the synthetic rows.
 NOISE = 0.01
-#: Preconditioners and tolerances that the mean is solved for with; errors are those against the first.
+#: Preconditioners and tolerances of solves for the mean; errors are relative to the first of them.
 WAYS = (("long_waves", 1e-3), ("long_waves", 1e-1), ("none", 1e-2), ("none", 1e-3), ("circulant", 1e-3))
 
 
 def radar(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows in the unit cube as many radars see them: denser near a station and near the ground."""
+    """Return rows in the unit cube distributed as in radar data: denser near a station and near the ground."""
     rng = np.random.default_rng(seed)
     stations = np.random.default_rng(0).random((143, 2))
     which = rng.integers(len(stations), size=n)
@@ -52,7 +52,7 @@ def radar(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds(work, repeats: int = 1, clock=time.perf_counter) -> tuple[float, object]:
-    """Return the best time of a few and the last result."""
+    """Return the best of several times in seconds, and the last result."""
     best, result = np.inf, None
     for _ in range(repeats):
         start = clock()
@@ -74,7 +74,7 @@ def direct(grid: RegularGrid, X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def sparse(grid: RegularGrid, X: np.ndarray, y: np.ndarray) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
-    """Return W'W and W'y by a sparse W."""
+    """Return W'W and W'y from a sparse W."""
     indices, weights = (found.numpy() for found in grid.stencil(torch.from_numpy(X)))
     rows = np.arange(len(X) + 1) * indices.shape[1]
     W = scipy.sparse.csr_matrix((weights.ravel(), indices.ravel(), rows), shape=(len(X), grid.size))
@@ -95,7 +95,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
         return added, time.perf_counter() - start, accumulator
 
     found: dict[str, object] = {"rows": arguments.rows, "shape": arguments.shape, "threads": torch.get_num_threads()}
-    ours(X, y)  # the first touches fresh memory
+    ours(X, y)  # the first run touches fresh memory
     added, whole, _ = min((ours(X, y) for _ in range(3)), key=lambda one: one[1])
     rates = {"moments": arguments.rows / whole, "moments, rows alone": arguments.rows / added}
     if arguments.probes:
@@ -115,7 +115,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
         "sparse W'W v": float((sample.gram @ v - product).abs().max() / product.abs().max()),
         "sparse W'y": float(np.abs(sample.cross[:, 0].numpy() - cross).max() / np.abs(cross).max()),
     }
-    print(f"{arguments.rows:,} rows, {grid.size:,} nodes, {torch.get_num_threads()} threads; slow ways {few:,} rows")
+    print(f"{arguments.rows:,} rows, {grid.size:,} nodes, {torch.get_num_threads()} threads; slow methods {few:,} rows")
     for name, rate in rates.items():
         print(f"  {name:24s} {rate / 1e6:9.3f} M rows/s   {rates['moments'] / rate:8.1f} times slower than moments")
     print("  largest differences, relative:", found["agreement"])
@@ -123,14 +123,14 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def stream(arguments: argparse.Namespace) -> dict[str, object]:
-    """Feed rows from a generator; only the package's own time counts as its time."""
+    """Read rows from a generator, and measure only the package's own time."""
     grid = RegularGrid.around([0.0] * 3, [1.0] * 3, arguments.shape)
     chunk, made = 2**21, 0.0
 
     def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         nonlocal made
         start = time.perf_counter()
-        # A few chunks, moved a little each time: making 120 M rows from scratch takes longer than adding them.
+        # A few chunks are shifted slightly each time: making 120 M rows from scratch takes longer than adding them.
         held = [radar(chunk, k) for k in range(4)]
         rng = np.random.default_rng(9)
         made += time.perf_counter() - start
@@ -166,14 +166,14 @@ def stream(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def means(statistics: GridStatistics) -> list[dict[str, object]]:
-    """Solve for the mean in several ways; print their CPU time in products and their error at the rows."""
+    """Solve for the mean with several settings; print CPU times in units of products, and errors at the rows."""
     gram_product, _ = seconds(lambda: statistics.gram @ statistics.cross, 5, time.process_time)
     kernel = GridKernel(kernels.Matern(2.5, 0.2).bind(3), statistics.grid)
     kernel = GridKernel(kernel.kernel, statistics.grid, kernel.fitting_torus(2e-3 * NOISE))
     grid_product, _ = seconds(lambda: kernel @ statistics.cross, 5, time.process_time)
     print(
         f"Matern-5/2 of lengthscale 0.2, noise {NOISE}; a product with K_G takes {1e3 * grid_product:.0f} ms of CPU, "
-        f"one with W'W {1e3 * gram_product:.0f} ms; errors against the first",
+        f"one with W'W {1e3 * gram_product:.0f} ms; errors are relative to the first",
         flush=True,
     )
     exact, found = None, []
@@ -202,8 +202,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16_000_000)
     parser.add_argument("--shape", type=int, nargs=3, default=(80, 80, 20))
     parser.add_argument("--probes", type=int, default=0)
-    parser.add_argument("--slow-rows", type=int, default=50_000, help="rows of the direct and the sparse way")
-    parser.add_argument("--stream", action="store_true", help="rows from a generator, with peak memory")
+    parser.add_argument("--slow-rows", type=int, default=50_000, help="rows for the direct and the sparse method")
+    parser.add_argument("--stream", action="store_true", help="read rows from a generator, and report peak memory")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

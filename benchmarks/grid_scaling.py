@@ -1,17 +1,17 @@
-"""Time and memory of grid inference against kernel interpolation in the space of the rows, in one run.
+"""Measure time and memory of grid inference and of kernel interpolation in the space of the rows, in one run.
 
     python benchmarks/grid_scaling.py table --data FOLDER               # Table 1: iterations and memory, real data
     python benchmarks/grid_scaling.py table --data FOLDER --sets radar  # 1.25 M rows, 51,200 nodes
     python benchmarks/grid_scaling.py sine                              # Figure 3: m = n, n / 16, sqrt(n)
     python benchmarks/grid_scaling.py sound --data FOLDER               # Figure 4: error against time
-    python benchmarks/grid_scaling.py volume --data FOLDER              # Figure 5: radar, against the grid's size
+    python benchmarks/grid_scaling.py volume --data FOLDER              # Figure 5: radar, against grid size
 
-Tables and figures of Yadav, Sheldon and Musco 2021 (arXiv:2101.11751). Three ways, with the same grid, kernel and
-right-hand side: `grid` (factorised conjugate gradients on the statistics, here), `ski` (the same conjugate gradients on
-vectors of n rows with a sparse W, here) and GPyTorch's `KISS-GP` (its product plus its conjugate gradients, where it is
-installed; it extends its grid by margins of its own). Iterations are timed over a fixed number of steps, best of a
-few, in CPU seconds. Memory is that of the stored matrices, and the paper's formulas in numbers: nnz(W) + m + n against
-nnz(W'W) + 2 m.
+The tables and figures are those of Yadav, Sheldon and Musco 2021 (arXiv:2101.11751). Three methods use the same grid,
+kernel and right-hand side: `grid` (factorised conjugate gradients on the statistics, ours), `ski` (the same conjugate
+gradients on vectors of n rows with a sparse W, ours) and GPyTorch's `KISS-GP` (its product and its conjugate gradients,
+if it is installed; it extends its grid by its own margins). Iterations are timed over a fixed number of steps, as the
+best of several runs, in CPU seconds. Memory is that of the stored matrices, and that of the paper's formulas:
+nnz(W) + m + n and nnz(W'W) + 2 m.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, InterpolatedKernelMatrix, Starts
 from gigagp.solvers import ConjugateGradients
 
-#: Steps of a timed run of conjugate gradients.
+#: Number of steps in a timed run of conjugate gradients.
 STEPS = 20
 
 
@@ -63,7 +63,7 @@ class Problem:
     def new(
         cls, name: str, X: np.ndarray, y: np.ndarray, shape: tuple[int, ...], scales: list[float], noise: float
     ) -> Problem:
-        """Return the problem with the targets standardized and a kernel of variance one."""
+        """Return the problem with standardized targets and a kernel of variance one."""
         grid = RegularGrid.around(X.min(0), X.max(0), shape)
         y = (y - y.mean()) / y.std()
         kernel = kernels.RBF(lengthscale=scales).bind(X.shape[1])
@@ -71,7 +71,7 @@ class Problem:
 
 
 def timed(work: Callable[[], Any], repeats: int = 1) -> tuple[float, Any]:
-    """Return the best CPU seconds of a few, and the last result (other work on the machine does not count)."""
+    """Return the best of several times in CPU seconds (which exclude other work) and the last result."""
     best, found = math.inf, None
     for _ in range(repeats):
         start = time.process_time()
@@ -81,7 +81,7 @@ def timed(work: Callable[[], Any], repeats: int = 1) -> tuple[float, Any]:
 
 
 def steps_of(operator: Any, right: torch.Tensor, steps: int = STEPS) -> Callable[[], Any]:
-    """Return a run of conjugate gradients of so many steps."""
+    """Return a function that runs ``steps`` steps of conjugate gradients."""
     solver = ConjugateGradients(tolerance=1e-30, max_epochs=steps, preconditioner=None, refresh_every=None)
 
     def run() -> Any:
@@ -93,7 +93,7 @@ def steps_of(operator: Any, right: torch.Tensor, steps: int = STEPS) -> Callable
 
 
 def kiss_gp(problem: Problem, repeats: int) -> tuple[float | None, str]:
-    """Return seconds an iteration of GPyTorch's, or why there are none."""
+    """Return the seconds per iteration of GPyTorch and its set-up time, or None and the reason."""
     try:
         import gpytorch
         from linear_operator.utils import linear_cg
@@ -118,7 +118,7 @@ def kiss_gp(problem: Problem, repeats: int) -> tuple[float | None, str]:
 
 
 def compare(problem: Problem, repeats: int = 3, peers: bool = True) -> dict[str, Any]:
-    """Return seconds an iteration and bytes of every way."""
+    """Return the seconds per iteration and the bytes of every method."""
     n, m = len(problem.X), problem.grid.size
     kernel = problem.grid_kernel
     passed, statistics = timed(lambda: GridStatistics.from_rows(problem.grid, problem.X, problem.y))
@@ -131,7 +131,7 @@ def compare(problem: Problem, repeats: int = 3, peers: bool = True) -> dict[str,
     ski_time, reference = timed(steps_of(ski, problem.y), repeats)
     stored = [part.values().nbytes + part.col_indices().nbytes for part in (ski.weights, ski._transposed)]
     row |= {"ski_set_up_s": built, "ski_s": ski_time / reference.iterations, "ski_bytes": sum(stored) + 8 * (m + n)}
-    # both are Krylov's iterates of the same matrix: W' of them agrees
+    # Both compute Krylov iterates of the same matrix, so W' times them must agree.
     iterates = ours.adjoint(found.value), ski.scatter(reference.value)
     row["difference"] = float((iterates[0] - iterates[1]).abs().max() / iterates[1].abs().max())
     row["formula_ratio"] = (gram.nnz + 2 * m) / (n * 4**problem.grid.n_inputs + m + n)
@@ -165,7 +165,7 @@ def sine(n: int, m: int) -> Problem:
 
 
 def radar_rows(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the radar volume as the authors have it: no echo is -30 dBZ, the target a seventh root."""
+    """Return the radar volume in the authors' form: no echo is -30 dBZ, and the target is a seventh root."""
     ((X, _),) = read(folder, "radar/klbb-2016-06-01.parquet")
     return X[:, :3], (10 ** (np.nan_to_num(X[:, 3], nan=-30.0) / 10)) ** (1 / 7)
 
@@ -176,7 +176,7 @@ def radar(folder: Path, shape: tuple[int, ...]) -> Problem:
 
 
 def problems(folder: Path, names: list[str]) -> list[Callable[[], Problem]]:
-    """Return what makes each problem of Table 1, as far as its data are there."""
+    """Return functions that make the problems of Table 1 from the data folder."""
 
     def sound(m: int) -> Problem:
         ((X, y),) = read(folder, "sound/train.parquet")
@@ -203,7 +203,7 @@ def problems(folder: Path, names: list[str]) -> list[Callable[[], Problem]]:
 
 
 def at_most(problem: Problem, rows: int | None) -> Problem:
-    """Return the problem with so many rows of it, drawn at random."""
+    """Return the problem with at most ``rows`` of its rows, drawn at random."""
     if rows is None or rows >= len(problem.X):
         return problem
     chosen = np.random.default_rng(0).permutation(len(problem.X))[:rows]
@@ -229,12 +229,12 @@ def figure_sine(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def figure_sound(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Error against total time; the reference is kernel interpolation on the largest grid."""
+    """Return errors against total time; the reference is kernel interpolation on the largest grid."""
     (X, y), (X_test, y_test) = read(arguments.data, "sound/train.parquet", "sound/test.parquet")
     X_all, target = torch.from_numpy(X), torch.from_numpy(y)[:, None]
     points, n = torch.from_numpy(X_test), len(X)
     kernel = kernels.RBF(lengthscale=10.895, variance=0.0026).bind(1)
-    noise, columns = 1e-4, arguments.columns  # variances, as in the authors' code
+    noise, columns = 1e-4, arguments.columns  # both are variances, as in the authors' code
     solver = ConjugateGradients(tolerance=0.01, preconditioner=None)
     probes = torch.from_numpy(np.random.default_rng(0).choice([-1.0, 1.0], (n, arguments.probes)))
     rows: list[dict[str, Any]] = []
@@ -256,7 +256,7 @@ def figure_sound(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         add("ski", m, "log-likelihood", built + taken + more, likelihood)
         taken, solved = timed(lambda: solver.solve(ski, ski.interpolate(smooth)).value)  # noqa: B023
         add("ski", m, "covariance", built + taken, prior - smooth.T @ ski.scatter(solved))
-        ski = solved = None  # free the memory before the next one
+        ski = solved = None  # free the memory before the next method
         passed, statistics = timed(lambda: GridStatistics.from_rows(grid, X_all, target))  # noqa: B023
         starts = Starts(statistics.cross, statistics.target_squares)
         ours = GridOperator(grid_kernel, statistics.gram, noise, starts, n)
@@ -323,7 +323,7 @@ def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         row |= {"ski_set_up_s": built, "ski_mean_s": mean, "ski_steps": solved.iterations}
         few = torch.from_numpy(np.random.default_rng(0).choice([-1.0, 1.0], (n, arguments.ski_probes)))
         determinant, value = timed(lambda: log_determinant(ski, None, starts=few, max_steps=drawn.grid_products))  # noqa: B023
-        # the paper's way has no blocks: time grows with the probes
+        # The paper's method does not solve for blocks, so its time is proportional to the number of probes.
         row["ski_logdet_s"] = determinant * arguments.probes / arguments.ski_probes
         row["ski_logdet"] = value.value
         print(
@@ -340,21 +340,29 @@ def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the requested task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("table", "sine", "sound", "volume"))
     parser.add_argument("--data", type=Path, help="folder with load.py and the Parquet files")
     known = ["sine", "sound", "temperature", "precipitation", "elevation", "radar"]
-    parser.add_argument("--sets", nargs="+", choices=known, default=known, help="of table")
-    parser.add_argument("--rows", type=int, help="of table, volume: most rows, drawn at random; for a quick look")
-    parser.add_argument("--powers", type=int, nargs="+", default=[12, 14, 16, 18, 20], help="of two: rows of sine")
+    parser.add_argument("--sets", nargs="+", choices=known, default=known, help="data sets of table")
+    parser.add_argument("--rows", type=int, help="table, volume: largest number of rows, drawn at random")
     parser.add_argument(
-        "--nodes", type=int, nargs="+", default=[1000, 2000, 5000, 6000, 8000, 10000, 30000, 60000], help="of sound"
+        "--powers", type=int, nargs="+", default=[12, 14, 16, 18, 20], help="numbers of rows of sine, as powers of two"
     )
-    parser.add_argument("--columns", type=int, default=691, help="test points of sound's covariance")
-    parser.add_argument("--rank", type=int, default=500, help="of sound's low-rank covariance")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[1000, 2000, 5000, 6000, 8000, 10000, 30000, 60000],
+        help="grid sizes of sound",
+    )
+    parser.add_argument("--columns", type=int, default=691, help="number of test points for sound's covariance")
+    parser.add_argument("--rank", type=int, default=500, help="rank of sound's low-rank covariance")
     parser.add_argument("--probes", type=int, default=30)
-    parser.add_argument("--ski-probes", type=int, default=2, help="of volume, where each costs as much as the first")
+    parser.add_argument(
+        "--ski-probes", type=int, default=2, help="number of probes of ski in volume; each costs as much as the first"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-peers", action="store_true", help="without GPyTorch")
     parser.add_argument("--threads", type=int, default=1)
@@ -362,7 +370,7 @@ def main() -> None:
     arguments = parser.parse_args()
     made_up = arguments.task == "sine" or (arguments.task == "table" and arguments.sets == ["sine"])
     if arguments.data is None and not made_up:
-        parser.error("--data is needed for everything but sine")
+        parser.error("--data is required for all tasks except sine")
     torch.set_num_threads(arguments.threads)
     run = {"table": table, "sine": figure_sine, "sound": figure_sound, "volume": figure_volume}[arguments.task]
     rows = run(arguments)

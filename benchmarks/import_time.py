@@ -1,8 +1,8 @@
-"""How long ``import gigagp`` takes, as a ratio to ``import torch``: median of alternating fresh processes.
+"""Measure the time of ``import gigagp`` as a ratio to ``import torch``: median of alternating fresh processes.
 
     python benchmarks/import_time.py [--repeats 15] [--json FILE]
 
-The promise is at most 1.3 for ``import gigagp``; importing every lighter part of it is shown beside.
+The target is a ratio of at most 1.3 for ``import gigagp``; the times of other imports are shown for comparison.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ def main() -> None:
     arguments = parser.parse_args()
     times: dict[str, list[float]] = {name: [] for name in STATEMENTS}
     for _ in range(arguments.repeats + 1):
-        for name, statement in STATEMENTS.items():  # side by side, so that a busy machine is busy for all
+        for name, statement in STATEMENTS.items():  # alternate, so that a busy machine affects all alike
             times[name].append(seconds(statement))
-    medians = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first fills the disk cache
+    medians = {
+        name: statistics.median(values[1:]) for name, values in times.items()
+    }  # the first run fills the disk cache
     print(f"Python {platform.python_version()}, median of {arguments.repeats} fresh processes")
     for name, median in medians.items():
         print(f"{name:18s} {median:7.3f} s   {median / medians['torch']:5.2f} x import torch")

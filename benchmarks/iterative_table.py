@@ -1,11 +1,12 @@
-"""The twelve rows of Table 1 of Lin et al. 2024: solver x gradient estimator x warm start.
+"""Reproduce the twelve rows of Table 1 of Lin et al. 2024: solver x gradient estimator x warm start.
 
     python benchmarks/iterative_table.py --data ../shared/data --table pol --rows 4000 --steps 60
     python benchmarks/iterative_table.py --table pol --solvers cg --estimators pathwise --starts warm   # full size
 
 Prints test RMSE and log-likelihood, solver iterations, epochs and seconds, and ratios to the cold standard row of the
-same solver. ``--defaults`` adds rows with this package's default solver and warm start on the same probes and Adam
-path. Epochs count every entry of the kernel matrix once; "all epochs" adds first residuals and preconditioners.
+same solver. ``--defaults`` adds rows with this package's default solver and warm start, with the same probes and Adam
+settings. An epoch uses every entry of the kernel matrix once; "all epochs" includes first residuals and
+preconditioners.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tables import read_split
 from gigagp import GPRegressor, __version__, inference, presets
 from gigagp.metrics import gaussian_nll, rmse
 
-#: The paper's hand-tuned SGD rates; "auto" finds one.
+#: The paper's hand-tuned SGD rates; "auto" chooses a rate.
 PAPER_RATES = {"pol": 30, "elevators": 20, "bike": 30, "keggdirected": 20, "protein": 20}
 PAPER_BLOCKS = {"protein": 2000, "keggdirected": 2000}
 
 
 def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
-    """Fit, predict from the stored samples, and count."""
+    """Fit, predict from the stored samples, and return scores and costs."""
     X, y, X_test, y_test = data
     started, cpu = time.perf_counter(), time.process_time()
     gp = GPRegressor(**settings, standardize=False, verbose=verbose).fit(X, y)
@@ -58,12 +59,12 @@ def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
 
 
 def largest_log_difference(left: dict, right: dict) -> float:
-    """Return the largest absolute difference of the logs of two sets of hyperparameters."""
+    """Return the largest absolute difference between the logarithms of two sets of hyperparameters."""
     return max(float(np.abs(np.log(left[name]) - np.log(right[name])).max()) for name in left)
 
 
 def known_rows(path: Path, settings: dict) -> dict[tuple[str, str, str], dict]:
-    """Return the rows of an earlier run with the same settings, which may have been killed."""
+    """Return the rows of an earlier run with the same settings, which may be incomplete."""
     if path is None or not path.exists():
         return {}
     payload = json.loads(path.read_text())
@@ -73,12 +74,12 @@ def known_rows(path: Path, settings: dict) -> dict[tuple[str, str, str], dict]:
 
 
 def main() -> None:
-    """Run the rows that were asked for, print the table, keep the JSON."""
+    """Run the requested rows, print the table and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--table", default="pol")
     parser.add_argument("--split", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=None, help="random training rows (default: all)")
+    parser.add_argument("--rows", type=int, default=None, help="number of random training rows (default: all)")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--tolerance", type=float, default=0.01)
     parser.add_argument("--max-epochs", type=float, default=1000)
@@ -88,10 +89,12 @@ def main() -> None:
     parser.add_argument("--solvers", nargs="+", default=["cg", "ap", "sgd"])
     parser.add_argument("--estimators", nargs="+", default=["standard", "pathwise"])
     parser.add_argument("--starts", nargs="+", default=["cold", "warm"])
-    parser.add_argument("--preconditioner", choices=["paper", "default"], default="paper", help="of the cg rows")
-    parser.add_argument("--defaults", action="store_true", help="add this package's defaults on the same path")
+    parser.add_argument(
+        "--preconditioner", choices=["paper", "default"], default="paper", help="preconditioner of the cg rows"
+    )
+    parser.add_argument("--defaults", action="store_true", help="add rows with this package's defaults")
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--resume", action="store_true", help="take the rows that the JSON file has already from there")
+    parser.add_argument("--resume", action="store_true", help="reuse the rows that are already in the JSON file")
     parser.add_argument("--verbose", type=int, default=0)
     arguments = parser.parse_args()
 
@@ -154,7 +157,7 @@ def main() -> None:
                 drift = largest_log_difference(result["hyperparameters"], other["hyperparameters"])
                 ratio, in_loop = other["all_epochs"] / result["all_epochs"], other["epochs"] / result["epochs"]
                 print(
-                    f"  beside the paper's warm {estimator} cg: {ratio:.2f} times fewer epochs ({in_loop:.2f} in "
+                    f"  relative to the paper's warm {estimator} cg: {ratio:.2f} times fewer epochs ({in_loop:.2f} in "
                     f"the loop), largest difference of a log hyperparameter {drift:.4f}",
                     flush=True,
                 )

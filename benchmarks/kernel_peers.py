@@ -1,9 +1,9 @@
 """Matern-3/2 kernel products and gradients in every library that ``kernel_products.py`` compares.
 
-A peer turns a `Problem` into a call without arguments, which is what is timed: everything that does not depend on the
-hyperparameters (conversions, compilation) happens before or in the first, untimed call. All get the same inputs and
-lengthscales and scale the inputs themselves. A product is K(X[rows], X) @ V; a gradient is that of y[rows]' K y in d
-lengthscales, variance and noise, in natural units; rows are the first ones.
+A peer converts a `Problem` to a call without arguments, and this call is timed. Work that does not depend on the
+hyperparameters (conversions, compilation) is done before it, or in a first call that is not timed. All peers get the
+same inputs and lengthscales and scale the inputs themselves. A product is K(X[rows], X) @ V. A gradient is that of
+y[rows]' K y with respect to d lengthscales, variance and noise, in natural units. ``rows`` are the first rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gigagp.products import Engine, LowRankWeights, NativeTiles, TorchTiles
 
 Call = Callable[[], Any]
 BUDGET = 2**30
-#: Tiles of the JAX blocks.
+#: Tile sizes of the JAX implementation.
 JAX_ROWS, JAX_COLUMNS = 256, 1024
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs X (n, d), right-hand sides V (n, s) with targets y as the first, and the kernel's hyperparameters."""
+    """Inputs X (n, d), right-hand sides V (n, s) whose first column holds the targets y, and hyperparameters."""
 
     X: np.ndarray
     V: np.ndarray
@@ -50,7 +50,7 @@ class Problem:
 
     @property
     def y(self) -> np.ndarray:
-        """Targets, (n,)."""
+        """Targets, shape (n,)."""
         return np.ascontiguousarray(self.V[:, 0])
 
     def tensors(self) -> list[Tensor]:
@@ -58,21 +58,21 @@ class Problem:
         return [torch.from_numpy(array.astype(self.dtype)) for array in (self.X, self.V, self.lengthscale)]
 
     def noise_gradient(self, rows: int) -> float:
-        """Return the derivative in the noise, which every peer's gradient ends with."""
+        """Return the derivative with respect to the noise, the last entry of every peer's gradient."""
         return float(self.y[:rows] @ self.y[:rows])
 
 
 class Peer:
-    """One way to compute.
+    """Interface of an implementation.
 
     Attributes
     ----------
     whole : bool
-        It takes all rows, because it uses the symmetry of the matrix and its memory does not grow with them.
+        Whether it always uses all rows, because it exploits symmetry and its memory does not grow with their number.
     matrices : int
-        Matrices of the size (rows, n) that are alive at a time.
+        Number of matrices of size (rows, n) that exist at a time.
     note : str
-        What a reader has to know about it.
+        A remark for readers of the results.
     """
 
     whole = False
@@ -80,7 +80,7 @@ class Peer:
     note = ""
 
     def product(self, problem: Problem, rows: int) -> Call | None:
-        """Return the call that multiplies; None if the peer is there for gradients alone."""
+        """Return the call that multiplies, or None if the peer only computes gradients."""
         raise NotImplementedError
 
     def gradient(self, problem: Problem, rows: int) -> Call:
@@ -88,11 +88,11 @@ class Peer:
         raise NotImplementedError
 
     def columns(self, n: int, rows: int, *, gradient: bool) -> int:
-        """Return how many columns the call computes."""
+        """Return the number of columns that the call computes."""
         return n
 
     def most_rows(self, n: int, d: int, itemsize: int, memory: int, *, gradient: bool) -> int:
-        """Return how many rows fit into ``memory`` bytes."""
+        """Return the number of rows that fit into ``memory`` bytes."""
         return n if self.whole else min(n, memory // (self.matrices * itemsize * n))
 
 
@@ -106,12 +106,12 @@ class Tiles(Peer):
         self.note = engine.name
 
     def product(self, problem: Problem, rows: int) -> Call:
-        """Multiply with the engine."""
+        """Return a call of the engine's product."""
         X, V, kernel = self._prepare(problem)
         return partial(self.engine.product, kernel, X, X, V, budget=BUDGET)
 
     def gradient(self, problem: Problem, rows: int) -> Call:
-        """Differentiate with the engine."""
+        """Return a call of the engine's gradient."""
         X, V, kernel = self._prepare(problem)
         y = V[:, :1].contiguous()
 
@@ -130,12 +130,12 @@ class Tiles(Peer):
 
 
 class DenseTorch(Peer):
-    """The formula as one writes it, on whole matrices, with autograd."""
+    """The formula written directly with whole matrices, and autograd."""
 
     matrices = 10
 
     def product(self, problem: Problem, rows: int) -> Call:
-        """Multiply with the matrix."""
+        """Return a call that multiplies with the matrix."""
         X, V, lengthscale = problem.tensors()
 
         @torch.no_grad()
@@ -145,7 +145,7 @@ class DenseTorch(Peer):
         return call
 
     def gradient(self, problem: Problem, rows: int) -> Call:
-        """Differentiate by autograd."""
+        """Return a call that differentiates by autograd."""
         X, V, lengthscale = problem.tensors()
         y = V[:, 0].contiguous()
         lengthscale.requires_grad_()
@@ -167,7 +167,7 @@ class DenseTorch(Peer):
 
 
 class KeOps(DenseTorch):
-    """KeOps' LazyTensor of torch tensors."""
+    """LazyTensors of KeOps on torch tensors."""
 
     matrices = 1
 
@@ -184,7 +184,7 @@ class KeOps(DenseTorch):
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A symbolic matrix times a number that may need a gradient: outside of the sum it costs nothing."""
+    """A symbolic matrix times a number that may need a gradient; outside the sum the factor costs nothing."""
 
     matrix: Any
     factor: Tensor | float
@@ -204,19 +204,19 @@ class GPyTorch(Peer):
         self.matern = import_module(self.module).MaternKernel
 
     def product(self, problem: Problem, rows: int) -> Call:
-        """Multiply with the lazy kernel matrix."""
+        """Return a call that multiplies with the lazy kernel matrix."""
         X, V, _ = problem.tensors()
         kernel = self._kernel(problem)
 
         @torch.no_grad()
         def call() -> Tensor:
-            with self.gpytorch.settings.max_cholesky_size(0):  # below it, KeOps kernels are not KeOps kernels
+            with self.gpytorch.settings.max_cholesky_size(0):  # below this size, KeOps kernels do not use KeOps
                 return kernel(X[:rows], X) @ V
 
         return call
 
     def gradient(self, problem: Problem, rows: int) -> Call:
-        """Differentiate by autograd."""
+        """Return a call that differentiates by autograd."""
         X, V, _ = problem.tensors()
         y = V[:, :1].contiguous()
         kernel = self._kernel(problem)
@@ -226,7 +226,7 @@ class GPyTorch(Peer):
             with self.gpytorch.settings.max_cholesky_size(0):
                 value = (y[:rows] * (kernel(X[:rows], X) @ y)).sum()
                 found = torch.autograd.grad(value, raw)
-            # natural = softplus(raw), whose derivative is the sigmoid
+            # natural = softplus(raw), whose derivative is the sigmoid of raw
             natural = [g / torch.sigmoid(p.detach()) for g, p in zip(found, raw, strict=True)]
             return np.array([*natural[0].flatten().tolist(), float(natural[1]), problem.noise_gradient(rows)])
 
@@ -236,23 +236,23 @@ class GPyTorch(Peer):
         kernel = self.gpytorch.kernels.ScaleKernel(self.matern(nu=1.5, ard_num_dims=problem.X.shape[1]))
         kernel = kernel.to(getattr(torch, problem.dtype))
         kernel.base_kernel.lengthscale = torch.from_numpy(problem.lengthscale)
-        kernel.outputscale = torch.tensor(problem.variance, dtype=torch.float64)  # a float would go through float32
+        kernel.outputscale = torch.tensor(problem.variance, dtype=torch.float64)  # a float would be rounded to float32
         return kernel
 
 
 class GPyTorchKeOps(GPyTorch):
-    """The same with ``gpytorch.kernels.keops.MaternKernel``."""
+    """GPyTorch with ``gpytorch.kernels.keops.MaternKernel``."""
 
     matrices = 1
     module = "gpytorch.kernels.keops"
 
     def __init__(self) -> None:
-        import_module("pykeops").set_verbose(False)  # absent: gpytorch would go on without it
+        import_module("pykeops").set_verbose(False)  # raises if KeOps is absent, where gpytorch would go on without it
         super().__init__()
 
 
 class JaxBlocks(Peer):
-    """jit; a scan over tiles; gradients by autodiff with tiles recomputed, or by hand, as the engines have them."""
+    """A jitted scan over tiles; gradients by autodiff with recomputed tiles, or by hand as in the engines."""
 
     def __init__(self, *, by_hand: bool = False) -> None:
         self.jax, self.jnp = import_module("jax"), import_module("jax.numpy")
@@ -260,7 +260,7 @@ class JaxBlocks(Peer):
         self.by_hand = by_hand
 
     def product(self, problem: Problem, rows: int) -> Call | None:
-        """Compile and multiply."""
+        """Return a compiled call that multiplies."""
         if self.by_hand:
             return None
         X, V, lengthscale = self._arrays(problem)
@@ -274,7 +274,7 @@ class JaxBlocks(Peer):
         return lambda: compiled(lengthscale, X, V).block_until_ready()
 
     def gradient(self, problem: Problem, rows: int) -> Call:
-        """Compile and differentiate."""
+        """Return a compiled call that differentiates."""
         X, V, lengthscale = self._arrays(problem)
         y = V[:, :1]
         function = self._hand_gradient if self.by_hand else self.jax.grad(self._value, argnums=(0, 1))
@@ -315,7 +315,7 @@ class JaxBlocks(Peer):
         return variance * (y[:rows] * product).sum()
 
     def _hand_gradient(self, lengthscale: Any, variance: Any, X: Any, y: Any, *, rows: int) -> Any:
-        """Use dk / dlog lengthscale_k = exp(-t) (x_k - z_k)^2, scaled inputs: products of exp(-t) with y and y Z."""
+        """Use dk / dlog lengthscale_k = exp(-t) (x_k - z_k)^2 for scaled inputs: products of exp(-t) by y and y Z."""
         lax, jnp, d = self.jax.lax, self.jnp, X.shape[1]
         scaled = X * (3**0.5 / lengthscale)
         right = jnp.concatenate([y, y * scaled], 1)
@@ -342,38 +342,38 @@ class JaxBlocks(Peer):
 
 
 class ScikitLearn(Peer):
-    """``sklearn.gaussian_process.kernels``; gradients are arrays (n, n, d + 2), possible for square blocks alone."""
+    """``sklearn.gaussian_process.kernels``; gradients are arrays (n, n, d + 2), available only for square blocks."""
 
     matrices = 6
-    note = "float64 whatever the dtype"
+    note = "float64 for every dtype"
 
     def __init__(self) -> None:
         self.kernels = import_module("sklearn.gaussian_process.kernels")
 
     def product(self, problem: Problem, rows: int) -> Call:
-        """Evaluate and multiply."""
+        """Return a call that evaluates the matrix and multiplies."""
         kernel = self._kernel(problem)
         return lambda: kernel(problem.X[:rows], problem.X) @ problem.V
 
     def gradient(self, problem: Problem, rows: int) -> Call:
-        """Contract the array of derivatives."""
+        """Return a call that contracts the array of derivatives."""
         X, y = problem.X[:rows], problem.y[:rows].astype(np.float64)
         kernel = self._kernel(problem) + self.kernels.WhiteKernel(1.0)
         natural = np.array([*problem.lengthscale, problem.variance, 1.0])
 
         def call() -> np.ndarray:
             by_log = np.tensordot(np.outer(y, y), kernel(X, eval_gradient=True)[1])
-            by_log[:-1] = np.roll(by_log[:-1], -1)  # the variance comes first
+            by_log[:-1] = np.roll(by_log[:-1], -1)  # the variance comes first in scikit-learn
             return by_log / natural
 
         return call
 
     def columns(self, n: int, rows: int, *, gradient: bool) -> int:
-        """Return as many columns as rows for gradients: the kernel differentiates square matrices alone."""
+        """Return the number of rows for gradients, because the kernel differentiates only square matrices."""
         return rows if gradient else n
 
     def most_rows(self, n: int, d: int, itemsize: int, memory: int, *, gradient: bool) -> int:
-        """Count the derivatives, and eight bytes for every dtype."""
+        """Return the number of rows that fit, counting the derivatives and eight bytes per number for every dtype."""
         each = self.matrices * 8
         return min(n, math.isqrt(memory // (each * (d + 2))) if gradient else memory // (each * n))
 
@@ -381,7 +381,7 @@ class ScikitLearn(Peer):
         return self.kernels.ConstantKernel(problem.variance) * self.kernels.Matern(problem.lengthscale, nu=1.5)
 
 
-#: Name on the command line and how to make it; ImportError: it is absent.
+#: Name on the command line, and a function that makes the peer or raises ImportError.
 PEERS: dict[str, Callable[[], Peer]] = {
     "native": lambda: Tiles(NativeTiles()),
     "torch-tiles": lambda: Tiles(TorchTiles()),
@@ -396,7 +396,7 @@ PEERS: dict[str, Callable[[], Peer]] = {
 
 
 def make(name: str) -> Peer:
-    """Return the peer of that name; ``native:AVX2`` is the native engine with that instruction set."""
+    """Return the peer with a name; ``native:AVX2`` is the native engine with that instruction set."""
     if name.startswith("native:"):
         return Tiles(NativeTiles(name.removeprefix("native:")))
     return PEERS[name]()

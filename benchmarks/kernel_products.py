@@ -1,18 +1,18 @@
-"""Products with a Matern-3/2 ARD kernel matrix, and gradients of y'Ky: the engines, their peers, the machine's limit.
+"""Compare products with a Matern-3/2 ARD kernel matrix, and gradients of y'Ky: our engines, peers, the machine's limit.
 
     python benchmarks/kernel_products.py --n 16k --d 18 --s 1 17 65 --dtypes float32 --threads 1 --json out.json
 
-Everything runs in one process, in turns; ratios are medians over rounds of what two calls of the same round cost for
-each entry of the matrix, in CPU time (of all threads: it stands a busy machine) and in wall time. The engines multiply
-with the whole matrix and use its symmetry; the others run on as many of its rows, with all columns, as ``--seconds``
-and ``--memory`` allow (scikit-learn's gradient on a leading square). Before it is timed each is compared with float64:
-products on a few rows, gradients whole.
+All peers run in one process, in turns. Ratios are medians over rounds of the costs per matrix entry of two calls in the
+same round, in CPU time (of all threads, which is robust on a busy machine) and in wall time. The engines multiply with
+the whole matrix and use its symmetry. The others run on as many of its rows, with all columns, as ``--seconds`` and
+``--memory`` allow (scikit-learn's gradient on a leading square). Before it is timed, each peer is compared with
+float64: products on a few rows, and gradients completely.
 
-With more than one thread on a machine that others use, set ``OMP_WAIT_POLICY=passive``: threads that wait for a core by
-spinning otherwise cost several times the work itself, here and in every library.
+With more than one thread on a shared machine, set ``OMP_WAIT_POLICY=passive``: otherwise threads that wait for a core
+by spinning cost several times the actual work, here and in every library.
 
-The limit is ``n^2 (2d + 2s) / GEMM rate + n^2 / exp rate`` with the n^2 terms of distance and exp halved by symmetry;
-both rates are measured in every round with the same threads (``machine_limit.py``).
+The limit is ``n^2 (2d + 2s) / GEMM rate + n^2 / exp rate``, where symmetry halves the n^2 terms of distance and exp.
+Both rates are measured in every round with the same threads (``machine_limit.py``).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from gigagp.errors import InvalidInputError
 from gigagp.memory import resolve_budget
 from gigagp.products import NativeTiles
 
-#: Rows of a product that are compared with float64.
+#: Number of rows of a product that are compared with float64.
 CHECKED_ROWS = 32
-#: Largest relative errors (norm) of products and gradients: sums of n rounded numbers, in any order.
+#: Largest relative errors (in norm) of products and gradients, which are sums of n rounded numbers in any order.
 TOLERANCES = {"float32": (1e-4, 1e-3), "float64": (1e-10, 1e-9)}
-#: Of a pair of measured seconds.
+#: Positions in a pair of measured seconds.
 CPU, WALL = 0, 1
-#: Behind the name of an engine: its product with one column, timed beside its gradient.
+#: Suffix of an engine's name for its product with one column, which is timed together with its gradient.
 PRODUCT = ", product"
 
 
 @dataclass
 class Runner:
-    """One peer in one case, ready to be timed."""
+    """One peer in one case, ready for timing."""
 
     name: str
     peer: Peer
@@ -66,7 +66,7 @@ class Runner:
     columns: int
     error: float
     first_call: float
-    costs: list[tuple[float, float]] = field(default_factory=list)  # CPU and wall seconds for an entry, by round
+    costs: list[tuple[float, float]] = field(default_factory=list)  # CPU and wall seconds per entry in each round
 
     def time(self) -> None:
         """Add one measurement."""
@@ -75,11 +75,11 @@ class Runner:
         self.costs.append((cpu / entries, wall / entries))
 
     def median(self, kind: int) -> float:
-        """Return the median seconds for an entry."""
+        """Return the median seconds per entry."""
         return statistics.median(cost[kind] for cost in self.costs)
 
     def ratio(self, other: Runner, kind: int) -> float:
-        """Return the median over rounds of this cost over the other's."""
+        """Return the median over rounds of the ratio of this cost to the other runner's."""
         return statistics.median(
             mine[kind] / theirs[kind] for mine, theirs in zip(self.costs, other.costs, strict=True)
         )
@@ -87,7 +87,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed: a product with s columns, or the gradient (s = 1)."""
+    """The computation: a product with s columns, or the gradient (s = 1)."""
 
     n: int
     d: int
@@ -103,7 +103,7 @@ class Case:
 
 
 def reference_product(problem: Problem, rows: np.ndarray) -> np.ndarray:
-    """Return these rows of ``K V`` in float64, with distances from differences."""
+    """Return selected rows of ``K V`` in float64, with distances from differences."""
     Z = problem.X.astype(np.float64) * (3**0.5 / problem.lengthscale)
     V = problem.V.astype(np.float64)
     found = []
@@ -115,7 +115,7 @@ def reference_product(problem: Problem, rows: np.ndarray) -> np.ndarray:
 
 @cache
 def reference_gradient(n: int, d: int, dtype: str, rows: int, columns: int) -> np.ndarray:
-    """Return the gradient of ``y[:rows]' K[:rows, :columns] y[:columns]``, in float64 and by its formula."""
+    """Return the gradient of ``y[:rows]' K[:rows, :columns] y[:columns]`` in float64, by its formula."""
     problem = Problem.random(n, d, 1, dtype)
     Z = torch.from_numpy(problem.X.astype(np.float64) * (3**0.5 / problem.lengthscale))
     y = torch.from_numpy(problem.y.astype(np.float64))
@@ -135,7 +135,7 @@ def reference_gradient(n: int, d: int, dtype: str, rows: int, columns: int) -> n
 
 
 def error_of(case: Case, problem: Problem, found: Any, rows: int, columns: int) -> float:
-    """Return the relative error of a result; raise if that is no rounding error."""
+    """Return the relative error of a result; raise an error if it is not due to rounding."""
     found = np.asarray(found, dtype=np.float64)
     shape = (case.d + 2,) if case.gradient else (rows, case.s)
     if found.shape != shape:
@@ -155,7 +155,7 @@ def error_of(case: Case, problem: Problem, found: Any, rows: int, columns: int) 
 
 
 def first(call: Call) -> tuple[Any, float]:
-    """Return the result of a first call and its CPU seconds, with those of the compilers that it starts."""
+    """Return the result of a first call and its CPU seconds, including those of compilers that it starts."""
 
     def spent() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -167,7 +167,7 @@ def first(call: Call) -> tuple[Any, float]:
 
 
 def prepare(name: str, peer: Peer, case: Case, problem: Problem, seconds: float, memory: int) -> Runner | None:
-    """Choose the rows, make the first call and check its result."""
+    """Choose the number of rows, make the first call and check its result."""
     start = peer.gradient if case.gradient else peer.product
     rows = peer.most_rows(case.n, case.d, problem.X.itemsize, memory, gradient=case.gradient)
     rows = rows if peer.whole else rows // JAX_ROWS * JAX_ROWS
@@ -192,17 +192,18 @@ def prepare(name: str, peer: Peer, case: Case, problem: Problem, seconds: float,
 
 
 class Benchmark:
-    """Runs cases and keeps what was seen.
+    """Runs cases and stores their results.
 
     Parameters
     ----------
     peers : list of str
+        Names of the peers.
     repeats : int
-        Rounds: each times every peer once.
+        Number of rounds, each of which times every peer once.
     seconds : float
-        CPU seconds of a call on a slab.
+        CPU seconds of a call by peers that do not use the whole matrix.
     memory : int
-        Bytes of the dense matrices of a call.
+        Bytes available for the dense matrices of a call.
     """
 
     def __init__(self, peers: list[str], repeats: int, seconds: float, memory: int) -> None:
@@ -220,7 +221,7 @@ class Benchmark:
                 self.absent[name] = str(error)
 
     def run(self, case: Case) -> None:
-        """Prepare all peers, time them in turns, print the table."""
+        """Prepare all peers, time them in turns and print the table."""
         problem = Problem.random(case.n, case.d, case.s, case.dtype)
         print(f"\n{case.title}; load average {os.getloadavg()[0]:.1f}", flush=True)
         runners = self._runners(case, problem)
@@ -242,7 +243,7 @@ class Benchmark:
             for this in [case, product] if case.gradient and peer.whole else [case]:
                 try:
                     runner = prepare(name, peer, this, problem, self.seconds, self.memory)
-                except Exception as error:  # a peer that breaks must not take the others with it
+                except Exception as error:  # a failing peer must not stop the others
                     traceback.print_exc(limit=-3)
                     self.failed.append(f"{name}, {this.title}: {type(error).__name__}: {error}")
                     continue
@@ -252,7 +253,7 @@ class Benchmark:
         return runners
 
     def _record(self, case: Case, runners: list[Runner], rates: list[Rates]) -> dict[str, Any]:
-        """Return medians, ratios to the first peer and shares of the limit."""
+        """Return medians, ratios to the first peer, and shares of the limit."""
         best = self.best[case.dtype]
         products = {r.name.removesuffix(PRODUCT): r for r in runners if r.name.endswith(PRODUCT)}
         limits = None if case.gradient else [r.limit(case.d, case.s, symmetric=True) for r in [best, *rates]]
@@ -291,14 +292,14 @@ class Benchmark:
 
 
 def print_table(record: dict[str, Any]) -> None:
-    """Print what one case showed."""
+    """Print the results of one case."""
     gemm, exponential = (record["best_rates"][name] for name in ("gemm", "exponential"))
     print(
         f"  GEMM {gemm[CPU] / 1e9:.1f} GFLOP/s, exp {exponential[CPU] / 1e9:.2f} G/s of CPU time; "
         f"wall {gemm[WALL] / 1e9:.1f} and {exponential[WALL] / 1e9:.2f}; exp of {record['exponential_of']}"
     )
     print(
-        f"  {'':22s} {'rows x columns':>16s} {'ns of an entry':>18s} {'ratio':>16s} {'share of limit':>15s}"
+        f"  {'':22s} {'rows x columns':>16s} {'ns per entry':>18s} {'ratio':>16s} {'share of limit':>15s}"
         f" {'rel. error':>10s} {'first call':>10s}"
     )
     pair = f"{'CPU':>8s}{'wall':>7s}"
@@ -325,7 +326,7 @@ def print_table(record: dict[str, Any]) -> None:
 
 
 def size(text: str) -> int:
-    """Return the number of points; 16k is 16,384."""
+    """Return a number of points; 16k is 16,384."""
     n = int(text[:-1]) * 1024 if text.endswith("k") else int(text)
     if n < JAX_COLUMNS or n % JAX_COLUMNS:
         raise argparse.ArgumentTypeError(f"must be a multiple of {JAX_COLUMNS} (tiles of JAX), got {text}")
@@ -333,10 +334,10 @@ def size(text: str) -> int:
 
 
 def with_environment(threads: int, keep_memory: bool) -> None:
-    """Start this program again if its libraries have not been told what they read once, at their start."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")  # the last one is XLA's
+    """Restart this program if the environment variables that its libraries read at start are not set."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")  # the last one is read by XLA
     wanted = {name: str(threads) for name in names}
-    if keep_memory:  # glibc: no mapping of its own for a large array, and nothing goes back to the system
+    if keep_memory:  # glibc: do not map large arrays separately, and return nothing to the system
         wanted |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**28)}
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **wanted})
@@ -351,28 +352,30 @@ def version(package: str) -> str | None:
 
 
 def main() -> None:
-    """Run the cases that were asked for and keep the JSON after each of them."""
+    """Run the requested cases and write the JSON after each of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--d", type=int, nargs="+", default=[4, 18, 90])
     parser.add_argument("--s", type=int, nargs="+", default=[1, 17, 65])
-    parser.add_argument("--n", type=size, nargs="+", default=[16384, 65536], help="points; 16k is 16,384")
+    parser.add_argument("--n", type=size, nargs="+", default=[16384, 65536], help="numbers of points; 16k is 16,384")
     parser.add_argument("--dtypes", nargs="+", choices=list(TOLERANCES), default=list(TOLERANCES))
     parser.add_argument("--operations", nargs="+", choices=["product", "gradient"], default=["product", "gradient"])
     parser.add_argument(
         "--peers",
         nargs="+",
         default=list(PEERS),
-        help=f"of {', '.join(PEERS)}, and native:NAME for one of the instruction sets "
+        help=f"some of {', '.join(PEERS)}, and native:NAME for one of the instruction sets "
         f"{', '.join(NativeTiles.instruction_sets())}; ratios are to the first one",
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds")
-    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds of a call of those that run on a slab")
-    parser.add_argument("--memory", default="2GiB", help="of their dense matrices")
+    parser.add_argument("--repeats", type=int, default=5, help="number of rounds")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="CPU seconds per call of peers that use only some rows"
+    )
+    parser.add_argument("--memory", default="2GiB", help="memory for the dense matrices of these peers")
     parser.add_argument(
         "--keep-memory",
         action="store_true",
-        help="freed memory stays with the process (glibc): spares those that allocate whole matrices the page faults",
+        help="keep freed memory in the process (glibc), which avoids page faults of peers that allocate whole matrices",
     )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
@@ -398,7 +401,7 @@ def main() -> None:
     for name, reason in benchmark.absent.items():
         print(f"absent: {name} ({reason})")
     if not benchmark.peers:
-        parser.error("none of the peers is here")
+        parser.error("none of the peers is installed")
     for dtype, n, d in itertools.product(arguments.dtypes, arguments.n, arguments.d):
         cases = [Case(n, d, s, dtype, False) for s in arguments.s] if "product" in arguments.operations else []
         cases += [Case(n, d, 1, dtype, True)] if "gradient" in arguments.operations else []

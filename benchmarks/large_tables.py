@@ -1,10 +1,10 @@
-"""A default fit on a whole table, and GPyTorch's SVGP given the same seconds.
+"""Compare a default fit on a whole table with GPyTorch's SVGP in the same CPU time.
 
     python benchmarks/large_tables.py --data ../shared/data --tables kin40k protein
 
-SVGP: m inducing points, Matern-3/2 with one lengthscale an input, minibatches of 1,024, Adam at 0.01, float32, stopped
-when it has had as many CPU seconds as the default fit (with its prediction) took: on a shared machine wall seconds say
-nothing. Needs gpytorch (extra ``bench``).
+The SVGP has m inducing points, Matern-3/2 with one lengthscale per input, minibatches of 1,024, Adam at 0.01 and
+float32. It stops after as many CPU seconds as the default fit took with its prediction; on a shared machine wall
+seconds are meaningless. Requires gpytorch (extra ``bench``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gigagp.metrics import coverage, gaussian_nll, rmse
 
 
 def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
-    """Return what the table shows."""
+    """Return the scores of the table."""
     result = {"rmse": rmse(y, mean), "nll": gaussian_nll(y, mean, std)}
     return result | {f"coverage_{int(100 * level)}": coverage(y, mean, std, level) for level in (0.5, 0.8, 0.95)}
 
@@ -52,7 +52,7 @@ def run_gigagp(data: tuple[np.ndarray, ...], verbose: int, **settings: object) -
 
 
 def run_svgp(data: tuple[np.ndarray, ...], seconds: float, n_inducing: int) -> dict[str, object]:
-    """Train an SVGP for a number of seconds and predict."""
+    """Train an SVGP for a given number of CPU seconds and predict."""
     import gpytorch
 
     X, y, X_test, y_test = (torch.from_numpy(array).float() for array in data)
@@ -99,7 +99,7 @@ def run_svgp(data: tuple[np.ndarray, ...], seconds: float, n_inducing: int) -> d
 
 
 def report(result: dict[str, object], table: str, results: list[dict[str, object]], path: Path | None) -> None:
-    """Print one result and keep it."""
+    """Print one result and store it."""
     result["table"] = table
     print(
         f"{table:10s} {result['library']:12s} {result['cpu_seconds']:8.0f} CPU s  RMSE {result['rmse']:.4f}  NLL "
@@ -113,14 +113,14 @@ def report(result: dict[str, object], table: str, results: list[dict[str, object
 
 
 def main() -> None:
-    """Run both on every table."""
+    """Run both methods on every table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--tables", nargs="+", default=["kin40k", "protein"])
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--inducing", type=int, default=512)
     parser.add_argument("--skip-svgp", action="store_true")
-    parser.add_argument("--svgp-alone", type=float, default=None, help="CPU seconds: only the SVGP, for an earlier fit")
+    parser.add_argument("--svgp-alone", type=float, default=None, help="run only the SVGP, with this many CPU seconds")
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--memory", default=None, help='memory budget of gigagp, such as "8GiB"')
     parser.add_argument("--verbose", type=int, default=0)

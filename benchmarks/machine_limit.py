@@ -1,4 +1,4 @@
-"""The rates that bound a kernel product on this machine: matrix multiplication, and exp in the first-level cache."""
+"""The rates that bound kernel products on this machine: matrix multiplication, and exp in the first-level cache."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import torch
 HERE = Path(__file__).parent
 SIMD_FOLDER = HERE.parent / "src" / "gigagp" / "products" / "native"
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-std=c++17", "-shared", "-fPIC"]
-#: Side of the matrices whose product is timed.
+#: Size of the square matrices whose product is timed.
 GEMM_SIDE = 2048
-#: Mean of exp(-t) over [0, 8): what the compiled loop has to return, up to the spacing of its numbers.
+#: Mean of exp(-t) over [0, 8), which the compiled loop has to return up to the spacing of its numbers.
 MEAN_EXPONENTIAL = (1 - np.exp(-8)) / 8
 
 
@@ -33,14 +33,14 @@ class Rates:
     Attributes
     ----------
     gemm, exponential : tuple of two floats
-        CPU time, which counts all threads; wall time.
+        Rates by CPU time, which counts all threads, and by wall time.
     """
 
     gemm: tuple[float, float]
     exponential: tuple[float, float]
 
     def limit(self, d: int, s: int, *, symmetric: bool) -> tuple[float, float]:
-        """Return the least seconds for one of the n^2 entries, CPU and wall: ``(2d + 2s) / gemm + 1 / exponential``.
+        """Return the least seconds per matrix entry, CPU and wall: ``(2d + 2s) / gemm + 1 / exponential``.
 
         A symmetric product needs half of the distances and exponentials, but all products with V.
         """
@@ -52,7 +52,7 @@ class Rates:
         return cpu, wall
 
     def best(self, other: Rates | None) -> Rates:
-        """Return the larger of each rate."""
+        """Return the larger of the two values of each rate."""
         if other is None:
             return self
         gemm, exponential = (
@@ -63,8 +63,8 @@ class Rates:
 
 
 def timed(call: Callable[[], Any], least: float = 0.2) -> tuple[float, float]:
-    """Return CPU and wall seconds of one call, from as many as take ``least`` seconds together."""
-    time.sleep(0.01)  # threads of the library that ran before stop spinning, or their time would be charged here
+    """Return CPU and wall seconds per call, from as many calls as take ``least`` seconds together."""
+    time.sleep(0.01)  # let idle threads stop spinning, so that their time is not counted
     wall, cpu, calls = time.perf_counter(), time.process_time(), 0
     while calls == 0 or time.perf_counter() - wall < least:
         call()
@@ -73,7 +73,7 @@ def timed(call: Callable[[], Any], least: float = 0.2) -> tuple[float, float]:
 
 
 class MachineLimit:
-    """Measures both rates with the threads that torch uses.
+    """Measures both rates with the number of threads that torch uses.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class MachineLimit:
         self._exponentials, self._count, self.exponential_of = _exponentials(dtype)
 
     def measure(self) -> Rates:
-        """Time both; the better of two tries of each."""
+        """Measure both rates, and return the better of two results for each."""
         best = None
         for _ in range(2):
             cpu, wall = timed(self._multiply)
@@ -112,7 +112,7 @@ class MachineLimit:
 
 
 def _exponentials(dtype: str) -> tuple[Callable[[], Any], int, str]:
-    """Return a call that computes exponentials in one thread, how many, and in words whose exp it is."""
+    """Return a call that computes exponentials in one thread, their number, and a description of the exp function."""
     compiler = os.environ.get("CXX") or next(
         (found for c in ("c++", "g++", "clang++") if (found := shutil.which(c))), ""
     )

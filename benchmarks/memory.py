@@ -1,10 +1,10 @@
-"""Peak memory of fit and predict beside the memory budget, at 45,000 rows.
+"""Compare peak memory of fit and predict with the memory budget, at 45,000 rows.
 
     python benchmarks/memory.py --rows 45000 --budget 2GiB
 
-Peak resident memory of this process, less what it had after a fit of 100 rows; and the largest tensor that was ever
-allocated, beside the bytes of an n x n one. The fit is cut short (few steps, few epochs): memory does not depend on how
-many there are.
+Reports the peak resident memory of this process minus that after a fit of 100 rows, and the largest tensor that was
+allocated, compared with the size of an n x n tensor. The fit is limited to few steps and epochs, because memory does
+not depend on their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gigagp.memory import resolve_budget
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the largest tensor that any operation returned."""
+    """Records the size of the largest tensor that any operation returns."""
 
     largest = 0
 
@@ -36,18 +36,18 @@ class LargestTensor(TorchDispatchMode):
 
 
 def peak() -> int:
-    """Return the peak resident bytes of this process."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:
-    """Fit, predict, and print."""
+    """Fit, predict and print the memory used."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=45_000)
     parser.add_argument("--inputs", type=int, default=9)
     parser.add_argument("--test-rows", type=int, default=45_000)
     parser.add_argument("--budget", default="2GiB")
-    parser.add_argument("--epochs", type=int, default=2, help="of each solve")
+    parser.add_argument("--epochs", type=int, default=2, help="number of epochs of each solve")
     parser.add_argument("--dtype", default="float64")
     arguments = parser.parse_args()
     generator = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def main() -> None:
     )
     with warnings.catch_warnings(), LargestTensor() as spy:
         warnings.simplefilter("ignore", SolverWarning)
-        gp.fit(X[:100], y[:100])  # loads what is loaded late, and the libraries' own buffers
+        gp.fit(X[:100], y[:100])  # triggers lazy imports and the libraries' own buffers
         before = peak()
         spy.largest = 0
         gp.fit(X, y)

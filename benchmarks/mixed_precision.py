@@ -1,10 +1,10 @@
-"""The same fit in float64, in mixed precision and in float32: test scores, and times as ratios.
+"""Compare the same fit in float64, in mixed precision and in float32: test scores, and times as ratios.
 
     python benchmarks/mixed_precision.py --data ../shared/data --table pol
 
-Each is `GPRegressor(inference=Iterative())` with all defaults: fit on the training rows of a split and prediction of
-all test rows, one after the other in one process. ``--tiles`` keeps the kernel matrix out of memory: every product
-computes its entries.
+Each fit is `GPRegressor(inference=Iterative())` with default settings, on the training rows of a split, followed by a
+prediction of all test rows; all run one after the other in one process. ``--tiles`` keeps the kernel matrix out of
+memory, so that every product recomputes its entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TILES_BUDGET = "1GiB"
 
 
 def main() -> None:
-    """Fit in each precision, print scores and ratios, keep the JSON."""
+    """Fit in each precision, print scores and ratios, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--table", default="pol")
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtypes", nargs="+", default=["float64", "mixed", "float32"])
     parser.add_argument(
-        "--tiles", action="store_true", help=f"a memory budget of {_TILES_BUDGET}, too small to store H"
+        "--tiles", action="store_true", help=f"use a memory budget of {_TILES_BUDGET}, too small to store H"
     )
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Fits and predictions of every inference in two checkouts of gigagp, in turn, in CPU seconds of one thread.
+"""Compare fits and predictions of every inference method in two checkouts of gigagp, in CPU seconds of one thread.
 
     git worktree add ../before <commit>    # and build its native module there
     python benchmarks/paired_fits.py --before ../before/src --json benchmarks/results/paired_fits.json
 
-Each pair runs in new processes, one after the other. The ratio is that of the medians of CPU seconds, now over before:
-of the fit, and of 5,000 predictions with their standard deviations. Test errors show that both do the same work.
+The two runs of a pair use new processes, one after the other. The ratio is that of the medians of CPU seconds, now over
+before, for the fit and for 5,000 predictions with their standard deviations. Test errors show that both runs do the
+same work.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CASES = (
 
 
 def make(case: str) -> tuple[Any, int, int]:
-    """Return the estimator of a case, its rows and its inputs."""
+    """Return the estimator of a case, its number of rows and its number of inputs."""
     from gigagp import GPClassifier, GPRegressor, inference, optimization
 
     name, rows = case.split(",")
@@ -88,7 +89,7 @@ def child(case: str) -> None:
 
 
 def run(source: Path, case: str) -> dict[str, float]:
-    """Run one case with the package of a folder."""
+    """Run one case with the package in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     command = [sys.executable, __file__, "--child", case]
@@ -99,7 +100,7 @@ def run(source: Path, case: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--before", type=Path, help="the folder src of the other checkout")
+    parser.add_argument("--before", type=Path, help="src folder of the other checkout")
     parser.add_argument("--now", type=Path, default=Path(__file__).parents[1] / "src")
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--runs", type=int, default=3)
@@ -132,7 +133,7 @@ def main() -> None:
             f"{one['predict'][1]:8.3f} {ratios['predict']:6.2f}   {one['error'][0]:.4f} {one['error'][1]:.4f}",
             flush=True,
         )
-        if options.json:  # after every case: a run that is cut off leaves what it has
+        if options.json:  # write after every case, so that an interrupted run keeps its results
             found = {"commits": commits, "runs": options.runs, "results": results}
             options.json.write_text(json.dumps(found, indent=1))
 

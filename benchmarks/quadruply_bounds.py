@@ -1,9 +1,9 @@
-"""How far the lower bounds for labels are from the exact one, against the functions that a step samples.
+"""Measure the error of the lower bounds for labels against the number of functions that a step samples.
 
     python benchmarks/quadruply_bounds.py
 
-The weights are the best mean-field ones for 500 labels; every estimate is of all rows, so that only the sampling of
-functions is seen. Printed: the mean difference from the bound with all functions, in nats a row, and its standard
+The weights are optimal mean-field weights for 500 labels. Every estimate uses all rows, so that it shows only the
+sampling of functions. Prints the mean difference from the bound with all functions, in nats per row, and its standard
 error.
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
     rows, everything = torch.arange(n), torch.arange(m)
     whole = BasisSample.from_indices(everything, everything, m)
     exact = first.evaluate_sample(model, rows, whole).value
-    print(f"the bound with all functions: {exact / n:.4f} nats a row")
+    print(f"the bound with all functions: {exact / n:.4f} nats per row")
     found = []
     for batch in options.batches:
         line = [f"{batch:5} of {m} functions"]

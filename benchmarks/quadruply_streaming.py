@@ -1,11 +1,12 @@
-"""Classification of a table in a folder of Parquet files that is larger than the memory budget.
+"""Measure classification of a table in a folder of Parquet files that is larger than the memory budget.
 
     python benchmarks/quadruply_streaming.py --rows 10000 1000000 --out streaming.json
-    python benchmarks/quadruply_streaming.py --rows 10000 1000000 --turns 40     # the cost of a step, side by side
+    python benchmarks/quadruply_streaming.py --rows 10000 1000000 --turns 40     # the cost of a step, in turns
 
-Rows of 20 inputs, of which four matter, with labels whose probabilities are known: accuracy can be compared with the
-Bayes rate. Hyperparameters start where a fit to 1,000 other rows ends. Every size is a process of its own, so that its
-peak memory is its own; what importing takes is subtracted. CPU seconds, one thread.
+The rows have 20 inputs, of which four matter, and labels with known probabilities, so that the accuracy can be compared
+with the Bayes rate. Hyperparameters start at the result of a fit to 1,000 other rows. Every size runs in its own
+process, so that peak memory is measured separately; the memory of imports is subtracted. Times are CPU seconds of one
+thread.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def probability(X: np.ndarray) -> np.ndarray:
 
 
 def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return inputs, labels and the probabilities that they were drawn with."""
+    """Return inputs, labels and the probabilities from which the labels were drawn."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, N_INPUTS))
     p = probability(X)
@@ -40,7 +41,7 @@ def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write(folder: Path, n: int, files: int) -> int:
-    """Write a table, sorted by its first input inside of every file; return its bytes."""
+    """Write a table that is sorted by its first input within every file; return its size in bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -54,7 +55,7 @@ def write(folder: Path, n: int, files: int) -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had; `getrusage` would count what its parent had."""
+    """Return the peak memory of this process in bytes; `getrusage` would include that of its parent."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
@@ -63,7 +64,7 @@ def peak_bytes() -> int:
 
 
 def child(options: argparse.Namespace) -> dict[str, Any]:
-    """Fit the table of ``options.child`` and return what it took."""
+    """Fit the table of ``options.child`` and return scores and costs."""
     import torch
 
     from gigagp import GPClassifier, inference, kernels, optimization
@@ -123,7 +124,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start() -> dict[str, Any]:
-    """Return the kernel that 1,000 rows prefer, and the CPU seconds that it took."""
+    """Return the kernel learned from 1,000 rows, and the CPU seconds of that fit."""
     import torch
 
     from gigagp import GPClassifier, kernels
@@ -136,7 +137,7 @@ def start() -> dict[str, Any]:
 
 
 def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
-    """Print the CPU time of a step for every size, windows read included; sizes take turns of 50 steps."""
+    """Print the CPU time of a step for every size, including window reads; sizes take turns of 50 steps."""
     from contextlib import ExitStack
 
     import torch
@@ -180,19 +181,19 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
     for n, (run, times) in runs.items():
         held = "in the memory" if type(run.objective).__name__ == "QuadruplyStochasticObjective" else "streamed"
         mean, median = 1e3 * np.mean(times), 1e3 * np.median(times)
-        print(f"n = {n:9,} ({held}): {mean:6.2f} ms a step, median of {len(times)} turns {median:6.2f}")
+        print(f"n = {n:9,} ({held}): {mean:6.2f} ms per step, median of {len(times)} turns {median:6.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--files", type=int, default=20)
-    parser.add_argument("--m", type=int, default=10_000, help="basis functions")
+    parser.add_argument("--m", type=int, default=10_000, help="number of basis functions")
     parser.add_argument("--basis-batch", type=int, default=2000)
     parser.add_argument("--row-batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--hyper-rate", type=float, default=0.0, help="learning rate of the hyperparameters")
-    parser.add_argument("--turns", type=int, default=0, help="turns of 50 steps, in place of fits")
+    parser.add_argument("--turns", type=int, default=0, help="number of turns of 50 steps, which replace the fits")
     parser.add_argument("--budget", default="128MiB")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--kernel", help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
-"""Quadruply stochastic inference: what a step costs, what control variates remove, and the tables of the paper.
+"""Quadruply stochastic inference: the cost of a step, the effect of control variates, and the tables of the paper.
 
-    python benchmarks/quadruply_table.py steps            # time a step at fixed batches for n and m far apart
+    python benchmarks/quadruply_table.py steps            # time of a step at fixed batches for very different n and m
     python benchmarks/quadruply_table.py memory           # peak memory of a fit with 10,000,000 functions
     python benchmarks/quadruply_table.py control --data FOLDER   # variance removed against rank (the paper's Fig. 1)
     python benchmarks/quadruply_table.py table --data FOLDER --tables kin40k    # Table 2 rows
-    python benchmarks/quadruply_table.py digits           # odd or even
+    python benchmarks/quadruply_table.py digits           # odd against even digits
 
 Each prints its settings and writes JSON with ``--out``.
 """
@@ -47,7 +47,7 @@ def started(n: int, m: int, settings: dict[str, Any], d: int = 8) -> tuple[Any, 
 
 
 def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the time of a step at fixed batches; the sizes take turns, so that a slow moment hits all of them."""
+    """Return the time of a step at fixed batches; sizes take turns, so that a slow moment affects all of them."""
     settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100, "start_rows": 0}
     fits = {}
     for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
@@ -64,7 +64,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for (n, m), (_, times) in fits.items():
         found.append({"n": n, "m": m, "ms": 1e3 * float(np.median(times)), "best_ms": 1e3 * min(times)})
-        print(f"n = {n:6,}  m = {m:9,}  {found[-1]['ms']:7.1f} ms a step (fastest {found[-1]['best_ms']:.1f})")
+        print(f"n = {n:6,}  m = {m:9,}  {found[-1]['ms']:7.1f} ms per step (fastest {found[-1]['best_ms']:.1f})")
     medians = [one["ms"] for one in found]
     print(f"slowest over fastest size: {max(medians) / min(medians):.3f}")
     return found
@@ -84,13 +84,13 @@ def memory(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def start_of(X: np.ndarray, y: np.ndarray, count: int = 1000) -> GPRegressor:
-    """Return where the exact likelihood of random rows is highest: of 1,000 in the paper."""
+    """Return a fit of the exact likelihood of random rows, of which the paper uses 1,000."""
     rows = np.random.default_rng(0).permutation(len(y))[:count]
     return GPRegressor(kernels.RBF(), inference.Exact(), mean="zero", standardize=False).fit(X[rows], y[rows])
 
 
 def control(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the variance of the quadratic term with a control of each rank over that without (the paper's Fig. 1)."""
+    """Return the variance of the quadratic term with a control of each rank, relative to that without (Fig. 1)."""
     X, y, *_ = read_split(options.data, "kin40k", 0)
     start, generator = start_of(X, y), torch.Generator().manual_seed(0)
     settings = {"n_basis": 10_000, "basis_batch": 500, "row_batch": 500}
@@ -98,7 +98,7 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
     objective = inference.QuadruplyStochastic(**settings).objective(table, generator)
     model = objective.begin(Model(start.kernel_, ZeroMean(), torch.tensor(start.noise_variance_, dtype=torch.float64)))
     basis, n = objective.basis, len(y)
-    mean = torch.randn(basis.size, 1, generator=generator, dtype=torch.float64)  # from the prior, as in the paper
+    mean = torch.randn(basis.size, 1, generator=generator, dtype=torch.float64)  # drawn from the prior, as in the paper
     ranks = options.ranks
     support = sample_indices(n, max(ranks), generator)[torch.randperm(max(ranks), generator=generator)]
     controls = {}
@@ -126,7 +126,7 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
     for (rank, name), values_drawn in drawn.items():
         added = torch.stack(values_drawn)
         plain = float((values + added).var() / values.var())
-        for one in range(len(halves)):  # a bootstrap: the ratio of two variances of few draws is uncertain
+        for one in range(len(halves)):  # bootstrap the uncertain ratio of two variances
             again = torch.randint(len(values), (len(values),), generator=generator)
             halves[one] = (values + added)[again].var() / values[again].var()
         best = float((values + fit_coefficient(values, added) * added).var() / values.var())
@@ -140,7 +140,7 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return scores of QSGP (covariance of rows), QSGP-0 (mean-field), QSGP-100 (so many dense columns) and SVGP."""
+    """Return scores of QSGP (covariance of rows), QSGP-0 (mean-field), QSGP-100 (100 dense columns) and SVGP."""
     found = []
     for name in options.tables:
         for split in range(options.first_split, options.first_split + options.splits):
@@ -179,8 +179,9 @@ def table(options: argparse.Namespace) -> list[dict[str, Any]]:
 def digits(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return accuracy, log loss and calibration error of odd against even on scikit-learn's digits.
 
-    Quadruply stochastic ascent, `GPClassifier` without settings, and the package's SVGP. That one has a Gaussian
-    likelihood only, so it learns the labels as numbers; its probability is that of a positive label with noise.
+    Compares quadruply stochastic ascent, `GPClassifier` with default settings, and the package's SVGP. The latter only
+    supports a Gaussian likelihood, so it learns the labels as numbers; its probability is that of a positive noisy
+    label.
     """
     from scipy.stats import norm
     from sklearn.datasets import load_digits
@@ -237,20 +238,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("shared/data"))
     parser.add_argument("--tables", nargs="+", default=["kin40k", "protein", "keggdirected"])
     parser.add_argument("--ways", nargs="+", default=["QSGP", "QSGP-0", "QSGP-100", "SVGP-512"])
-    parser.add_argument("--digits-ways", nargs="+", help="some of the ways that digits compares")
+    parser.add_argument("--digits-ways", nargs="+", help="methods that digits compares; default: all")
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--m", type=int, default=100_000)
     parser.add_argument("--row-batch", type=int, default=500)
     parser.add_argument("--basis-batch", type=int, default=2000)
     parser.add_argument("--support", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=None, help="of ascent; otherwise until nothing is gained")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="number of ascent steps; default: until nothing is gained"
+    )
     parser.add_argument("--rate", type=float, default=0.01, help="largest learning rate of ascent")
-    parser.add_argument("--hyper-rate", type=float, default=0.0, help="the same of the hyperparameters")
-    parser.add_argument("--hyper-rows", type=int, default=4000, help="rows whose likelihood the hyperparameters are of")
-    parser.add_argument("--start-rows", type=int, help="rows whose posterior the weights start from")
+    parser.add_argument("--hyper-rate", type=float, default=0.0, help="largest learning rate of the hyperparameters")
+    parser.add_argument(
+        "--hyper-rows", type=int, default=4000, help="number of rows from which hyperparameters are learned"
+    )
+    parser.add_argument("--start-rows", type=int, help="number of rows whose posterior gives the initial weights")
     parser.add_argument("--no-anchor", action="store_true")
-    parser.add_argument("--svgp", type=int, default=3000, help="steps of SVGP")
+    parser.add_argument("--svgp", type=int, default=3000, help="number of steps of SVGP")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--ranks", type=int, nargs="+", default=[10, 30, 100, 300, 1000])
     parser.add_argument("--device", default="auto")

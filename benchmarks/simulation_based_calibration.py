@@ -1,16 +1,17 @@
-r"""Simulation-based calibration of every inference: where the truth ranks among posterior samples.
+r"""Simulation-based calibration of every inference method: ranks of the truth among posterior samples.
 
     python benchmarks/simulation_based_calibration.py --json benchmarks/results/simulation_based_calibration.json \
         --plot docs/figures/simulation-based-calibration.png
 
-Functions and targets are drawn from the prior, 24 rows a problem, and every inference conditions on them at the
-hyperparameters that they were drawn with (`tests/contract/calibration.py`). Ranks of the truth among samples are
-uniform where the samples are from the posterior. First the inferences of the contract (`tests/contract/systems.py`) at
-their exact limit, of which none should be rejected at 1 %; features and grids are given functions that they are exact
-for. Then approximations, as they are; then the control, exact samples with 15 % less spread. ``spread`` is the mean
-square of the truth's normal scores: above 1 samples are too narrow, below 1 too wide. Last, computation-aware inference
-with few actions: its variance less the exact one at every point, and the mean square of the mean's errors in its own
-standard deviations, which should not be above 1.
+Functions and targets are drawn from the prior, with 24 rows per problem, and every inference method conditions on them
+at the hyperparameters from which they were drawn (`tests/contract/calibration.py`). If the samples come from the
+posterior, the ranks of the truth among them are uniform. The first jobs are the methods of the contract
+(`tests/contract/systems.py`) at their exact limits, none of which should be rejected at 1 %; features and grids get
+functions for which they are exact. The next jobs are approximations without such limits. Then comes the control: exact
+samples with 15 % less spread. ``spread`` is the mean square of the truth's normal scores: samples are too narrow above
+1 and too wide below. The last part is computation-aware inference with few actions. It reports its variance minus the
+exact one at every point, and the mean square of the mean's errors in its own standard deviations, which should not
+exceed 1.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ COUNTS = (2, 4, 8, 16)
 
 
 def commit() -> str:
-    """Return the commit that runs, with a mark where files differ from it."""
+    """Return the commit of this checkout, with a mark if files differ from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
@@ -79,7 +80,7 @@ def report(name: str, kind: str, found: Ranks, seconds: float) -> dict[str, Any]
 
 
 def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
-    """Simulate every inference, the approximations and the control."""
+    """Simulate every inference method, the approximations and the control."""
     print(
         f"{'':12s} {'':24s} {'ranks':>6s} {'histogram':>10s} {'location':>10s} {'spread p':>10s} {'all':>10s} "
         f"{'spread':>7s} {'seconds':>8s}"
@@ -91,7 +92,7 @@ def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
     for kind, system, shrink in jobs:
         began = time.perf_counter()
         with warnings.catch_warnings():
-            if kind == "approximate":  # coarse grids say that they are
+            if kind == "approximate":  # coarse grids issue warnings
                 warnings.simplefilter("ignore", GigaGPWarning)
             own = kind == "exact limit" and system.name in OWN_PRIOR
             found = simulate(system, problems, mean=mean, shrink=shrink, own_prior=own)
@@ -100,7 +101,7 @@ def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
 
 
 def never_overconfident(problems: int, mean: str) -> list[dict[str, Any]]:
-    """Compare variances of few actions with the exact ones, and errors with them."""
+    """Compare variances with few actions with the exact ones, and errors with these variances."""
     print(f"\n{'policy':10s} {'actions':>7s} {'least gain':>11s} {'median':>9s} {'error^2/variance':>17s} {'s.e.':>6s}")
     rows = []
     for name, policy in POLICIES.items():
@@ -126,7 +127,7 @@ def never_overconfident(problems: int, mean: str) -> list[dict[str, Any]]:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the histograms of ranks with the band that uniform ranks stay in, one panel each."""
+    """Plot the histograms of ranks, one panel each, with the band that contains uniform ranks."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from scipy import stats
@@ -152,10 +153,14 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Print the tables; write JSON and the picture if asked to."""
+    """Print the tables; write JSON and the plot if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=200, help="problems an inference, six ranks each")
-    parser.add_argument("--aware-problems", type=int, default=100, help="problems a policy and number of actions")
+    parser.add_argument(
+        "--problems", type=int, default=200, help="number of problems per inference method, with six ranks each"
+    )
+    parser.add_argument(
+        "--aware-problems", type=int, default=100, help="number of problems per policy and number of actions"
+    )
     parser.add_argument("--mean", choices=["zero", "constant", "linear"], default="linear")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)

@@ -1,8 +1,8 @@
-"""SGPR and SVGP beside GPyTorch: one training step each, a prediction, and whether both compute the same bound.
+"""Compare SGPR and SVGP with GPyTorch: one training step each, a prediction, and the values of the bounds.
 
-Everything in one process, in turns, in float64; CPU seconds, the best of some repetitions. The SVGP steps start at
-different distributions and GPyTorch predicts with a corrected diagonal, so only the values of the SGPR steps compare.
-GPyTorch comes with ``pip install 'gigagp[bench]'``.
+Everything runs in one process, in turns, in float64; times are CPU seconds, the best of several repetitions. The SVGP
+steps start at different distributions, and GPyTorch predicts with a corrected diagonal, so that only the values of the
+SGPR steps are comparable. ``pip install 'gigagp[bench]'`` installs GPyTorch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOISE, JITTER = 0.1, 1e-6
 
 
 def seconds(call: Callable[[], Any], repetitions: int) -> tuple[float, Any]:
-    """Return the least CPU seconds of a call, which is warmed up first, and what it returned."""
+    """Return the least CPU seconds of a call after a warm-up call, and its result."""
     result, best = call(), math.inf
     for _ in range(repetitions):
         start = time.process_time()
@@ -40,14 +40,14 @@ def seconds(call: Callable[[], Any], repetitions: int) -> tuple[float, Any]:
 
 
 def covariance(d: int) -> Any:
-    """Return GPyTorch's Matern-3/2 at the start of a fit."""
+    """Return GPyTorch's Matern-3/2 kernel at the start of a fit."""
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=d)).double()
     kernel.base_kernel.lengthscale, kernel.outputscale = math.sqrt(d), 1.0
     return kernel
 
 
 class TheirSGPR(gpytorch.models.ExactGP):
-    """GPyTorch's inducing-point kernel."""
+    """GPyTorch's exact GP with an inducing-point kernel."""
 
     def __init__(self, X: Tensor, y: Tensor, Z: Tensor, likelihood: Any) -> None:
         super().__init__(X, y, likelihood)
@@ -73,7 +73,7 @@ class TheirSVGP(gpytorch.models.ApproximateGP):
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print all pairs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--inputs", type=int, default=10)
@@ -104,7 +104,7 @@ def main() -> None:
         return float(value.detach()) * given.rows
 
     def predict() -> float:
-        collapsed.train()  # drops what the last prediction has cached, as a fit would
+        collapsed.train()  # clears the caches of the last prediction, as a fit would
         with torch.no_grad():
             answer = collapsed.eval()(new)
             return float(answer.variance.mean())

@@ -1,4 +1,4 @@
-"""Reads the benchmark tables; `load.py` of the data folder has the format."""
+"""Readers of the benchmark tables; `load.py` in the data folder defines the format."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 def read_split(
     folder: Path, table: str, split: int = 0, rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return X, y, X_test, y_test z-scored by the statistics of the split's whole training set.
+    """Return X, y, X_test, y_test, z-scored by the statistics of the split's whole training set.
 
     Parameters
     ----------
     folder : Path
-        Where ``load.py`` lies.
+        Folder that contains ``load.py``.
     table : str
     split : int
     rows : int or None
-        Random training rows (seed 0, in a random order); None: all, in the file's order.
+        Number of random training rows (seed 0, in random order); None: all, in the file's order.
     """
     if not (folder / "load.py").exists():
         msg = f"{folder} has no load.py; give the data folder with --data."
@@ -38,19 +38,19 @@ def read_split(
 def read_shuffled(
     folder: Path, table: str, seed: int = 0, rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return X, y, X_test, y_test of a random split into 64 % for training, 16 % for validation (left out) and 20 %.
+    """Return X, y, X_test, y_test of a random split: 64 % for training, 16 % for validation (left out), 20 % for tests.
 
-    That of Potapczynski et al. 2021, with the scaling of its code, but by statistics of the training rows alone: inputs
-    to [-1, 1], targets z-scored, constant columns dropped.
+    The split is that of Potapczynski et al. 2021, with the scaling of its code, but with statistics of the training
+    rows alone: inputs scaled to [-1, 1], targets z-scored, constant columns dropped.
 
     Parameters
     ----------
     folder, table
         As for `read_split`.
     seed : int
-        Of the split.
+        Seed of the split.
     rows : int or None
-        Training rows, the first of the shuffled ones; None: all.
+        Number of training rows, taken from the start of the shuffled ones; None: all.
     """
     X, y, X_test, y_test = read_split_as_it_is(folder, table)
     X, y = np.concatenate([X, X_test]), np.concatenate([y, y_test])

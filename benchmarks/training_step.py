@@ -1,11 +1,11 @@
-"""One step of training on a real table, computed by each engine and in mixed precision, alternating.
+"""Compare one training step on a real table with each engine and in mixed precision, in turns.
 
     python benchmarks/training_step.py --data ../shared/data --table pol --threads 2
 
-A step is what iterative inference does at one set of hyperparameters: conjugate gradients for the targets and 64
-probes (65 right-hand sides) to a relative residual of 0.01 from zero, then the gradient in all hyperparameters. The
-kernel matrix is not stored, so the engines' speed is all there is. Prints CPU and wall seconds, their ratios to the
-torch engine's (medians over repetitions), and how far the solutions and gradients are apart.
+A step of iterative inference at one set of hyperparameters runs conjugate gradients from zero for the targets and 64
+probes (65 right-hand sides) to a relative residual of 0.01, and then computes the gradient with respect to all
+hyperparameters. The kernel matrix is not stored, so the time is that of the engine. Prints CPU and wall seconds, their
+ratios to the torch engine's (medians over repetitions), and the differences between solutions and between gradients.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def step(kernel: Matern, X: torch.Tensor, B: torch.Tensor, tolerance: float, **s
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the norm of the difference, relative."""
+    """Return the relative norm of the difference."""
     return float((found - expected).norm() / expected.norm())
 
 
@@ -94,7 +94,7 @@ def main() -> None:
             f"{name:14s} {row['cpu_seconds']:8.1f} CPU s ({row['cpu_seconds_ratio']:.2f}x), {row['seconds']:8.1f} wall "
             f"({row['seconds_ratio']:.2f}x), gradient {row['gradient_cpu_seconds']:.2f} CPU s "
             f"({row['gradient_cpu_seconds_ratio']:.2f}x), {row['iterations']} iterations, residual "
-            f"{row['residual']:.2g}, apart from torch: solutions {row['solution_difference']:.2g}, gradient "
+            f"{row['residual']:.2g}, difference from torch: solutions {row['solution_difference']:.2g}, gradient "
             f"{row['gradient_difference']:.2g}"
         )
     if arguments.json is not None:

@@ -1,6 +1,6 @@
-"""The figures of Potapczynski et al. 2021 on truncation: losses against lengths, and what is learned at each length.
+"""Plot the figures of Potapczynski et al. 2021 on truncation: losses against length, and learned values at each length.
 
-Drawn by ``truncation_table.py --plots FOLDER``. The numbers behind them go into FOLDER/figures.json.
+``truncation_table.py --plots FOLDER`` draws them, and writes their numbers to FOLDER/figures.json.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LOSS_ITERATIONS = (2, 4, 8, 16, 24, 32, 48, 64)
 LOSS_FREQUENCIES = (4, 8, 16, 32, 64, 128, 256)
 TOY_ITERATIONS = (3, 5, 7, 10, 15, 20)
 TOY_FREQUENCIES = (2, 5, 10, 20, 50)
-#: Where every toy run starts.
+#: Initial value of every toy run.
 TOY_START = math.log(2)
 COLOURS = {"cg": "C0", "rr-cg": "C1", "rff": "C2", "ss-rff": "C3"}
 
 
 def draw_all(folder: Path, results: list[dict], data: Path, table: str) -> None:
-    """Draw every figure that there are numbers for."""
+    """Draw every figure for which there are numbers."""
     numbers = {
         "terms": terms_against_length(data, table),
         "bias": bias_against_length(),
@@ -64,7 +64,7 @@ def _figure(n_columns: int, width: float = 4.2) -> tuple[Figure, np.ndarray]:
 
 
 def _lengths(panel: Axes, rows: list[list[float]], label: str) -> None:
-    """Make the axis of lengths logarithmic, with the lengths themselves as labels."""
+    """Make the axis of lengths logarithmic, labelled with the lengths themselves."""
     panel.set_xscale("log")
     panel.set_xticks([row[0] for row in rows], [f"{row[0]:.3g}" for row in rows], fontsize=8)
     panel.set_xticks([], minor=True)
@@ -75,7 +75,7 @@ def _lengths(panel: Axes, rows: list[list[float]], label: str) -> None:
 
 
 def terms_against_length(data: Path, table: str) -> dict:
-    """Return data fit and log-determinant at the exact optimum against the (expected) length, with every estimator."""
+    """Return data fit and log-determinant at the exact optimum against the (expected) length, for every estimator."""
     X, y, _, _ = read_shuffled(data, table, 0, LOSS_ROWS)
     gp = GPRegressor(kernels.RBF(), inference.Exact(), mean="zero", standardize=False).fit(X, y)
     model = Model(gp.kernel_, ZeroMean(), torch.tensor(max(gp.noise_variance_, 0.01), dtype=torch.float64))
@@ -101,7 +101,7 @@ def _exact_terms(matrix: KernelMatrix, Y: torch.Tensor) -> list[float]:
 
 
 def _summary(length: float, draws: np.ndarray) -> list[float]:
-    """Return [length, mean and standard deviation of the data fit, then of the log-determinant]."""
+    """Return [length, mean and deviation of the data fit, mean and deviation of the log-determinant]."""
     return [length, *(float(part) for column in draws.T for part in (column.mean(), column.std(ddof=1)))]
 
 
@@ -127,7 +127,7 @@ def _roulette_terms(matrix: KernelMatrix, Y: torch.Tensor, iterations: int) -> l
 
 
 def _spaces(model: Model, rows: TrainingTable, counts: list[int], seed: int) -> dict[int, WeightSpace]:
-    """Return the likelihood's terms for nested numbers of frequencies of one draw."""
+    """Return the terms of the likelihood for nested numbers of frequencies from one draw."""
     draw = model.kernel.draw_features(2 * max(counts), rows.n_inputs, torch.Generator().manual_seed(seed), law="joint")
     sums = sum_rows(model, draw, rows)
     return {
@@ -160,7 +160,7 @@ def _sample_terms(model: Model, rows: TrainingTable, exact: list[float], count: 
 
 
 def draw_terms(numbers: dict, path: Path) -> None:
-    """Draw errors against length: thin bars are one standard deviation of a draw, thick ones two standard errors."""
+    """Plot errors against length; thin bars are one standard deviation of a draw, thick ones two standard errors."""
     figure, axes = _figure(4, 3.6)
     for column, name in enumerate(("data fit", "log-determinant")):
         for place, pair in enumerate((("cg", "rr-cg"), ("rff", "ss-rff"))):
@@ -174,18 +174,18 @@ def draw_terms(numbers: dict, path: Path) -> None:
                 panel.errorbar(lengths, errors, yerr=2 * spread / DRAWS**0.5, **thick)
             panel.axhline(0, color="black", linestyle="--", linewidth=0.8)
             panel.set_yscale("symlog", linthresh=10)
-            panel.set_title(f"{name}, estimate less exact", fontsize=9)
+            panel.set_title(f"{name}, estimate minus exact", fontsize=9)
             _lengths(panel, numbers[pair[0]], ("(expected) iterations", "(expected) frequencies")[place])
             panel.legend(fontsize=8)
     figure.suptitle(f"{numbers['table']}, {numbers['rows']} rows, {DRAWS} draws", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
-# How the biases decay: exponentially for CG, like 1 / J for features --------------------------------------------------
+# Decay of the biases: exponential for CG, like 1 / J for features -----------------------------------------------------
 
 
 def bias_against_length(n_draws: int = 200) -> dict:
-    """Return |bias| of both terms of 200 points on a line with noise variance 1, where the proven rates are reached."""
+    """Return |bias| of both terms for 200 points on a line with noise variance 1, which attain the proven rates."""
     i = torch.arange(200, dtype=torch.float64)
     x = (i / 199)[:, None]
     y = x * torch.sin(5 * math.pi * x) + 0.1 * torch.cos(7 * i**2)[:, None]
@@ -197,7 +197,7 @@ def bias_against_length(n_draws: int = 200) -> dict:
         seeds = [torch.Generator().manual_seed(seed) for seed in range(40)]
         return np.asarray([log_determinant(matrix, None, 1, steps, generator).value for generator in seeds])
 
-    # Against the end of the same probe's series: the spread of the probes would hide what stopping early does.
+    # Compare with the end of the same probe's series: the spread of the probes would hide the effect of stopping.
     ends, found = determinants(60), {"cg": [], "rff": []}
     for count in range(1, 13):
         solver = solvers.ConjugateGradients(tolerance=1e-14, max_epochs=count, preconditioner=None)
@@ -210,7 +210,7 @@ def bias_against_length(n_draws: int = 200) -> dict:
 
 
 def draw_bias(numbers: dict, path: Path) -> None:
-    """Draw both, on axes where theory has straight lines: one logarithm for CG, two for features."""
+    """Plot both on axes on which theory predicts straight lines: one logarithmic axis for CG, two for features."""
     figure, panels = _figure(2)
     for panel, method, label in zip(panels, ("cg", "rff"), ("iterations", "frequencies"), strict=True):
         rows = np.asarray(numbers[method])
@@ -229,13 +229,13 @@ def draw_bias(numbers: dict, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-# Figure 2: the lengthscale that is learned ----------------------------------------------------------------------------
+# Figure 2: the learned lengthscale ------------------------------------------------------------------------------------
 
 
 def _learned(method: object, steps: int) -> float:
-    """Return the log lengthscale that Adam learns, variance and noise being right.
+    """Return the log lengthscale learned by Adam, with the true variance and noise.
 
-    It is the mean over the last half of the steps: a single step of a noisy method would show its noise.
+    It is the mean over the last half of the steps, because a single step of a noisy method would show its noise.
     """
     x = np.linspace(0, 1, 100)
     y = x * np.sin(5 * np.pi * x) + 0.1 * np.random.default_rng(0).normal(size=100)
@@ -248,7 +248,7 @@ def _learned(method: object, steps: int) -> float:
         standardize=False,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SolverWarning)  # solves that are stopped early are the subject
+        warnings.simplefilter("ignore", SolverWarning)  # early stopping is the subject of this benchmark
         gp.fit(x[:, None], y)
     learned = np.log([step.hyperparameters["lengthscale"] for step in gp.history_])
     return float(learned[len(learned) // 2 :].mean())
@@ -275,12 +275,12 @@ def recovered_lengthscales(steps: int = 300) -> dict:
     for base in (5, 10, 20):
         law = OneOverJ(base=base, maximum=50, step=5)
         sampled = inference.RandomFeatures(truncation=law, redraw=True, prediction="features")
-        found["ss-rff"].append([law.mean, _learned(sampled, 10 * steps) - exact])  # its gradients are far noisier
+        found["ss-rff"].append([law.mean, _learned(sampled, 10 * steps) - exact])  # its gradients are much noisier
     return found
 
 
 def draw_recovery(numbers: dict, path: Path) -> None:
-    """Draw log ratios of lengthscales against iterations, and against frequencies."""
+    """Plot log ratios of lengthscales against iterations, and against frequencies."""
     figure, axes = _figure(2)
     for panel, pair, label in zip(
         axes, (("cg", "rr-cg"), ("rff", "ss-rff")), ("(expected) iterations", "(expected) frequencies"), strict=True
@@ -299,7 +299,7 @@ def draw_recovery(numbers: dict, path: Path) -> None:
 
 
 def draw_curves(results: list[dict], path: Path) -> None:
-    """Draw the exact loss at the steps of each fit of the first seed."""
+    """Plot the exact loss at the steps of each fit with the first seed."""
     tables = list(dict.fromkeys(row["table"] for row in results))
     figure, axes = _figure(len(tables))
     for panel, table in zip(axes, tables, strict=True):
@@ -309,7 +309,7 @@ def draw_curves(results: list[dict], path: Path) -> None:
                 panel.plot(curve[:, 0] + 1, curve[:, 1], color=colour, label=row["method"], linewidth=1.2)
         panel.set_xscale("log")
         panel.set_xlabel("step of Adam")
-        panel.set_ylabel("exact loss a row")
+        panel.set_ylabel("exact loss per row")
         panel.set_title(table, fontsize=9)
         panel.legend(fontsize=8)
     figure.savefig(path, dpi=150)

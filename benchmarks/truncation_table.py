@@ -1,14 +1,15 @@
-"""Cholesky, CG, RR-CG, RFF and SS-RFF as in Potapczynski et al. 2021: what each learns, and what that costs.
+"""Compare Cholesky, CG, RR-CG, RFF and SS-RFF as in Potapczynski et al. 2021: learned values and their cost.
 
-    python benchmarks/truncation_table.py --data ../shared/data --tables pol --rows 500 --steps 20      # to try it
+    python benchmarks/truncation_table.py --data ../shared/data --tables pol --rows 500 --steps 20      # a quick trial
     python benchmarks/truncation_table.py --tables pol elevators bike --seeds 0 1 2 --json truncation.json # Table S1
     python benchmarks/truncation_table.py --tables pol --rows 2000 --steps 200 --iterations 20 --curves 20 --plots plots
     python benchmarks/truncation_table.py --tables pol --methods --plots plots              # figures 1 and 2 alone
 
-Everybody predicts alike with what was learned: exactly where ``--exact-rows`` allows, otherwise by CG to 1e-4. "loss"
-is the exact negative log marginal likelihood a row at the end of learning (an estimate beyond that size), "gap" its
-distance from that of Cholesky, "log l/l_chol" the median log ratio of the lengthscales to Cholesky's, "time" seconds of
-learning over those of CG. The JSON file is written after every row, and ``--resume`` takes from it what it has.
+All methods predict in the same way with what they have learned: exactly up to ``--exact-rows`` rows, and otherwise by
+CG to 1e-4. "loss" is the exact negative log marginal likelihood per row at the end of learning (an estimate for larger
+tables), and "gap" its distance from that of Cholesky. "log l/l_chol" is the median log ratio of the lengthscales to
+Cholesky's, and "time" the learning time relative to that of CG. The JSON file is written after every row, and
+``--resume`` reuses its rows.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from gigagp.metrics import gaussian_nll, rmse
 from gigagp.truncation import ExponentialDecay, OneOverJ, SingleSample
 
 METHODS = ("cholesky", "cg", "rr-cg", "rff", "ss-rff")
-#: Adam steps of the paper for CG, RR-CG and Cholesky.
+#: Numbers of Adam steps in the paper for CG, RR-CG and Cholesky.
 PAPER_STEPS = {"pol": 1500, "elevators": 1500, "bike": 1500, "kin40k": 800, "protein": 800, "keggdirected": 800}
 FEATURE_STEPS = 500
-#: Mean length above the minimum of the paper's law, exp(-0.05 J).
+#: Rate of the paper's law, exp(-0.05 J), and its mean length above the minimum.
 RATE, OFFSET = 0.05, 20
-#: Where GPyTorch starts: softplus(0).
+#: GPyTorch's initial value, softplus(0).
 START = math.log(2)
 
 
@@ -57,7 +58,7 @@ class SteppedAdam(optimization.Adam):
 
 @dataclass(frozen=True)
 class Setting:
-    """What one run is asked to do."""
+    """The settings of one run."""
 
     method: str
     table: str
@@ -73,10 +74,10 @@ class Setting:
     dtype: str
 
     def law(self) -> ExponentialDecay | OneOverJ:
-        """Return the law of the random length: iterations, or frequencies."""
+        """Return the law of the random length, in iterations or frequencies."""
         if self.method == "rr-cg":
             return ExponentialDecay(RATE, minimum=max(self.iterations - OFFSET, 1))
-        # the paper starts with 500 features and means 700; the largest length is the exact likelihood
+        # The paper starts with 500 features and has a mean of 700; the largest length is the exact likelihood.
         base = round(5 / 7 * self.frequencies)
         return OneOverJ(base=base, maximum=min(3 * base, self.n_rows // 2), step=self.step)
 
@@ -106,7 +107,7 @@ class Setting:
 
 
 def model_settings(dtype: str) -> dict:
-    """Return what all methods share."""
+    """Return the settings that all methods share."""
     return {
         "kernel": kernels.RBF(lengthscale=START, variance=START),
         "noise_variance": START,
@@ -117,7 +118,7 @@ def model_settings(dtype: str) -> dict:
 
 
 def judge(parameters: dict, data: tuple[np.ndarray, ...], exact_rows: int) -> dict:
-    """Return the loss at hyperparameters and test scores, whatever learned them."""
+    """Return the loss at given hyperparameters and test scores, in the same way for all methods."""
     X, y, X_test, y_test = data
     exact = len(y) <= exact_rows
     method = inference.Exact() if exact else inference.Iterative(final_tolerance=1e-4, n_samples=256)
@@ -137,7 +138,7 @@ def judge(parameters: dict, data: tuple[np.ndarray, ...], exact_rows: int) -> di
 
 
 def loss_curve(history: dict, n_points: int, data: tuple[np.ndarray, ...], exact_rows: int) -> list[list[float]]:
-    """Return [step, exact loss] at some steps of a fit."""
+    """Return [step, exact loss] at ``n_points`` steps of a fit."""
     count = len(history["stage"])
     chosen = sorted({round(place) for place in np.linspace(0, count - 1, n_points)}) if n_points else []
     few = (*data[:2], data[2][:2], data[3][:2])
@@ -145,7 +146,7 @@ def loss_curve(history: dict, n_points: int, data: tuple[np.ndarray, ...], exact
 
 
 def run(setting: Setting, data: tuple[np.ndarray, ...], exact_rows: int, curves: int, verbose: int) -> dict:
-    """Learn, judge, count."""
+    """Learn, evaluate, and return scores and costs."""
     gp = GPRegressor(
         inference=setting.inference(),
         optimizer=setting.optimizer(),
@@ -155,7 +156,7 @@ def run(setting: Setting, data: tuple[np.ndarray, ...], exact_rows: int, curves:
     )
     started, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SolverWarning)  # solves that are stopped early are the subject
+        warnings.simplefilter("ignore", SolverWarning)  # early stopping is the subject of this benchmark
         gp.fit(*data[:2])
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     parameters = {name: value.tolist() for name, value in gp.posterior_.model.parameters().items()}
@@ -173,7 +174,7 @@ def run(setting: Setting, data: tuple[np.ndarray, ...], exact_rows: int, curves:
 
 
 def show(result: dict, known: list[dict]) -> None:
-    """Print one row, beside the rows of the same table and seed that there are."""
+    """Print one row, relative to the known rows of the same table and seed."""
     beside = {row["method"]: row for row in known if (row["table"], row["seed"]) == (result["table"], result["seed"])}
     exact, cg = beside.get("cholesky"), beside.get("cg")
     gap = "" if exact is None else f"{result['loss'] - exact['loss']:.5f}"
@@ -190,30 +191,34 @@ def show(result: dict, known: list[dict]) -> None:
 
 
 def main() -> None:
-    """Run what was asked for, print the table, keep the JSON, draw the figures."""
+    """Run the requested methods, print the table, write the JSON and draw the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--tables", nargs="+", default=["pol"], choices=sorted(PAPER_STEPS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="of the split and of everything random")
-    parser.add_argument("--rows", type=int, default=None, help="training rows (default: all)")
-    parser.add_argument("--steps", type=int, default=None, help="of Adam; default: the paper's (features: 500)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of the split and of all randomness")
+    parser.add_argument("--rows", type=int, default=None, help="number of training rows (default: all)")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="number of steps of Adam; default: the paper's (features: 500)"
+    )
     parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--iterations", type=int, default=100, help="of CG, and expected ones of RR-CG")
+    parser.add_argument("--iterations", type=int, default=100, help="iterations of CG, and expected ones of RR-CG")
     parser.add_argument(
-        "--frequencies", type=int, default=None, help="of RFF, about expected ones of SS-RFF; default: 700"
+        "--frequencies", type=int, default=None, help="frequencies of RFF, approximate mean for SS-RFF; default: 700"
     )
-    parser.add_argument("--feature-step", type=int, default=100, help="of SS-RFF, in frequencies")
+    parser.add_argument("--feature-step", type=int, default=100, help="step of SS-RFF, in frequencies")
     parser.add_argument("--probes", type=int, default=10)
-    parser.add_argument("--rank", type=int, default=5, help="of the preconditioner; 0: none")
+    parser.add_argument("--rank", type=int, default=5, help="rank of the preconditioner; 0: none")
     parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
-    parser.add_argument("--exact-rows", type=int, default=12_000, help="most rows for exact losses and predictions")
-    parser.add_argument("--curves", type=int, default=0, help="exact losses along each fit, at so many steps")
     parser.add_argument(
-        "--plots", type=Path, default=None, help="a folder for the figures; figures 1 and 2 take minutes"
+        "--exact-rows", type=int, default=12_000, help="largest number of rows for exact losses and predictions"
     )
+    parser.add_argument(
+        "--curves", type=int, default=0, help="number of steps of each fit at which to compute exact losses"
+    )
+    parser.add_argument("--plots", type=Path, default=None, help="folder of the figures; figures 1 and 2 take minutes")
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--resume", action="store_true", help="take the rows that the JSON file has already from there")
+    parser.add_argument("--resume", action="store_true", help="reuse the rows that are already in the JSON file")
     parser.add_argument("--verbose", type=int, default=0)
     arguments = parser.parse_args()
 
@@ -231,7 +236,7 @@ def main() -> None:
         for seed in arguments.seeds:
             data = read_shuffled(arguments.data, table, seed, arguments.rows)
             n = len(data[1])
-            # a few hundred rows have no use for 700 frequencies, which would be more columns than rows
+            # A few hundred rows cannot use 700 frequencies, which would give more columns than rows.
             frequencies = arguments.frequencies or min(700, max(n // 5, 2))
             for method in arguments.methods:
                 steps = FEATURE_STEPS if "rff" in method else PAPER_STEPS[table]

@@ -1,13 +1,13 @@
-"""What randomly truncated solves pay in variance, by estimator, preconditioner and law of the length.
+"""Measure the variance of randomly truncated solves, by estimator, preconditioner and law of the length.
 
     python benchmarks/truncation_variance.py --data ../shared/data --table pol --rows 1000 --draws 60
 
-Gradients are drawn again and again at hyperparameters that exact inference has learned. ``inflation`` is the variance
-(summed over the logarithms of all hyperparameters) relative to that of finished solves with the same probes;
-``work x variance`` is it times the iterations, relative to the iterations that finished solves take: below 1 truncation
-is worth more than its bias. ``bias`` is the largest deviation of the mean from the exact gradient in standard errors;
-the rows of stopped solves are the control. The law has heavy tails where the inflation is large: its standard errors
-are then too small.
+Gradients are drawn repeatedly at hyperparameters learned by exact inference. ``inflation`` is the variance (summed over
+the logarithms of all hyperparameters) relative to that of converged solves with the same probes. ``work x variance`` is
+the inflation times the iterations, relative to the iterations of converged solves; below 1, truncation pays even
+without its unbiasedness. ``bias`` is the largest deviation of the mean from the exact gradient in standard errors; the
+rows with stopped solves are the control. Where the inflation is large, gradients have heavy tails, and these standard
+errors are too small.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PRECONDITIONERS = {
     "rank 100": solvers.PivotedCholesky(rank=100),
     "two-level": solvers.TwoLevel(),
 }
-#: Laws for slow and for quick convergence: rate and minimum.
+#: Laws for slow and for fast convergence, as (rate, minimum).
 LAWS = {
     "none": [(0.05, 20), (0.1, 30), (0.05, 80)],
     "rank 5": [(0.05, 20), (0.1, 30), (0.05, 80)],
@@ -47,14 +47,14 @@ LAWS = {
 
 
 def flat(values: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the numbers of all hyperparameters in one vector."""
+    """Return the values of all hyperparameters in one vector."""
     return torch.cat([value.reshape(-1).double() for value in values.values()])
 
 
 def draw(
     table: TrainingTable, model: Model, estimator: GradientEstimator, draws: int, **solver: Any
 ) -> tuple[torch.Tensor, float, float]:
-    """Return gradients by logarithms (draws, p), iterations and seconds a draw."""
+    """Return gradients with respect to logarithms (draws, p), and the iterations and seconds per draw."""
     settings = inference.Iterative(solver=solvers.ConjugateGradients(**solver), gradient=estimator, warm_start=False)
     objective = settings.objective(table, torch.Generator().manual_seed(0))
     scale, began = flat(model.parameters()), time.perf_counter()
@@ -109,7 +109,7 @@ def main() -> None:
                 found, iterations, seconds = draw(table, model, estimator, options.draws, truncation=law, **recipe)
                 inflation = float(found.var(0).sum() / reference.var(0).sum())
                 error = found.std(0) / options.draws**0.5
-                used = error > 0  # inputs that are constant have no gradient
+                used = error > 0  # constant inputs have a zero gradient
                 bias = float(((found.mean(0) - exact).abs() / error)[used].max())
                 work = inflation * iterations / finished
                 print(

@@ -1,4 +1,4 @@
-"""``python -m stress``."""
+"""The command ``python -m stress``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command: which cases to run, the table, the list of failures, the exit code."""
+"""The command line: selection of cases, the table of results, the list of failures, and the exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from stress.outcome import OUTCOMES, Result
 from stress.pool import Job, Pool
 
-#: Area -> (share of the time, seconds that a case may take).
+#: From an area to its share of the time, and the largest number of seconds of a case.
 AREAS = {
     "tables": (0.25, 60.0),
     "arguments": (0.25, 100.0),
@@ -22,12 +22,12 @@ AREAS = {
     "races": (0.05, 60.0),
     "command_line": (0.1, 60.0),
 }
-#: Failures of the same cause that are printed.
+#: Largest number of printed failures with the same cause.
 _SHOWN = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 1 if anything came out wrong, 0 otherwise."""
+    """Run the command; return 1 if there was any failure, and 0 otherwise."""
     options = _parser().parse_args(arguments)
     areas = _areas(options.area)
     if options.case is None:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(areas: Sequence[str], results: Sequence[Result]) -> str:
-    """Return one row an area: how many cases, and what came of them."""
+    """Return a table with one row per area, which shows the number of cases and their outcomes."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         counts[result.area][result.outcome] += 1
@@ -72,17 +72,17 @@ def table(areas: Sequence[str], results: Sequence[Result]) -> str:
 
 
 class Schedule:
-    """Which case comes next: one of the area that is furthest behind its share of the time, until time or cases end.
+    """The order of cases: always one of the area that is furthest behind its share of the time.
 
     Parameters
     ----------
     areas : sequence of str
     seconds : float
-        No case begins after so long.
+        No case starts after this many seconds.
     cases : int or None
-        At most so many of each area.
+        Largest number of cases per area; None: no limit.
     seed, first : int
-        Of the cases, and the number of the first.
+        Seed of the cases, and number of the first case.
     """
 
     def __init__(self, areas: Sequence[str], seconds: float, cases: int | None, seed: int, first: int) -> None:
@@ -94,7 +94,7 @@ class Schedule:
         self._expected = dict.fromkeys(areas, 0.0)
 
     def next_job(self) -> Job | None:
-        """Return the next case, None at the end."""
+        """Return the next case, or None at the end."""
         if self.end is None:  # the first worker is ready
             self.end = time.monotonic() + self.seconds
         found = [name for name, left in self._left.items() if left is None or left > 0]
@@ -109,7 +109,7 @@ class Schedule:
         return job
 
     def ended(self, result: Result) -> None:
-        """Count the time of a case that has ended."""
+        """Record the time of a case that has ended."""
         self._expected[result.area] = max(0.0, self._expected[result.area] - self._usual(result.area))
         self._spent[result.area] += result.seconds
         self._ended[result.area] += 1
@@ -138,13 +138,13 @@ def _areas(text: str | None) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stress", description=__import__("stress").__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="no new case after so long")
-    parser.add_argument("--area", help=f"some of {', '.join(AREAS)}, joined by commas; all by default")
-    parser.add_argument("--cases", type=int, help="at most so many cases an area")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other cases")
+    parser.add_argument("--seconds", type=float, default=120.0, help="start no new case after this many seconds")
+    parser.add_argument("--area", help=f"some of {', '.join(AREAS)}, separated by commas; all by default")
+    parser.add_argument("--cases", type=int, help="largest number of cases per area")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--case", type=int, help="run this case alone, and say what it was")
-    parser.add_argument("--processes", type=int, default=2, help="worker processes")
-    parser.add_argument("--plant", help="a bug to plant, to see that it is found (stress/plants.py)")
+    parser.add_argument("--case", type=int, help="run only this case, and describe it")
+    parser.add_argument("--processes", type=int, default=2, help="number of worker processes")
+    parser.add_argument("--plant", help="plant this bug, to check that it is found (stress/plants.py)")
     parser.add_argument("--json", type=Path, help="write every result to this file")
     return parser

@@ -1,4 +1,4 @@
-"""Random choices of a case: a function of seed, area and number, so that any case can be made again alone."""
+"""Random choices of a case, which depend only on seed, area and number, so that any case can be repeated alone."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Draw:
     def __init__(self, area: str, seed: int, case: int) -> None:
         self.area, self.seed, self.case = area, seed, case
         self.rng = np.random.default_rng([seed, zlib.crc32(area.encode()), case])
-        #: what was chosen, in words: printed with a failure
+        #: descriptions of the choices, printed with a failure
         self.notes: list[str] = []
 
     def note(self, text: object) -> None:
-        """Keep a line that a failure is reported with."""
+        """Add a line to the report of a failure."""
         self.notes.append(str(text))
 
     def chance(self, probability: float) -> bool:
@@ -39,7 +39,7 @@ class Draw:
         return int(self.rng.integers(low, high + 1))
 
     def real(self, low: float, high: float) -> float:
-        """Return a number, uniform."""
+        """Return a uniform number."""
         return float(self.rng.uniform(low, high))
 
     def log_real(self, low: float, high: float) -> float:
@@ -47,11 +47,11 @@ class Draw:
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def one_of(self, options: Sequence[T]) -> T:
-        """Return one of the options, each as likely as the others."""
+        """Return one of the options with equal probabilities."""
         return options[self.whole(0, len(options) - 1)]
 
     def weighted(self, options: Mapping[T, float]) -> T:
-        """Return one of the options with these weights."""
+        """Return one of the options with probabilities proportional to the weights."""
         weights = np.array(list(options.values()), dtype=float)
         return list(options)[int(self.rng.choice(len(weights), p=weights / weights.sum()))]
 

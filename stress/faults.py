@@ -1,4 +1,4 @@
-"""Faults on demand: the k-th write fails, the k-th large allocation fails, a disk is full."""
+"""Artificial faults: the k-th write fails, the k-th large allocation fails, or a disk is full."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Bytes from which an allocation counts; tables here are tiny.
+#: Smallest number of bytes of an allocation that counts; tables here are tiny.
 _LARGE = 256
 
 
 class Fault:
-    """Counts calls, and says which of them fail.
+    """Counts calls and decides which of them fail.
 
     Parameters
     ----------
     first : int
-        Number of the first call that fails, from 1; 0: none does.
+        Number of the first call that fails, from 1; 0: no call fails.
     stays : bool
-        Whether all later calls fail too (a full disk), or the first alone.
+        Whether all later calls fail too (a full disk), or only the first.
     """
 
     def __init__(self, first: int, *, stays: bool) -> None:
@@ -48,7 +48,7 @@ class Fault:
 
 @contextmanager
 def failing_writes(fault: Fault, code: int = errno.ENOSPC) -> Iterator[None]:
-    """Let calls that write to the file system fail: opening for writing, making, flushing, renaming, safetensors."""
+    """Make file-system writes fail: opening for writing, creating, flushing, renaming, and those of safetensors."""
     import safetensors.torch
 
     def guarded(
@@ -95,7 +95,7 @@ def _patched(patches: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[Non
 
 
 class FailingAllocations(TorchDispatchMode):
-    """Lets operations whose result takes new memory fail as torch does when there is none.
+    """Makes operations whose result needs new memory fail in the way torch does if there is none.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class FailingAllocations(TorchDispatchMode):
         self.fault = fault
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        """Run one operation, or fail."""
+        """Run one operation, or raise the error."""
         found = function(*arguments, **(named or {}))
         for tensor in found if isinstance(found, list | tuple) else (found,):
             size = getattr(tensor, "nbytes", 0) if hasattr(tensor, "untyped_storage") else 0
@@ -122,7 +122,7 @@ class FailingAllocations(TorchDispatchMode):
 
 @contextmanager
 def limited_files(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond so many bytes: a write beyond fails as on a full disk."""
+    """Limit the size of this process's files in bytes; a write beyond it fails as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -135,7 +135,7 @@ def limited_files(size: int) -> Iterator[None]:
 
 @contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[bool]:
-    """Mount a file system of so many bytes at a folder; gives False where this user may not."""
+    """Mount a file system of ``size`` bytes at a folder; yields False if this user may not."""
     libc = ctypes.CDLL(None, use_errno=True)
     mounted = libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()) == 0
     try:

@@ -1,4 +1,4 @@
-"""What a case can come to."""
+"""The possible outcomes of a case."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ TRACEBACK = "traceback"
 HANG = "hang"
 LOST = "lost"
 
-#: In the order of the table's columns.
+#: All outcomes, in the order of the table's columns.
 OUTCOMES = (RIGHT, REFUSED, WRONG, TRACEBACK, HANG, LOST)
-#: Those that must not happen.
+#: Outcomes that must not occur.
 FAILURES = (WRONG, TRACEBACK, HANG, LOST)
 
 
 class Wrong(Exception):
-    """An answer that is not the right one, and that no warning went with."""
+    """A wrong answer that came without a warning."""
 
 
 class Lost(Exception):
-    """Something of the user's is gone: a file, a fitted model, an array, a part of a fit; or rubbish was left."""
+    """Something of the user's was lost (a file, a fitted model, an array, a part of a fit), or garbage was left."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One case and what came of it.
+    """The result of one case.
 
     Attributes
     ----------
     area, seed, case
-        Which case: enough to run it again.
+        The case, which can be repeated from these alone.
     outcome : str
         One of `OUTCOMES`.
     cause : str
-        Of a failure: short, the same for the same cause, so that failures can be counted by it.
+        A short description of a failure that is the same for the same cause, so that failures can be grouped by it.
     detail : str
-        Of a failure: what was done and what was seen.
+        A full description of a failure: the actions and the observations.
     seconds : float
+        Duration of the case.
     """
 
     area: str
@@ -53,14 +54,14 @@ class Result:
 
     @property
     def is_failure(self) -> bool:
-        """Whether this must not happen."""
+        """Whether the outcome is one that must not occur."""
         return self.outcome in FAILURES
 
     def reproduction(self, plant: str | None = None) -> str:
-        """Return the command that runs this case again."""
+        """Return the command that repeats this case."""
         planted = f" --plant {plant}" if plant else ""
         return f"python -m stress --area {self.area} --case {self.case} --seed {self.seed}{planted}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the result as plain data."""
         return asdict(self)

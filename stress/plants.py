@@ -1,4 +1,4 @@
-"""Bugs to plant, to see that the harness finds them: a check that cannot fail is none."""
+"""Bugs that can be planted to check that the harness finds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plant(name: str, put: Setter = setattr) -> str:
     name : str
         One of `PLANTS`.
     put : callable
-        ``setattr``, or pytest's, which takes it back.
+        ``setattr``, or pytest's version, which is undone after a test.
     """
     if name not in PLANTS:
         msg = f"--plant must be one of {', '.join(PLANTS)}; got {name!r}"
@@ -29,7 +29,7 @@ def plant(name: str, put: Setter = setattr) -> str:
 
 
 def _wide_variance(put: Setter) -> None:
-    """Variances are a tenth too large."""
+    """Make variances a tenth too large."""
     from gigagp import GPRegressor
 
     spread = GPRegressor._spread
@@ -37,7 +37,7 @@ def _wide_variance(put: Setter) -> None:
 
 
 def _shifted_mean(put: Setter) -> None:
-    """Means are off by a thousandth of the target's standard deviation."""
+    """Shift means by a thousandth of the target's standard deviation."""
     from gigagp import GPRegressor
 
     in_units = GPRegressor._in_units
@@ -45,7 +45,7 @@ def _shifted_mean(put: Setter) -> None:
 
 
 def _dropped_row(put: Setter) -> None:
-    """Exact inference leaves out the last row."""
+    """Make exact inference ignore the last row."""
     import torch
 
     from gigagp.inference import Exact
@@ -59,7 +59,7 @@ def _dropped_row(put: Setter) -> None:
 
 
 def _batch_mean(put: Setter) -> None:
-    """Predictions of a row depend on the rows that come with it."""
+    """Make the prediction of a row depend on the other rows of its batch."""
     from gigagp import GPRegressor
 
     in_units = GPRegressor._in_units
@@ -75,7 +75,7 @@ def _one_seed(put: Setter) -> None:
 
 
 def _ignored_arguments(put: Setter) -> None:
-    """Arguments that cannot be used are replaced by the defaults, in silence."""
+    """Replace invalid arguments silently by the defaults."""
     from gigagp import GPRegressor
     from gigagp.errors import InvalidInputError
 
@@ -91,14 +91,14 @@ def _ignored_arguments(put: Setter) -> None:
 
 
 def _no_checksum(put: Setter) -> None:
-    """Model files have a checksum that is always the same."""
+    """Write the same checksum into every model file."""
     from gigagp import tensor_file
 
     put(tensor_file, "_checksum", lambda *arguments: "0")
 
 
 def _half_files(put: Setter) -> None:
-    """Files are written in place."""
+    """Write files in place."""
     import contextlib
     import time
     from collections.abc import Iterator
@@ -115,7 +115,7 @@ def _half_files(put: Setter) -> None:
     put(tensor_file, "replacing", in_place)
 
 
-#: Name -> (area that finds it, what plants it).
+#: From a name to the area that finds the bug, and the function that plants it.
 PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "wide-variance": ("tables", _wide_variance),
     "shifted-mean": ("tables", _shifted_mean),

@@ -17,13 +17,13 @@ from pathlib import Path
 from stress.outcome import HANG, TRACEBACK, Result
 
 _ROOT = Path(__file__).resolve().parent.parent
-#: Seconds that a worker may take to import everything.
+#: Largest number of seconds for a worker's imports.
 _START = 120.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A case to run."""
+    """A case to be run."""
 
     area: str
     seed: int
@@ -47,7 +47,7 @@ class _Worker:
         return complete if data else [b""]
 
     def end(self) -> int:
-        """Kill the process with its children; return what it ended with."""
+        """Kill the process and its children; return its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for stream in (self.process.stdin, self.process.stdout):
@@ -62,10 +62,11 @@ class Pool:
 
     Parameters
     ----------
-    processes : int
+    processes : int, default 2
+        Number of worker processes.
     plant : str or None
         A bug to plant in the workers (`stress.plants`).
-    warm : bool
+    warm : bool, default True
         Whether workers import everything before their first case.
     """
 
@@ -77,8 +78,8 @@ class Pool:
     def run(self, next_job: Callable[[], Job | None]) -> Iterator[Result]:
         """Yield results in the order in which cases end, until there is no next job.
 
-        A case beyond its time limit is a hang, and a worker that dies under a case is a traceback; either costs that
-        worker alone.
+        A case that exceeds its time limit is a hang, and a worker that dies during a case is a traceback. Either ends
+        only that worker.
         """
         try:
             while True:
@@ -95,7 +96,7 @@ class Pool:
     def _hand_out(self, next_job: Callable[[], Job | None]) -> None:
         idle = [worker for worker in self._workers if worker.job is None and worker.is_ready]
         while idle or len(self._workers) < self.processes:
-            if not idle:  # it takes a job once it is ready
+            if not idle:  # a new worker takes a job once it is ready
                 self._workers.append(self._start())
                 continue
             job = next_job()
@@ -140,7 +141,7 @@ class Pool:
 
     def _take(self, worker: _Worker, line: bytes) -> Iterator[Result]:
         job = worker.job
-        if not line:  # the worker is gone
+        if not line:  # the worker has died
             self._workers.remove(worker)
             code = worker.end()
             if job is None:

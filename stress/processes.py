@@ -1,4 +1,4 @@
-"""Children of a worker: forked while it has one thread, so that they start warm, in milliseconds."""
+"""Child processes of a worker, forked while it has one thread, so that they start within milliseconds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from typing import Any
 
 @dataclass
 class Ending:
-    """How a child ended.
+    """The result of a child process.
 
     Attributes
     ----------
     code : int
-        Exit code, or minus the signal.
+        Exit code, or minus the number of the signal.
     value : object
-        What its function returned, None without one.
+        Return value of its function, or None.
     error : BaseException or None
-        What its function raised, if that could be sent.
+        Exception of its function, if it could be sent.
     text : str
-        The traceback of that.
+        Traceback of that exception.
     messages : list
-        What it sent while it ran.
+        Messages that it sent while running.
     """
 
     code: int
@@ -41,7 +41,7 @@ class Ending:
     messages: list[Any]
 
     def reraise(self) -> None:
-        """Raise what the function raised, with the line of the package that it came through."""
+        """Raise the function's exception, with the line of the package that it came from."""
         if self.error is not None:
             found = re.findall(r'File "[^"]*/src/gigagp/([^"]+)", line (\d+), in (\S+)', self.text)
             if found:
@@ -56,7 +56,7 @@ class Child:
     Parameters
     ----------
     function : callable
-        Takes a function that sends a message, and returns something that can be pickled.
+        Receives a function that sends a message, and returns an object that can be pickled.
     """
 
     def __init__(self, function: Callable[[Callable[[Any], None]], Any]) -> None:
@@ -78,7 +78,7 @@ class Child:
                 os.kill(self.pid, number)
 
     def wait_for_message(self, limit: float) -> bool:
-        """Wait until it has sent something or has ended; return whether that was within the limit."""
+        """Wait until the child has sent something or has ended; return whether that was within the limit."""
         end = time.monotonic() + limit
         while not self._data:
             left = end - time.monotonic()
@@ -91,12 +91,12 @@ class Child:
         return True
 
     def join(self, limit: float) -> Ending:
-        """Wait for the end.
+        """Wait until the child ends.
 
         Raises
         ------
         TimeoutError
-            If it does not end within the limit; it is killed then.
+            If it does not end within the limit; it is then killed.
         """
         end = time.monotonic() + limit
         while True:
@@ -134,7 +134,7 @@ class Child:
 
 
 def _serve(function: Callable[[Callable[[Any], None]], Any], writing: int) -> None:
-    """Run the function in the child and leave without cleaning up after the parent."""
+    """Run the function in the child and exit without the parent's clean-up."""
 
     def send(kind: str, content: Any) -> None:
         data = pickle.dumps((kind, content))

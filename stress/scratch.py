@@ -1,4 +1,4 @@
-"""Folders of a case, in memory where the machine has a file system for that, removed at its end."""
+"""Temporary folders of cases, in memory if the machine has a file system for that."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MEMORY = "/dev/shm"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give an empty folder."""
+    """Yield an empty folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="stress-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as name:
         yield Path(name)
 
 
 def check_nothing_left(folder: Path, expected: set[str], what: str) -> None:
-    """Raise `Lost` if files are in a folder that nobody asked for."""
+    """Raise `Lost` if a folder contains unexpected files."""
     found = {path.name for path in folder.iterdir()}
     if found - expected:
         raise Lost(f"files left behind {what}: {sorted(found - expected)}")

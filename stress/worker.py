@@ -1,4 +1,4 @@
-"""A process that runs cases: reads one a line, writes one result a line. A crash or a hang of it costs one case."""
+"""The worker process: it reads one case per line and writes one result per line, so that a crash costs one case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from stress.draw import Draw
 from stress.outcome import LOST, REFUSED, RIGHT, TRACEBACK, WRONG, Lost, Result, Wrong
 
-#: Address space of a worker: beyond it an allocation fails, and the machine lives.
+#: Address space of a worker in bytes; allocations beyond it fail without harm to the machine.
 ADDRESS_SPACE = 12 * 2**30
 
 
@@ -50,8 +50,8 @@ def run_case(area: str, seed: int, case: int) -> Result:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of the package that an error came through."""
-    if hasattr(error, "stress_place"):  # it came from a child
+    """Return the innermost line of the package in an error's traceback."""
+    if hasattr(error, "stress_place"):  # the error came from a child process
         return str(error.stress_place)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/gigagp/" in frame.filename] or list(frames)
@@ -60,16 +60,16 @@ def _place(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Serve cases from standard input until it ends."""
+    """Serve cases from standard input until its end."""
     replies = os.fdopen(os.dup(1), "w")
     quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)  # whatever a case prints is no reply
+    os.dup2(quiet, 1)  # output of a case is not a reply
     if not os.environ.get("STRESS_STDERR"):
         os.dup2(quiet, 2)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, resource.RLIM_INFINITY))
     import torch
 
-    torch.set_num_threads(1)  # a process forks safely while it has no threads of its own
+    torch.set_num_threads(1)  # a process can fork safely while it has no other threads
     import gigagp
     import gigagp.classification
     import gigagp.fitting  # noqa: F401
@@ -88,10 +88,10 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """Import what cases need before the first one's time starts."""
+    """Import the modules that cases need, before the time of the first case starts."""
     import torch
 
-    torch.set_num_threads(1)  # a process forks safely while it has no threads of its own
+    torch.set_num_threads(1)  # a process can fork safely while it has no other threads
     import gigagp.classification
     import gigagp.fitting  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""What a cell of a table may hold: a real, finite number, also as text; and errors that name the cell with another."""
+"""Checks of the cells of a table, which must be real finite numbers, and errors that name the invalid cell."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from gigagp.errors import CellTypeError, InvalidInputError
 
-#: A number as tables write it. Python's `float` also takes ``1_000`` and digits of every script: misread, not numbers.
+#: A number as tables write it. Python's `float` also accepts ``1_000`` and digits of any script.
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
-#: Types whose names say that a cell is empty (pandas has its own), so that pandas need not be loaded.
+#: Type names of empty cells (pandas has its own types), so that pandas need not be imported.
 _EMPTY = {"NoneType", "NAType", "NaTType"}
 _SHOWN = 40
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell's text is a number, NaN and infinity included: digits 0 to 9, a point, an exponent, no more."""
+    """Whether a cell's text is a number, NaN or infinity: only digits 0 to 9, a decimal point and an exponent."""
     return _NUMBER.fullmatch(text.strip(" \t\r\n")) is not None
 
 
 def number_hint(text: str) -> str:
-    """Return what to say of a text that is not a number but looks like one, with a blank before it."""
+    """Return a hint for text that resembles a number but is not one, with a leading space, or an empty string."""
     if is_number(text.replace(",", ".", 1)):
         return " A decimal point is needed, not a comma, and no separator of thousands."
     if is_number(re.sub(r"[,_' \u00a0\u2009\u202f]", "", text)):
@@ -35,23 +35,23 @@ def number_hint(text: str) -> str:
 
 
 def shown(cell: Any) -> str:
-    """Return a cell for a message, short."""
+    """Return a short representation of a cell for a message."""
     text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where cells are, for messages.
+    """The location of cells, for messages.
 
     Attributes
     ----------
     name : str
-        Of the argument.
+        Name of the argument.
     columns : sequence, optional
-        What the columns are called; None: by number.
+        Names of the columns; None: their numbers.
     first_row : int
-        The number of the first row.
+        Number of the first row.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Place:
     first_row: int = 0
 
     def of(self, index: Sequence[int]) -> str:
-        """Return where the cell with this index is."""
+        """Return the location of the cell with this index."""
         if len(index) == 0:
             return ""
         row = f"row {self.first_row + int(index[0])} (counted from 0)"
@@ -70,19 +70,19 @@ class Place:
         return f" in column {label}, {row}"
 
     def not_finite(self, what: str, index: Sequence[int], count: int) -> InvalidInputError:
-        """Return the error for cells that hold no finite number."""
+        """Return the error for cells that are not finite numbers."""
         msg = f"{self.name} must be finite; got {what}{self.of(index)}"
         if len(index) == 0:
             return InvalidInputError(f"{msg}.")
         return InvalidInputError(f"{msg}, {count} such cells in all. Drop or fill these rows first.")
 
     def not_a_number(self, what: str, index: Sequence[int], advice: str) -> InvalidInputError:
-        """Return the error for a cell that is no number."""
+        """Return the error for a cell that is not a number."""
         return InvalidInputError(f"{self.name} must hold real numbers; got {what}{self.of(index)}. {advice}")
 
 
 def refuse_masked(values: np.ndarray, place: Place) -> np.ndarray:
-    """Return the numbers of an array; raise `InvalidInputError` for its first masked cell if there is one."""
+    """Return the numbers of an array; raise `InvalidInputError` for its first masked cell, if there is one."""
     if not isinstance(values, np.ma.MaskedArray):
         return np.asarray(values)
     if values.dtype.names is None and (masked := np.ma.getmaskarray(values)).any():
@@ -92,9 +92,9 @@ def refuse_masked(values: np.ndarray, place: Place) -> np.ndarray:
 
 
 def refuse_not_finite(values: np.ndarray, place: Place) -> np.ndarray:
-    """Return the numbers; raise `InvalidInputError` for the first row that has NaN or infinity."""
+    """Return the numbers; raise `InvalidInputError` for the first row that contains NaN or infinity."""
     with np.errstate(all="ignore"):
-        # A sum can overflow, but NaN and infinity never leave one finite; it needs no memory.
+        # A sum may overflow, but NaN and infinity never give a finite one; this check needs no memory.
         if bool(np.isfinite(values.sum())) or np.isfinite(values).all():
             return values
     bad = ~np.isfinite(values)
@@ -104,19 +104,19 @@ def refuse_not_finite(values: np.ndarray, place: Place) -> np.ndarray:
 
 
 def to_floats(values: np.ndarray, place: Place) -> np.ndarray:
-    """Return cells as float64: numbers, booleans, and texts that are numbers.
+    """Return cells as float64: numbers, booleans, and text that is a number.
 
     64-bit integers above 2**53 are rounded, as NumPy rounds them.
 
     Raises
     ------
     InvalidInputError
-        For the first cell that is none of these, or is masked or empty; NaN and infinity pass.
+        For the first cell that is none of these, or is masked or empty. NaN and infinity are accepted.
     """
     values = refuse_masked(values, place)
     kind = values.dtype.kind
     if kind in "biuf":
-        with np.errstate(over="ignore"):  # a longdouble beyond float64 is infinity, which is refused
+        with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinity, which is rejected later
             return values.astype(np.float64, copy=False)
     if kind in "OU":
         return _from_objects(values, place)
@@ -133,7 +133,7 @@ def _from_objects(values: np.ndarray, place: Place) -> np.ndarray:
         try:
             return values.astype(np.float64)
         except OverflowError:
-            pass  # one of them is too large: the loop finds out which
+            pass  # one of them is too large; the loop below finds it
     found = np.empty(values.shape)
     for index, cell in np.ndenumerate(values):
         found[index] = _from_object(cell, index, place)
@@ -156,7 +156,7 @@ def _from_object(cell: Any, index: tuple[int, ...], place: Place) -> float:
         msg = f"{place.name} must hold real numbers; got {shown(cell)}{place.of(index)}. Complex data not supported."
         raise InvalidInputError(msg)
     try:
-        if isinstance(cell, bytes | bytearray | memoryview):  # which float would parse
+        if isinstance(cell, bytes | bytearray | memoryview):  # float would parse these
             raise TypeError
         return float(cell)
     except OverflowError:

@@ -1,10 +1,10 @@
-"""Checkpoints: a killed fit goes on where it was, to the same bits.
+"""Checkpoints, from which a killed fit resumes with the same bits.
 
-An optimizer is a deterministic function of what its evaluations return. So a checkpoint does not know optimizers: it is
-the log of all evaluations on all rows (a few numbers each), and the state of the objective after the last one (the
-solution blocks that warm starts come from). A resumed fit runs the optimizer from the beginning, answers its questions
-from the log, and computes again only what is not in it. Stages on subsets take seconds and are run again. An optimizer
-of many steps in many directions (Adam) hands in its own state instead, so that the log stays short.
+An optimizer is a deterministic function of the results of its evaluations. A checkpoint therefore does not depend on
+optimizers. It consists of the log of all evaluations on all rows (a few numbers each), and the state of the objective
+after the last one (the solution blocks for warm starts). A resumed fit runs the optimizer from the beginning, answers
+its evaluations from the log, and computes only those that are missing. Stages on subsets take seconds and are repeated.
+An optimizer with many steps in many dimensions (Adam) stores its own state instead, so that the log stays short.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gigagp.tensor_file import load_state, save_state
 
 _KIND = "checkpoint"
 _KEPT = "kept."
-#: Least seconds between two writes: a write costs about as much as reading the table.
+#: Minimum number of seconds between two writes; a write costs about as much as reading the table.
 INTERVAL = 60.0
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, object]) -> str:
-    """Return a digest of everything that decides a fit: the table, the settings, the versions."""
+    """Return a digest of everything that determines a fit: the table, the settings and the versions."""
     digest = hashlib.sha256(f"{gigagp.__version__} {torch.__version__}".encode())
     for name in sorted(settings):
         digest.update(f"{name}={settings[name]!r};".encode())
@@ -54,25 +54,27 @@ def open_checkpoint(
     model: Model,
     extra: Mapping[str, object] | None = None,
 ) -> Checkpoint:
-    """Return the checkpoint of a fit of an estimator, new or as a killed fit has left it.
+    """Return the checkpoint of an estimator's fit, new or as left by a killed fit.
 
     Parameters
     ----------
     path : str or path
+        File of the checkpoint.
     estimator : Estimator
         Its settings are part of the fit's identity.
     optimizer : object
         What runs, part of the identity too.
     objective : TableObjective
+        The objective on all rows, whose evaluations are logged.
     model : Model
-        Where the fit starts.
+        The start of the fit.
     extra : mapping, optional
-        What else decides the fit.
+        Further settings that determine the fit.
 
     Raises
     ------
     InvalidInputError
-        If the estimator's ``random_state`` is not an int, the file belongs to another fit, or cannot be written there.
+        If the estimator's ``random_state`` is not an int, or the file belongs to another fit or cannot be written.
     """
     check_folder(path)
     if not isinstance(estimator.random_state, int | np.integer):
@@ -82,7 +84,7 @@ def open_checkpoint(
         )
         raise InvalidInputError(msg)
     settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
-    # A mean function has no lasting name, but what it gave has been subtracted from Y.
+    # A mean function has no reliable name, but its values have been subtracted from Y.
     settings |= {"kernel": model.kernel.to_dict(), "mean": getattr(model.mean, "name", type(model.mean).__name__)}
     settings[NOISE] = None
     settings |= {"optimizer": optimizer, **(extra or {})}
@@ -96,13 +98,13 @@ class Checkpoint:
     Parameters
     ----------
     path : str or path
-        Read if it exists; written, atomically, while the fit goes on; removed at its end.
+        Read if it exists, written atomically during the fit, and removed at its end.
     identity : str
         `fingerprint` of the fit.
     objective : TableObjective
-        Whose evaluations are logged.
+        The objective whose evaluations are logged.
     interval : float, default 60
-        Least seconds between two writes.
+        Minimum number of seconds between two writes.
 
     Raises
     ------
@@ -121,7 +123,7 @@ class Checkpoint:
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []
         self._position = 0
-        # Steps from `_kept_from` to `_kept_to` have no vector and gradient: a state of the optimizer stands for them.
+        # Steps from `_kept_from` to `_kept_to` have no vector and gradient: the optimizer's state replaces them.
         self._kept: dict[str, torch.Tensor] = {}
         self._kept_from = self._kept_to = self._stage = 0
         self._state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
@@ -146,12 +148,12 @@ class Checkpoint:
         self._state = tensors, header["objective"]
 
     def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
-        """Return the logged step and flat gradient at this place of the fit; None where the log has ended.
+        """Return the logged step and flat gradient at this point of the fit, or None at the end of the log.
 
         Raises
         ------
         InvalidInputError
-            If the fit took another way than the one in the log.
+            If the fit differs from the one in the log.
         """
         if self._position >= len(self._steps):
             return None
@@ -178,9 +180,9 @@ class Checkpoint:
             self.write()
 
     def write(self) -> bool:
-        """Write the file, and return whether that worked; see `OccasionalWrites.attempt`.
+        """Write the file and return whether that succeeded; see `OccasionalWrites.attempt`.
 
-        Not while steps are replayed: the file has them, and the objective has not yet.
+        Nothing is written while steps are replayed: the file contains them already, and the objective's state is older.
         """
         if self._position < len(self._steps):
             return True
@@ -199,7 +201,7 @@ class Checkpoint:
         return self._writes.attempt(lambda: save_state(self.path, _KIND, {**tensors, **log}, header))
 
     def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
-        """Begin the evaluations of one optimizer; return its logged steps and the state it kept, None without one."""
+        """Start the evaluations of one optimizer; return its logged steps and the state it kept, or None."""
         self._stage = self._position
         if self._kept_to == self._kept_from or self._kept_from != self._stage:
             return None
@@ -207,14 +209,15 @@ class Checkpoint:
         return self._steps[self._kept_from : self._kept_to], self._kept
 
     def catch_up(self, model: Model) -> None:
-        """Put the objective where it was, if the state that `resume` gave is of after all logged steps."""
+        """Restore the objective's state if the state that `resume` returned comes after all logged steps."""
         if self._position == len(self._steps) and self._state is not None:
             self.objective.restore(model, *self._state)
 
     def keep(self, state: dict[str, torch.Tensor]) -> None:
-        """Hold this state instead of the vectors and gradients that the optimizer has seen so far.
+        """Store this state in place of the vectors and gradients that the optimizer has received so far.
 
-        Only one optimizer of a fit is shortened in this way, the first that asks; a replayed one changes nothing.
+        Only one optimizer of a fit is shortened in this way, the first that calls this. The call has no effect during a
+        replay.
         """
         if self._position < len(self._steps) or (self._kept and self._kept_from != self._stage):
             return
@@ -222,5 +225,5 @@ class Checkpoint:
         del self._vectors[self._stage :], self._gradients[self._stage :]
 
     def remove(self) -> None:
-        """Delete the file: the fit is complete."""
+        """Delete the file, because the fit is complete."""
         self.path.unlink(missing_ok=True)

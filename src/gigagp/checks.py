@@ -1,4 +1,4 @@
-"""Checks of what users hand in, made before any work."""
+"""Checks of settings that estimators share, made before any work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DTYPES = {"float64": torch.float64, "float32": torch.float32, "mixed": torch.fl
 
 
 def resolve_dtype(dtype: Literal["float64", "float32", "mixed"]) -> torch.dtype:
-    """Return the torch dtype of a setting."""
+    """Return the torch dtype for a setting."""
     return _DTYPES[dtype]
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device of a setting; ``"auto"`` is CUDA where there is one."""
+    """Return the device for a setting; ``"auto"`` is CUDA if available, and the CPU otherwise."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -27,10 +27,10 @@ def resolve_device(device: str) -> torch.device:
     except (RuntimeError, TypeError) as error:
         msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
         raise InvalidInputError(msg) from error
-    if resolved.type not in ("cpu", "cuda"):  # meta has no numbers, and the others no float64 or no kernels of ours
+    if resolved.type not in ("cpu", "cuda"):  # meta has no data; others lack float64 or our kernels
         msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}.'
         raise InvalidInputError(msg)
-    if resolved.type == "cpu" and resolved.index:  # torch takes any number, and there is one
+    if resolved.type == "cpu" and resolved.index:  # torch accepts any index, but there is only one
         msg = f'device of GPRegressor must be "auto", "cpu" or "cuda"; got {device!r}: there is one CPU device.'
         raise InvalidInputError(msg)
     if resolved.type == "cuda" and not torch.cuda.is_available():
@@ -40,7 +40,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def known_noise(noise_variance: Any, n_rows: int) -> torch.Tensor | None:
-    """Return a noise variance of shape () or (n_rows,), float64; None where none was given."""
+    """Return a given noise variance as float64 of shape () or (n_rows,), or None if none was given."""
     if noise_variance is None:
         return None
     values = numbers(noise_variance, "noise_variance of GPRegressor", finite=False)

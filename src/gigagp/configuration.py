@@ -1,4 +1,4 @@
-"""Settings objects as plain JSON and back, from a closed list of classes: loading never runs foreign code."""
+"""Conversion of settings to plain JSON and back, with a closed list of classes so that loading runs no foreign code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CLASSES: dict[str, type] = {
     for name in room.__all__
     if isinstance(item := getattr(room, name), type) and is_dataclass(item)
 }
-_CLASSES.pop("Abilities")  # a declaration, no setting
-# ``Exact`` is an inference and a gradient; the file names both apart.
+_CLASSES.pop("Abilities")  # a declaration, not a setting
+# ``Exact`` is the name of an inference method and of a gradient; files distinguish the two.
 _CLASSES.pop("Exact")
-_CLASSES.update(  # one of them has the name of a solver
+_CLASSES.update(  # one of them has the same name as a solver
     {
         f"actions.{name}": item
         for name in actions.__all__
@@ -35,13 +35,12 @@ _NAMES = {item: name for name, item in _CLASSES.items()}
 
 
 def to_plain(value: Any) -> Any:
-    """Return a setting as JSON-able data.
+    """Return a setting as data that JSON can represent.
 
     Raises
     ------
     InvalidInputError
-        If it is neither plain data nor one of the package's settings objects nor a dataclass or likelihood of a user's
-        own.
+        If it is neither plain data, nor one of the package's settings, nor a user-defined dataclass or likelihood.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -63,7 +62,7 @@ def to_plain(value: Any) -> Any:
 
 
 def kept_optimizer(optimizer: Any) -> Any:
-    """Return what a file keeps of an optimizer: itself, or of one that is code only what it calls itself."""
+    """Return the optimizer that a file stores: the given one, or if it is only code, a placeholder with its repr."""
     try:
         to_plain(optimizer)
     except InvalidInputError:
@@ -72,7 +71,7 @@ def kept_optimizer(optimizer: Any) -> Any:
 
 
 def foreign_parts(value: Any) -> Iterator[type]:
-    """Iterate over the classes in a setting that are not the package's."""
+    """Iterate over the classes in a setting that are not part of the package."""
     if isinstance(value, tuple | list):
         for item in value:
             yield from foreign_parts(item)
@@ -86,20 +85,21 @@ def foreign_parts(value: Any) -> Iterator[type]:
 
 
 def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None) -> Any:
-    """Return the setting that `to_plain` described.
+    """Return the setting from its description by `to_plain`.
 
     Parameters
     ----------
     data : plain data
+        The description.
     custom : Custom
-        Classes that are not the package's.
+        Classes that are not part of the package.
     n_inputs : int, optional
-        The only number of inputs that a kernel may be bound to.
+        Number of inputs to which kernels must be bound; None: any.
 
     Raises
     ------
     InvalidInputError
-        If it names what is neither the package's nor in ``custom``, or its values are not allowed.
+        If the description names a class that is neither part of the package nor in ``custom``, or has invalid values.
     """
     if isinstance(data, list):
         msg = f"a list is no setting; got {str(data)[:100]}."

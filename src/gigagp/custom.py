@@ -1,7 +1,7 @@
-"""What is a user's own in a model file: the file says its name, and whoever loads the file hands it in.
+"""User-defined parts of a model file: the file stores their names, and the caller of `gigagp.load` passes them.
 
-A file never decides which code runs. It has the names of classes and functions that are not this package's; `Custom`
-finds them among those that the caller of `gigagp.load` gives, and nothing is imported.
+A file never determines which code runs. It contains the names of classes and functions that are not part of this
+package. `Custom` finds them among the objects that the caller of `gigagp.load` passes, and nothing is imported.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from gigagp.errors import InvalidInputError
 
 #: A class (kernel, mean, likelihood, setting, estimator) or a mean function.
 Item = type | Callable[..., Any]
-#: Under this name a description in a file has the import path of what is not the package's.
+#: Key in a description for the import path of an object that is not part of the package.
 MARK = "custom"
 T = TypeVar("T")
 
 
 def marked(item: Item) -> dict[str, str]:
-    """Return what a description says of a class or function that is not the package's.
+    """Return the entry of a description for a class or function that is not part of the package.
 
     Raises
     ------
     InvalidInputError
-        If it has no name to be found by: a lambda, a partial function, an object that can be called.
+        If it has no name by which it could be found: a lambda, a partial function, or a callable object.
     """
     name = getattr(item, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
@@ -38,12 +38,12 @@ def marked(item: Item) -> dict[str, str]:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """Return the constructor's arguments of an object of a user's own: the fields of a dataclass, or none.
+    """Return the constructor arguments of a user-defined object: the fields of a dataclass, or none.
 
     Raises
     ------
     InvalidInputError
-        If it holds something else.
+        If the object has other attributes.
     """
     named = {one.name: getattr(value, one.name) for one in fields(value) if one.init} if is_dataclass(value) else {}
     if set(getattr(value, "__dict__", ())) - set(named):
@@ -56,16 +56,17 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 class Custom:
-    """Classes and functions that a model file may name, by their names.
+    """User-defined classes and functions that a model file may name.
 
     Parameters
     ----------
     items : iterable of class or function
+        The objects, which are found by their names.
 
     Raises
     ------
     InvalidInputError
-        If an item is no class and no function, or two of them have one name.
+        If an item is neither a class nor a function, or two items have the same name.
     """
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
@@ -85,22 +86,22 @@ class Custom:
         return [item for item in self._items.values() if isinstance(item, type) and issubclass(item, base)]
 
     def find(self, name: Any, description: Mapping[str, Any], what: str, base: type | None = None) -> Any:
-        """Return the item of a name.
+        """Return the item with a name.
 
         Parameters
         ----------
         name : str
         description : mapping
-            Where the name is from; it may have the import path under `MARK`.
+            The description that contains the name, and possibly the import path under `MARK`.
         what : str
-            What it is to be, for messages.
+            The expected kind of object, for messages.
         base : type, optional
-            What it has to derive from; None: a function.
+            Required base class; None: the item is a function.
 
         Raises
         ------
         InvalidInputError
-            If it was not given, or is something else.
+            If the item was not passed, or is not of the expected kind.
         """
         item = self._items.get(name) if isinstance(name, str) else None
         if item is None:
@@ -116,5 +117,5 @@ class Custom:
         return item
 
 
-#: Nothing but the package's own.
+#: No user-defined objects.
 NOTHING = Custom()

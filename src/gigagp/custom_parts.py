@@ -1,4 +1,4 @@
-"""The parts of a model that are not the package's: whether a file can bring them back, and whether it did."""
+"""Checks that a file can recreate the user-defined parts of a model, and that it did."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from gigagp.means import Mean
 from gigagp.model import NOISE
 from gigagp.scaling import Scaling
 
-#: Where a kernel and a mean are compared with those of the fit: about the centre of the inputs, in their deviations.
+#: Points at which kernels and means are compared: around the centre of the inputs, in standard deviations.
 _PLACES = (-0.1, 0.0, 0.1)
 
 
 def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Make what is not the package's again from its description; return values to know it by, None: nothing is.
+    """Recreate user-defined parts from their description; return values to recognise them, or None without such parts.
 
     Raises
     ------
     InvalidInputError
-        If something else comes out.
+        If the recreated parts differ from the original ones.
     """
     model, d = estimator.posterior_.model, len(estimator.scaling_.x_centre)
     likelihood = resolve_likelihood(estimator.likelihood)
@@ -71,26 +71,26 @@ def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict
 
 
 def _alike(one: Kernel, other: Kernel) -> bool:
-    """Whether two kernels have the same classes and values all through."""
+    """Whether two kernels have the same classes and values in all their parts."""
     parts, others = getattr(one, "parts", ()), getattr(other, "parts", ())
     alike = type(one) is type(other) and len(parts) == len(others) and one.to_dict() == other.to_dict()
     return alike and all(_alike(mine, theirs) for mine, theirs in zip(parts, others, strict=True))
 
 
 def known_values(kernel: Kernel, mean: Mean, scaling: Scaling) -> dict[str, Any]:
-    """Return numbers to know a kernel and a mean by."""
+    """Return numbers by which a kernel and a mean can be recognised."""
     places = np.repeat(np.array(_PLACES)[:, None], len(scaling.x_centre), axis=1)
     X = torch.from_numpy(places)
     found: dict[str, Any] = {"kernel": kernel.block(X, X).tolist(), "basis": mean.basis(X).tolist(), "offset": None}
     try:
         found["offset"] = mean.offset(scaling.x_centre + places * scaling.x_scale).tolist()
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        return found  # a function that does not know these places
+        return found  # the function is not defined at these points
     return found
 
 
 def are_close(found: Any, expected: Any) -> bool:
-    """Whether the values of `known_values` are the same up to rounding."""
+    """Whether two results of `known_values` are the same up to rounding."""
     if not isinstance(expected, dict):
         return False
     for name, values in found.items():

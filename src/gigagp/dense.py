@@ -1,4 +1,4 @@
-"""Dense algebra, in one place: Cholesky with a clear error, the inverse from it, products with few columns."""
+"""Dense linear algebra: Cholesky factors with a clear error, inverses from them, and products with few columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gigagp.errors import NotPositiveDefiniteError
 
-#: More than the buffer of any build of OpenBLAS, and rows of a matrix whose inverse needs it.
+#: A number of bytes above the buffer of any build of OpenBLAS, and a matrix size whose inverse requires that buffer.
 _BLAS_BUFFER, _BLOCKED = 2**28, 256
 
 
@@ -19,7 +19,7 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Ten
     Raises
     ------
     NotPositiveDefiniteError
-        With the pivot that failed and what to change; no jitter is added.
+        If there is none. The message contains the failed pivot and a remedy; no jitter is added.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
@@ -32,24 +32,24 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Ten
 
 
 def tall_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return ``left @ right``, for a result with many rows and few columns, as ``(right' left')'``.
+    """Return ``left @ right``, for a result with many rows and few columns, computed as ``(right' left')'``.
 
-    A row-major product is the transposed column-major one, and MKL is slower where that is short and wide. Turned
-    round, a stored 4,000 x 4,000 matrix times 17 (65) columns took 0.42 (0.57) of the time in float64 and 0.74 in
-    float32 (AVX-512, one core).
+    A row-major product is the transpose of a column-major one, and MKL is slower if the latter is short and wide. With
+    the order reversed, a stored 4,000 x 4,000 matrix times 17 (65) columns took 0.42 (0.57) of the time in float64 and
+    0.74 in float32 (AVX-512, one core).
     """
     return (right.mT @ left.mT).mT.contiguous() if right.ndim >= 2 else left @ right
 
 
 @cache
 def _take_blas_buffer() -> None:
-    """Let SciPy's BLAS take its buffer, once; raise MemoryError where there is no room for it.
+    """Let SciPy's BLAS allocate its buffer, once; raise MemoryError if there is no room for it.
 
-    OpenBLAS takes it at its first call that needs one, and where it cannot be had asks again without end.
+    OpenBLAS allocates it at the first call that needs one, and if that fails it retries without end.
     """
     from scipy.linalg import get_lapack_funcs
 
-    np.empty(_BLAS_BUFFER, dtype=np.uint8)  # reserved and given back: nothing is written
+    np.empty(_BLAS_BUFFER, dtype=np.uint8)  # reserved and released; nothing is written
     identity = np.eye(_BLOCKED)
     get_lapack_funcs(("potri",), (identity,))[0](identity)
 
@@ -57,7 +57,7 @@ def _take_blas_buffer() -> None:
 def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
     """Return a matrix whose lower triangle is that of ``(L L')^-1``; its upper triangle is arbitrary.
 
-    LAPACK's potri does a third of the work of solving against the identity, which is what torch does on the CPU.
+    LAPACK's potri takes a third of the work of solving against the identity, which torch does on the CPU.
     """
     if factor.device.type != "cpu":
         return torch.cholesky_inverse(factor)
@@ -66,9 +66,9 @@ def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
 
 
 def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:
-    """Return the inverse of a lower triangular matrix, which is lower triangular.
+    """Return the inverse of a lower triangular matrix, which is lower triangular too.
 
-    LAPACK's trtri does a third of the work of solving against the identity.
+    LAPACK's trtri takes a third of the work of solving against the identity.
     """
     if factor.device.type != "cpu":
         identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
@@ -78,11 +78,11 @@ def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:
 
 
 def _overwritten(routine: str, factor: torch.Tensor, failed: str, remedy: str) -> torch.Tensor:
-    """Return what a routine of LAPACK makes of a lower triangular matrix in its place."""
+    """Return the result of a LAPACK routine that overwrites a lower triangular matrix."""
     from scipy.linalg import get_lapack_funcs
 
     _take_blas_buffer()
-    array = factor.numpy().T  # a row-major lower matrix is a column-major upper one: no copy
+    array = factor.numpy().T  # a row-major lower matrix is a column-major upper one, without a copy
     (function,) = get_lapack_funcs((routine,), (array,))
     found, info = function(array, lower=0, overwrite_c=1)
     if info != 0:

@@ -1,4 +1,4 @@
-"""A fitted estimator in words and numbers."""
+"""A description of a fitted estimator in words and numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SHOWN = 12
 
 
 def describe(estimator: FittedEstimator) -> str:
-    """Return what ran, how far it got, and the hyperparameters in both systems of units.
+    """Return the settings of a fit, its outcome, and the hyperparameters in standardized and own units.
 
-    A kernel of a user's own that does not say what its hyperparameters are measured in has standardized ones only.
+    A user-defined kernel that does not define the units of its hyperparameters has only standardized values.
     """
     posterior, scaling = estimator.posterior_, estimator.scaling_
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
@@ -36,7 +36,7 @@ def describe(estimator: FittedEstimator) -> str:
             f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
             f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)"
         )
-    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # long lists stand in the table below
+    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # the table below has long lists
     lines.append(f"kernel        {structure}")
     names = getattr(estimator, "feature_names_in_", None)
     factors = posterior.model.unit_factors(scaling.units())
@@ -60,7 +60,7 @@ def describe(estimator: FittedEstimator) -> str:
 
 
 def _at_bounds(model: Model) -> list[str]:
-    """Return the learned hyperparameters that ended at a bound, with the side."""
+    """Return the learned hyperparameters that ended at a bound, with its side."""
     values, found = model.parameters(), []
     for name, pair in model.kernel.bounds().items():
         if name in model.learned_names():
@@ -71,7 +71,7 @@ def _at_bounds(model: Model) -> list[str]:
 
 
 def _truncated_solves(estimator: FittedEstimator) -> list[str]:
-    """Return a line about solves that were cut at a random length, none if there were none."""
+    """Return a line about solves that were cut at a random length, or no line if there were none."""
     solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
     if not solves:
         return []

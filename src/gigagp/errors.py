@@ -5,8 +5,8 @@
     Exception
      └─ GigaGPError
          ├─ InvalidInputError (also ValueError)      bad data or a bad argument, found before any work
-         │   ├─ CellTypeError (also TypeError)       a cell holds an object that is no number
-         │   └─ UnreadableRowsError                  rows on the disk that turn out to be damaged in the middle of a fit
+         │   ├─ CellTypeError (also TypeError)       a cell contains an object that is not a number
+         │   └─ UnreadableRowsError                  rows on disk turn out to be damaged during a fit
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
          ├─ NonFiniteError (also ArithmeticError)    NaN or infinity at the first step of a fit or in a prediction
@@ -34,23 +34,23 @@ class InvalidInputError(GigaGPError, ValueError):
 
 
 class CellTypeError(InvalidInputError, TypeError):
-    """A cell of a table holds an object that is no number; the message names the argument, the column and the row."""
+    """A cell of a table holds an object that is not a number; the message names the argument, column and row."""
 
 
 class UnreadableRowsError(InvalidInputError):
-    """Rows that are read while a fit goes on cannot be used; the message names the file, the fit can be resumed."""
+    """Rows that are read during a fit cannot be used; the message names the file. The fit can be resumed."""
 
 
 class MemoryBudgetError(GigaGPError, MemoryError):
-    """The job does not fit into the memory budget, before anything is allocated; or the machine has no more."""
+    """A job does not fit into the memory budget, which is checked before allocation, or the machine has no more."""
 
 
 class NotPositiveDefiniteError(GigaGPError, ArithmeticError):
-    """A matrix that has to be positive definite is not, in the working precision."""
+    """A matrix that must be positive definite is not, in the working precision."""
 
 
 class NonFiniteError(GigaGPError, ArithmeticError):
-    """NaN or infinity where a fit cannot go on and has no earlier state to keep."""
+    """NaN or infinity occurred where a fit cannot continue and has no earlier state to keep."""
 
 
 class ModelFileError(GigaGPError, ValueError):
@@ -62,23 +62,23 @@ class GigaGPWarning(UserWarning):
 
 
 class SolverWarning(GigaGPWarning):
-    """A linear solve stopped before its tolerance; the message has the numbers and the remedy."""
+    """A linear solve stopped before its tolerance; the message contains the numbers and a remedy."""
 
 
 class FitWarning(GigaGPWarning):
-    """A fit stopped before its end; the best state seen was kept."""
+    """A fit stopped before its end; the best state so far was kept."""
 
 
 class FitInterruptedWarning(FitWarning):
     """Ctrl-C ended a fit; the estimator is fitted at the best hyperparameters so far.
 
-    It is given when the estimator has its result, so that nothing is lost where warnings are errors. In a loop of fits,
-    ``warnings.simplefilter("error", FitInterruptedWarning)`` lets the first Ctrl-C end the loop.
+    The warning is issued after the estimator has its result, so that nothing is lost if warnings are errors. In a loop
+    of fits, ``warnings.simplefilter("error", FitInterruptedWarning)`` lets the first Ctrl-C end the loop.
     """
 
 
 def warn(message: str, category: type[GigaGPWarning]) -> None:
-    """Warn at the line that called into this package, however deep the cause lies."""
+    """Issue a warning at the line that called into this package, however deep the call stack is."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "gigagp":
         level, frame = level + 1, frame.f_back

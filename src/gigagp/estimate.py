@@ -1,4 +1,4 @@
-"""A number that was estimated, with how well it is known."""
+"""An estimated number with its standard error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ class Estimate(NamedTuple):
     Attributes
     ----------
     value : float
+        The estimate.
     standard_error : float
-        One standard deviation of the estimate; 0 where the value is exact, NaN where one sample cannot tell.
+        Standard deviation of the estimate; 0 if the value is exact, NaN if it comes from a single sample.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""What a setting may hold, said once, by its type; every check and its error message follow from there.
+"""Declarative checks of settings: the type of a field determines its check and its error message.
 
 ::
 
@@ -8,12 +8,12 @@
         learning_rate: Positive | Literal["auto"] = "auto"
         share: Annotated[float, Range(above=0, most=1), Remedy("1 keeps the rate.")] = 1.0
 
-        def __post_init__(self) -> None:                    # only where fields depend on each other
+        def __post_init__(self) -> None:                    # only if fields depend on each other
             super().__post_init__()
 
-An ``int`` is any integer that a tensor can hold, also NumPy's, and never a bool; a ``float`` is any finite real
-number. Both are converted to Python's own, a list to a tuple. `checks_arguments` does the same for the arguments of a
-function, and `check_parameters` for those that an estimator keeps.
+An ``int`` is any integer that a tensor can store, including NumPy integers, but never a bool. A ``float`` is any finite
+real number. Both are converted to Python's types, and a list to a tuple. `checks_arguments` checks the arguments of a
+function in the same way, and `check_parameters` those of an estimator.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _REFUSED = object()
-#: Integers have to fit into a tensor.
+#: Largest number of bits of an integer, which has to fit into a tensor.
 _INT_BITS = 63
-#: Characters of a value that an error message shows.
+#: Largest number of characters of a value in an error message.
 _SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number: ``least`` and ``most`` belong to it, ``above`` and ``below`` do not; None: no bound."""
+    """Bounds of a number: ``least`` and ``most`` are inclusive, ``above`` and ``below`` exclusive; None: no bound."""
 
     least: float | None = None
     above: float | None = None
@@ -61,7 +61,7 @@ class Range:
         )
 
     def describe(self, noun: str) -> str:
-        """Return what is allowed: "an int of at least 1", "a number above 0 and at most 1"."""
+        """Return the allowed values in words: "an int of at least 1", "a number above 0 and at most 1"."""
         if self == Range(above=0) and noun == "a number":
             return "a positive number"
         if self.least is not None and self.most is not None:
@@ -83,38 +83,39 @@ class Even:
         return value % 2 == 0
 
     def describe(self, noun: str) -> str:
-        """Return what is allowed."""
+        """Return the allowed values in words."""
         return noun.replace("an int", "an even int", 1)
 
 
 @dataclass(frozen=True)
 class Length:
-    """How many items a tuple has at least."""
+    """The least number of items of a tuple."""
 
     least: int
 
     def allows(self, value: Sequence[object]) -> bool:
-        """Whether there are enough."""
+        """Whether there are enough items."""
         return len(value) >= self.least
 
     def describe(self, noun: str) -> str:
-        """Return what is allowed."""
+        """Return the allowed values in words."""
         return f"{noun}, {'one item' if self.least == 1 else f'{self.least} items'} at least"
 
 
 class OneOf:
-    """Some numbers alone: ``Literal`` has no floats.
+    """A choice of numbers, because ``Literal`` does not allow floats.
 
     Parameters
     ----------
     *choices : float
+        The allowed numbers.
     """
 
     def __init__(self, *choices: float) -> None:
         self.choices = choices
 
     def allows(self, value: float) -> bool:
-        """Whether a number is one of them."""
+        """Whether a number is one of the choices."""
         return value in self.choices
 
     def describe(self, noun: str) -> str:
@@ -124,42 +125,42 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Words:
-    """What error messages say in place of what follows from the type."""
+    """A description that replaces the one derived from the type in error messages."""
 
     text: str
 
     def allows(self, value: object) -> bool:
-        """Whether a value is allowed: words refuse nothing."""
+        """Return True, because a description allows every value."""
         return True
 
     def describe(self, noun: str) -> str:
-        """Return the words."""
+        """Return the description."""
         return self.text
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What error messages say after the value: what to do."""
+    """Advice that follows the value in error messages."""
 
     text: str
 
     def allows(self, value: object) -> bool:
-        """Whether a value is allowed: a remedy refuses nothing."""
+        """Return True, because advice allows every value."""
         return True
 
     def describe(self, noun: str) -> str:
-        """Return the noun as it is."""
+        """Return the noun unchanged."""
         return noun
 
 
-#: How many of something there are.
+#: Numbers of items.
 Count = Annotated[int, Range(least=1)]
 CountOrZero = Annotated[int, Range(least=0)]
-#: Of sines and cosines.
+#: An even number of columns, for pairs of sine and cosine.
 Pairs = Annotated[int, Range(least=2), Even()]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
-#: Within (0, 1), (0, 1], [0, 1] and [0, 1).
+#: Numbers in (0, 1), (0, 1], [0, 1] and [0, 1).
 Fraction = Annotated[float, Range(above=0, below=1)]
 PositiveShare = Annotated[float, Range(above=0, most=1)]
 Share = Annotated[float, Range(least=0, most=1)]
@@ -167,14 +168,14 @@ ShareBelowOne = Annotated[float, Range(least=0, below=1)]
 
 
 class Settings:
-    """Base of the dataclasses of settings: each field has to be what its type says.
+    """Base of settings dataclasses, whose fields are checked against their types.
 
-    A class whose fields depend on each other has a ``__post_init__`` of its own, which begins with this one.
+    A class whose fields depend on each other defines ``__post_init__`` and calls this one first.
 
     Raises
     ------
     InvalidInputError
-        If a field is not; the message names the field, the class, and what is allowed.
+        If a field is invalid; the message names the field, the class and the allowed values.
     """
 
     __slots__ = ()
@@ -189,20 +190,20 @@ class Settings:
 
 @cache
 def field_hints(cls: type[Any]) -> Mapping[str, Any]:
-    """Return the types of the fields of a dataclass, with what is declared of them."""
+    """Return the annotated types of the fields of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
 @cache
 def _parameter_hints(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
-    """Return a function's signature, and the types of those parameters that are settings and no data."""
+    """Return a function's signature, and the types of those of its parameters that are settings instead of data."""
     signature, hints = inspect.signature(function), {}
     for name, parameter in signature.parameters.items():
         hint = parameter.annotation
         try:
             hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
-        except NameError:  # imported for type checkers alone: the class of an object
+        except NameError:  # imported only for type checking: the class of an object
             continue
         if _is_plain(hint):
             hints[name] = hint
@@ -210,9 +211,10 @@ def _parameter_hints(function: Callable[..., Any]) -> tuple[inspect.Signature, M
 
 
 def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Have the arguments of a public function checked by the types of its parameters.
+    """Check the arguments of a public function against the types of its parameters.
 
-    Parameters whose types are not made of numbers, texts, choices, paths and callables are the function's own business.
+    Only parameters whose types consist of numbers, strings, choices, paths and callables are checked; the function
+    checks the others itself.
     """
 
     @wraps(function)
@@ -220,7 +222,7 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
         signature, hints = _parameter_hints(function)
         bound = signature.bind(*args, **kwargs)
         owner = function.__qualname__.split(".<locals>.")[-1]
-        if "." in owner:  # a method: of the class of the object, or of the class itself
+        if "." in owner:  # a method of an object or of a class
             me = next(iter(bound.arguments.values()))
             owner = (me if isinstance(me, type) else type(me)).__name__
             owner = owner if function.__name__ == "__init__" else f"{owner}.{function.__name__}"
@@ -233,14 +235,14 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check what a scikit-learn estimator was constructed with, by the types of its constructor's parameters.
+    """Check the constructor arguments of a scikit-learn estimator against the types of the constructor's parameters.
 
-    The values stay as they are: scikit-learn's `clone` wants to find what it has put in.
+    The values are not converted, because scikit-learn's `clone` requires them unchanged.
 
     Raises
     ------
     InvalidInputError
-        If one cannot be used.
+        If an argument is invalid.
     """
     hints = get_type_hints(type(estimator).__init__, include_extras=True)
     for name, value in estimator.get_params(deep=False).items():
@@ -248,7 +250,7 @@ def check_parameters(estimator: Any) -> None:
 
 
 def checked(value: Any, hint: Any, name: str, owner: str) -> Any:
-    """Return a value as its type wants it.
+    """Return a value converted to its type.
 
     Raises
     ------
@@ -265,7 +267,7 @@ def checked(value: Any, hint: Any, name: str, owner: str) -> Any:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return a value as a type wants it, `_REFUSED` if it is none of that type."""
+    """Return a value converted to a type, or `_REFUSED` if it does not have that type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -274,7 +276,7 @@ def _converted(value: Any, hint: Any) -> Any:
         return found if found is not _REFUSED and all(mark.allows(found) for mark in arguments[1:]) else _REFUSED
     if origin in (Union, types.UnionType):
         return next((found for arm in arguments if (found := _converted(value, arm)) is not _REFUSED), _REFUSED)
-    if origin is Literal:  # 1 is not True
+    if origin is Literal:  # distinguishes 1 from True
         same = (choice for choice in arguments if isinstance(value, type(choice)) and value == choice)
         return next((choice for choice in same if isinstance(choice, bool) == isinstance(value, bool)), _REFUSED)
     if origin in (tuple, Sequence):
@@ -334,7 +336,7 @@ _NOUNS = {type(None): "None", bool: "True or False", int: "an int", float: "a nu
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether a type is made of numbers, texts, choices, paths and callables alone."""
+    """Whether a type consists only of numbers, strings, choices, paths and callables."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _is_plain(arguments[0]) or any(isinstance(mark, Words) for mark in arguments[1:])
@@ -344,7 +346,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """Return what a type allows, in words."""
+    """Return the values that a type allows, in words."""
     parts = list(dict.fromkeys(_alternatives(hint)))
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} or {parts[-1]}"
 
@@ -378,11 +380,11 @@ def _alternatives(hint: Any) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as error messages show it: on one line, and never long."""
+    """Return a value as error messages show it: on one line and shortened."""
     if isinstance(value, int) and value.bit_length() > _INT_BITS:
         return f"an int of {value.bit_length():,} bits, more than the {_INT_BITS} that there are"
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a value whose text fails is as wrong as any other
+    except Exception:  # its repr may raise anything
         text = f"an object of {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Atomic writing of files, so that no reader ever sees an incomplete one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-#: What fsync says on file systems that have none.
+#: Error codes of fsync on file systems that do not support it.
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -30,20 +30,20 @@ _KINDS = (
 
 
 def written_file(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a write to ``path`` makes or replaces: links are followed.
+    """Return the file that a write to ``path`` creates or replaces; symbolic links are followed.
 
     Parameters
     ----------
     path : str or path
-        A regular file, a link to one, or a name that nothing has. A link to a name that nothing has makes that file.
+        A regular file, a link to one, or an unused name. A link to an unused name creates that file.
 
     Raises
     ------
     InvalidInputError
-        If it is no path.
+        If it is not a path.
     OSError
-        If there is something else: a folder, a device, a pipe, a socket, a loop of links. Replacing those would destroy
-        what other programs need.
+        If the path is something else: a folder, a device, a pipe, a socket or a loop of links. Replacing these would
+        destroy what other programs need.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         msg = f"path must be the name of a file, as text or as a path; got {path!r}."
@@ -51,7 +51,7 @@ def written_file(path: str | os.PathLike[str]) -> Path:
     if "\0" in os.fspath(path):
         raise OSError(errno.EINVAL, "the name of a file has no NUL character")
     try:
-        mode = os.stat(path).st_mode  # a loop of links is an OSError of its own
+        mode = os.stat(path).st_mode  # a loop of links raises its own OSError
     except FileNotFoundError:
         target = Path(os.path.realpath(path))
         if target.is_dir():  # the empty name
@@ -67,7 +67,7 @@ def written_file(path: str | os.PathLike[str]) -> Path:
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Raise `InvalidInputError` unless ``path`` can be a file in an existing, writable folder.
 
-    A folder, a device, a pipe, a socket or a loop of links cannot; a link to a regular file is that file.
+    A folder, a device, a pipe, a socket or a loop of links is rejected; a link to a regular file stands for that file.
     """
     try:
         folder = written_file(path).parent
@@ -85,30 +85,30 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Give a new file to write to, and put it in the place of ``path`` once it is complete and on disk.
+    """Open a new file for writing, and replace ``path`` by it once it is complete and on disk.
 
-    A crash, a kill, a full disk or an exception in the block leaves what was at ``path`` before, whole. A symbolic link
-    is followed: what it points to is replaced, the link stays. A new file has the permissions that any new file has
-    here, a replaced one keeps its own.
+    After a crash, a kill, a full disk or an exception in the block, the previous file at ``path`` is intact. A symbolic
+    link is followed: its target is replaced and the link remains. A new file gets the default permissions; a replaced
+    file keeps its own.
 
-    On Linux the new file has no name until it is complete, so a kill leaves nothing behind. Elsewhere, and for the
-    instant between getting a name and getting the right one, a kill leaves a hidden temporary file beside ``path``; the
-    next write to ``path`` removes it.
+    On Linux the new file has no name until it is complete, so a kill leaves nothing behind. Elsewhere, and in the
+    instant in which the file has a temporary name, a kill leaves a hidden temporary file beside ``path``; the next
+    write to ``path`` removes it.
 
     Parameters
     ----------
     path : str or path
-        The file to write. Its folder has to exist.
+        The file to write. Its folder must exist.
 
     Yields
     ------
     binary file
-        Where the block writes.
+        The new file.
 
     Raises
     ------
     OSError
-        If ``path`` is something else than a regular file, the folder is missing or not writable, or the disk is full.
+        If ``path`` is not a regular file, the folder is missing or not writable, or the disk is full.
     """
     target = written_file(path)
     _sweep(target)
@@ -121,7 +121,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 if hasattr(os, "fchmod"):
                     os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
             _flush(descriptor)
-            if fcntl is not None:  # while the file is open: its lock keeps others from sweeping it
+            if fcntl is not None:  # do this while the file is open and its lock prevents removal
                 name = _publish(descriptor, name, target)
         if name is not None:
             os.replace(name, target)
@@ -130,7 +130,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if name is not None:
             with suppress(OSError):
                 name.unlink()
-    with suppress(OSError):  # Windows cannot open a folder; there the rename itself is all one gets
+    with suppress(OSError):  # Windows cannot open a folder; the rename has to suffice there
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             _flush(folder)
@@ -139,9 +139,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _new_file(target: Path) -> tuple[int, Path | None]:
-    """Return the descriptor of a new file on the disk of ``target``, and its name; None where it has none yet."""
+    """Return the descriptor of a new file on the disk of ``target``, and its name, or None if it has none yet."""
     if hasattr(os, "O_TMPFILE"):
-        with suppress(OSError):  # file systems without nameless files
+        with suppress(OSError):  # not all file systems support nameless files
             descriptor = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
             if os.path.exists(f"/proc/self/fd/{descriptor}"):
                 _lock(descriptor)
@@ -151,19 +151,19 @@ def _new_file(target: Path) -> tuple[int, Path | None]:
         name = _temporary_name(target)
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         _lock(descriptor)
-        if name.exists():  # a sweep may have come before the lock
+        if name.exists():  # another process may have removed it before the lock
             return descriptor, name
         os.close(descriptor)
 
 
 def _publish(descriptor: int, name: Path | None, target: Path) -> Path | None:
-    """Put a complete file in the place of ``target``; return the name that it has still to lose, None: it is done."""
+    """Move a complete file to ``target``; return a temporary name that remains to be removed, or None."""
     if name is None:
         if not target.exists():
             with suppress(FileExistsError):
                 _link(descriptor, target)
                 return None
-        name = _temporary_name(target)  # a link cannot replace a file, a rename can
+        name = _temporary_name(target)  # a link cannot replace a file, but a rename can
         _link(descriptor, name)
     try:
         os.replace(name, target)
@@ -175,10 +175,10 @@ def _publish(descriptor: int, name: Path | None, target: Path) -> Path | None:
 
 
 def _link(descriptor: int, name: Path) -> None:
-    """Give a nameless file a name."""
+    """Give a name to a nameless file."""
     folder = os.open(name.parent, os.O_RDONLY)
     try:
-        # With a folder, Python follows the link that /proc has for an open file.
+        # With a folder's descriptor, Python follows the link that /proc has for an open file.
         os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)
@@ -189,26 +189,26 @@ def _temporary_name(target: Path) -> Path:
 
 
 def _prefix(target: Path) -> str:
-    # Names have 255 bytes at most.
+    # File names have at most 255 bytes.
     return f".{target.name.encode()[:200].decode(errors='ignore')}.writing-"
 
 
 def _lock(descriptor: int) -> None:
-    """Mark a file as being written: the lock goes with the process, however that ends."""
+    """Mark a file as being written, by a lock that ends with the process."""
     if fcntl is not None:
-        with suppress(OSError):  # file systems without locks
+        with suppress(OSError):  # not all file systems support locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _sweep(target: Path) -> None:
-    """Remove temporary files for ``target`` whose writers are dead."""
+    """Remove temporary files for ``target`` whose writers have ended."""
     if fcntl is None or not target.parent.is_dir():
         return
     prefix = _prefix(target)
     with suppress(OSError):
         names = [entry.path for entry in os.scandir(target.parent) if entry.name.startswith(prefix)]
         for name in names:
-            with suppress(OSError):  # BlockingIOError: its writer lives
+            with suppress(OSError):  # BlockingIOError: the writer is still running
                 descriptor = os.open(name, os.O_RDWR)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -222,5 +222,5 @@ def _flush(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_FSYNC:  # some network file systems have none
+        if error.errno not in _NO_FSYNC:  # some network file systems do not support it
             raise

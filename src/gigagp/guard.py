@@ -1,4 +1,4 @@
-"""The guard at the estimators' doors: no number that is not finite gets out, no error that is not gigagp's own."""
+"""Guards of the estimators' public methods: results are finite, and errors are gigagp's own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _REMEDY = (
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn failed allocations into `MemoryBudgetError`, failed factors and overflows into `NonFiniteError`.
+    """Turn failed allocations into `MemoryBudgetError`, and failed factors and overflows into `NonFiniteError`.
 
-    Also a decorator. What solvers expect of hard problems they raise by themselves; here is what they cannot expect.
+    It is also a decorator. Solvers raise errors for expected difficulties themselves; this covers unexpected ones.
     """
     try:
         with memory_is_budget():
@@ -34,7 +34,7 @@ def guarded() -> Iterator[None]:
 
 @contextmanager
 def scored() -> Iterator[None]:
-    """Turn what scikit-learn's metrics say of targets and weights into `InvalidInputError`."""
+    """Turn errors of scikit-learn's metrics about targets and weights into `InvalidInputError`."""
     try:
         yield
     except GigaGPError:
@@ -45,7 +45,7 @@ def scored() -> Iterator[None]:
 
 
 def finite_prediction(values: np.ndarray) -> np.ndarray:
-    """Return means, deviations, covariances or samples; raise `NonFiniteError` where one of them is not finite."""
+    """Return means, deviations, covariances or samples; raise `NonFiniteError` if a value is not finite."""
     bad = ~np.isfinite(values)
     if bad.any():
         rows = int(bad.reshape(len(values), -1).any(1).sum())
@@ -58,7 +58,7 @@ def finite_prediction(values: np.ndarray) -> np.ndarray:
 
 
 def finite_means(means: torch.Tensor) -> None:
-    """Refuse a fit that says nothing at rows it was fitted to."""
+    """Raise `NonFiniteError` for a fit whose means are not finite at training rows."""
     rows = int((~torch.isfinite(means).all(1)).sum())
     if rows:
         msg = (

@@ -1,9 +1,9 @@
-"""Random numbers by index: the numbers of item 7,000,000 without those of the items before it.
+"""Random numbers by index: those of item 7,000,000 are computed without those of the items before it.
 
 A counter is mixed into bits by the output function of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable
-pseudorandom number generators", https://doi.org/10.1145/2714064.2660195), so any block of a table of random numbers
-that is too large to keep costs only the block. The bits are the same on every device; normal numbers agree to the last
-digits of its logarithms and sines.
+pseudorandom number generators", https://doi.org/10.1145/2714064.2660195). A block of a table of random numbers that is
+too large to store therefore costs only the block. The bits are the same on every device; normal numbers agree up to the
+last digits of each device's logarithms and sines.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _signed(value: int) -> int:
-    """Return the 64-bit integer with the same bits that torch can hold."""
+    """Return the signed 64-bit integer with the same bits, as torch requires."""
     value &= _MASK
     return value - 2**64 if value >= 2**63 else value
 
 
 def _mixed(value: int) -> int:
-    """Return SplitMix64's output for one state."""
+    """Return the output of SplitMix64 for one state."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
     value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
@@ -33,7 +33,7 @@ def _mixed(value: int) -> int:
 
 
 def _xor_shift_(bits: Tensor, places: int) -> Tensor:
-    # torch shifts signed integers, so the copies of the sign are masked away
+    # torch shifts signed integers, so the copies of the sign bit are masked.
     return bits.bitwise_xor_((bits >> places) & (2 ** (64 - places) - 1))
 
 
@@ -45,6 +45,7 @@ def random_bits(key: int, counters: Tensor) -> Tensor:
     key : int
         The seed.
     counters : Tensor of int64
+        Numbers from 0.
     """
     bits = counters.mul(_signed(_GOLDEN)).add_(_signed(key + _GOLDEN))
     _xor_shift_(bits, 30).mul_(_signed(_MIX_1))
@@ -53,15 +54,15 @@ def random_bits(key: int, counters: Tensor) -> Tensor:
 
 
 class IndexedDraws:
-    """Random numbers that belong to items, for some of the items.
+    """Random numbers that belong to items, for a selection of items.
 
     Parameters
     ----------
     seed : int
     stream : tuple of int
-        Sets apart what must be independent under one seed.
+        Distinguishes uses that must be independent under the same seed.
     index : Tensor of shape (b,), int64
-        The items, 0 or above, in any order.
+        The selected items, counted from 0, in any order.
     """
 
     def __init__(self, seed: int, stream: tuple[int, ...], index: Tensor) -> None:
@@ -81,7 +82,7 @@ class IndexedDraws:
     def normal(self, width: int) -> Tensor:
         """Return standard normal numbers, shape (b, width), float64, by the method of Box and Muller (1958)."""
         bits = self._bits(2, (width + 1) // 2)
-        # 32 bits for the radius reach 6.7 standard deviations
+        # 32 bits for the radius reach 6.7 standard deviations.
         radius = ((bits >> 32) & (2**32 - 1)).double().add_(0.5).mul_(2.0**-32).log_().mul_(-2).sqrt_()
         angle = (bits & (2**32 - 1)).double().mul_(2 * math.pi * 2.0**-32)
         return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)[:, :width]

@@ -1,8 +1,8 @@
-"""The way in for whatever holds rows: arrays, masked arrays, lists, tensors, sparse matrices, data frames.
+"""Conversion of tables to NumPy arrays: arrays, masked arrays, lists, tensors, sparse matrices and data frames.
 
-Every front door takes its inputs by `inputs`, its targets by `targets`, its labels by `labels` and other numbers by
-`numbers`, and works on float64 NumPy arrays from there on. What cannot be used is an `InvalidInputError` that names the
-column and the row. Masked cells are refused like NaN: what lies under a mask is no data.
+Every public function converts its inputs by `inputs`, its targets by `targets`, its labels by `labels` and other
+numbers by `numbers`, and then works with float64 NumPy arrays. Unusable data raise an `InvalidInputError` that names
+the column and the row. Masked cells are rejected like NaN, because the value under a mask is not data.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ def numbers(
     Parameters
     ----------
     values : array-like
-        Numbers, booleans, or texts that are numbers, in an array, list, tensor, sparse matrix, data frame or column of
-        one. Gradients of tensors are left behind.
+        Numbers, booleans, or text that is a number, in an array, list, tensor, sparse matrix, data frame or column of
+        one. Gradients of tensors are discarded.
     name : str
-        Of the argument, for messages.
-    finite : bool
-        Whether to refuse NaN and infinity too; False for a caller that looks at the numbers anyway.
-    first_row : int
-        The number of the first row, for messages.
+        Name of the argument, for messages.
+    finite : bool, default True
+        Whether to reject NaN and infinity; False for callers that check the numbers themselves.
+    first_row : int, default 0
+        Number of the first row, for messages.
     memory_budget : int, str or None
-        What a sparse matrix may take as a dense one; see `gigagp.memory.resolve_budget`.
+        Memory that the dense form of a sparse matrix may use; see `gigagp.memory.resolve_budget`.
 
     Raises
     ------
     InvalidInputError
-        For what cannot be read as numbers, and for the first cell that is masked, empty, no number or not finite.
+        If the data cannot be read as numbers, or for the first cell that is masked, empty, not a number or not finite.
     MemoryBudgetError
-        If a sparse matrix is too large to be dense.
+        If a sparse matrix is too large to be made dense.
     """
     frame = _frame(values)
     if frame is None:
@@ -59,9 +59,9 @@ def numbers(
 
 
 def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, **options: Any) -> np.ndarray:
-    """Return a table of inputs, float64 of shape (n, d); arguments and errors as those of `numbers`.
+    """Return a table of inputs, float64 of shape (n, d); arguments and errors are those of `numbers`.
 
-    The shape too is checked: two dimensions, ``min_rows`` rows and one input at least.
+    The shape is also checked: two dimensions, at least ``min_rows`` rows and at least one input.
     """
     values = numbers(X, name, finite=finite, **options)
     if values.ndim != 2:
@@ -81,12 +81,12 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
 
 
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
-    """Return targets, float64 of shape (n,) or (n, t); arguments and errors as those of `numbers`.
+    """Return targets, float64 of shape (n,) or (n, t); arguments and errors are those of `numbers`.
 
     Parameters
     ----------
     n_rows : int, optional
-        Of the inputs: there must be as many.
+        Number of rows of the inputs, which must be that of the targets.
     """
     if y is None:
         msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
@@ -100,18 +100,19 @@ def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool 
 
 
 def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int = 0) -> np.ndarray:
-    """Return labels of classes, shape (n,): whole numbers, booleans or texts, all of one type.
+    """Return class labels, shape (n,): whole numbers, booleans or strings, all of one type.
 
     Parameters
     ----------
     y : array-like of shape (n,) or (n, 1)
+        The labels.
     n_rows, name, first_row
         As for `targets` and `numbers`.
 
     Raises
     ------
     InvalidInputError
-        For a label that is masked, missing, or no label, and for texts among numbers.
+        For a label that is masked, missing or not a valid label, and for strings mixed with numbers.
     """
     if y is None:
         msg = f"{name} must be given: a fit requires y to be passed, but the target y is None."
@@ -119,7 +120,7 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
     frame = _frame(y)
     if frame is not None and len(frame[0]) == 1:
         y = frame[1][0]
-    # Lists stay lists of objects: NumPy would make texts of the numbers in a list of both.
+    # Lists become arrays of objects: NumPy would convert the numbers of a mixed list to strings.
     values = np.array(_objects(y), dtype=object) if isinstance(y, list | tuple) else _array(_column(y), name, None)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values.reshape(-1)
@@ -150,12 +151,12 @@ def labels(y: Any, n_rows: int | None = None, name: str = "y", *, first_row: int
 def estimator_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> np.ndarray:
     """Return the inputs of a scikit-learn estimator's `fit` (``reset``) or of its predictions.
 
-    Their number and names are noted on the estimator, or compared with those it has.
+    Their number and names are stored on the estimator by a fit, and compared with the stored ones otherwise.
 
     Raises
     ------
     InvalidInputError, MemoryBudgetError
-        As `inputs`; also for another number of inputs, or other names, than the fit had.
+        As for `inputs`; also if the number or the names of the inputs differ from those of the fit.
     """
     from sklearn.utils.validation import validate_data
 
@@ -179,17 +180,17 @@ def refuse_unequal(n_inputs: int | None, n_targets: int, name: str = "y") -> Non
 
 
 def is_sparse(values: Any) -> bool:
-    """Whether this is a sparse matrix or array of SciPy, or one with its interface."""
+    """Whether this is a sparse matrix or array of SciPy, or an object with the same interface."""
     return hasattr(values, "toarray") and hasattr(values, "nnz") and hasattr(values, "tocsr")
 
 
 def frame_names(values: Any) -> list[str] | None:
-    """Return the names of a data frame's columns, None for what is no data frame.
+    """Return the column names of a data frame, or None for anything else.
 
     Raises
     ------
     InvalidInputError
-        If two columns have one name.
+        If two columns have the same name.
     """
     if isinstance(values, str) or (frame := _frame(values)) is None:
         return None
@@ -198,11 +199,12 @@ def frame_names(values: Any) -> list[str] | None:
     return names
 
 
-# What holds the cells -------------------------------------------------------------------------------------------------
+# Containers of cells
+# ---------------------------------------------------------------------------------------------------
 
 
 def _array(values: Any, name: str, memory_budget: float | str | None) -> np.ndarray:
-    """Return what is no data frame as a NumPy array of any type."""
+    """Return a container other than a data frame as a NumPy array of any type."""
     if isinstance(values, torch.Tensor):
         return _of_tensor(values, name, memory_budget)
     if is_sparse(values):
@@ -216,12 +218,12 @@ def _array(values: Any, name: str, memory_budget: float | str | None) -> np.ndar
     values = _column(values)
     try:
         found = np.asarray(values)
-    except Exception as error:  # whatever an object of any kind raises when it is asked for an array
+    except Exception as error:  # an object may raise anything on conversion
         if isinstance(error, MemoryError):
             raise
         if not isinstance(values, list | tuple):
             raise _not_an_array(values, name, error) from None
-        found = np.array(_objects(values), dtype=object)  # of rows of different lengths: says which cell it is
+        found = np.array(_objects(values), dtype=object)  # rows of different lengths: a later error names the cell
     if found.dtype == object and found.ndim == 0:
         raise _not_an_array(values, name, None)
     return found
@@ -249,7 +251,7 @@ def _of_tensor(values: torch.Tensor, name: str, memory_budget: float | str | Non
 
 
 def _require_dense(shape: tuple[int, ...], name: str, memory_budget: float | str | None) -> None:
-    # Twice: the table, and the same in the units that a model works in.
+    # The factor 2 covers the table and a copy of it in the units of the model.
     needed = 16 * int(np.prod([int(size) for size in shape], dtype=object))
     remedy = "Gaussian processes need dense inputs: use fewer columns or rows, or raise memory_budget."
     require(needed, resolve_budget(memory_budget), f"{name}, a sparse matrix of shape {shape}, made dense", remedy)
@@ -263,12 +265,12 @@ def _not_an_array(values: Any, name: str, error: Exception | None) -> InvalidInp
 
 
 def _objects(values: Any) -> list[Any]:
-    """Return the parts of a list, such that NumPy makes an array of objects of it without a look at their lengths."""
+    """Return the items of a list, so that NumPy makes an array of objects from them regardless of their lengths."""
     return [part.tolist() if isinstance(part, torch.Tensor) and part.device.type != "meta" else part for part in values]
 
 
 def _frame(values: Any) -> tuple[list[Any], Sequence[Any]] | None:
-    """Return names and columns of a data frame (pandas, polars, pyarrow), None for everything else."""
+    """Return names and columns of a data frame (pandas, polars, pyarrow), or None for anything else."""
     if hasattr(values, "iloc") and hasattr(values, "columns"):
         return list(values.columns), [values.iloc[:, k] for k in range(values.shape[1])]
     if hasattr(values, "num_columns") and hasattr(values, "schema") and hasattr(values, "column"):
@@ -279,7 +281,7 @@ def _frame(values: Any) -> tuple[list[Any], Sequence[Any]] | None:
 
 
 def _column(values: Any) -> Any:
-    """Return a column of a data frame as an array of numbers or of objects; anything else as it is."""
+    """Return a column of a data frame as an array of numbers or of objects, and anything else unchanged."""
     if hasattr(values, "iloc") and hasattr(values, "to_numpy"):
         return values.to_numpy()
     if hasattr(values, "to_arrow") and hasattr(values, "to_numpy"):  # polars
@@ -309,7 +311,7 @@ def _refuse_repeated(columns: Sequence[Any], name: str) -> None:
 
 
 def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndarray:
-    """Return labels that came as objects as an array of their type; texts stay objects unless ``as_array``."""
+    """Return an array of label objects as an array of their type; strings stay objects unless ``as_array``."""
     cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in values.tolist()]
     kinds: dict[type, int] = {}
     for row, cell in enumerate(cells):
@@ -334,4 +336,6 @@ def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndar
         return np.array(cells) if as_array else np.array(cells, dtype=object)
     array = np.array(cells)
     whole = all(isinstance(cell, int) for cell in cells)
-    return np.array(cells, dtype=object) if whole and array.dtype.kind == "f" else array  # beyond 64 bits
+    return (
+        np.array(cells, dtype=object) if whole and array.dtype.kind == "f" else array
+    )  # integers of more than 64 bits

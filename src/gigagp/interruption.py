@@ -1,22 +1,22 @@
-"""Ctrl-C in a fit: the first one ends the learning, a second one ends the fit at once.
+"""Ctrl-C during a fit: the first one ends the learning, and a second one ends the fit at once.
 
 ::
 
     with interruptible() as interruption:
         try:
-            ...                     # learning: `keep` once there is something to keep, `check` at every large product
+            ...                     # learning: `keep` once there is a result, `check` at every large product
         except Interrupted:
-            ...                     # go on with the best hyperparameters so far
+            ...                     # continue with the best hyperparameters so far
         interruption.learning = False
         ...                         # the last solve, which a first Ctrl-C does not stop
 
-The signal handler does no more than set a flag: an exception out of nowhere could leave an objective half changed. The
-flag is looked at where stopping is safe, which is before every evaluation and every product with a large matrix. As
-long as there is nothing to keep, Ctrl-C is what it always is.
+The signal handler only sets a flag, because an exception at an arbitrary point could leave an objective in an
+inconsistent state. The flag is checked where stopping is safe: before every evaluation and every product with a large
+matrix. As long as there is no result to keep, Ctrl-C has its usual effect.
 
-The handler is installed in the main thread alone (Python knows no other way), and only in the place of Python's own: a
-program, a notebook server or an event loop with a handler of its own keeps it, and its `KeyboardInterrupt` ends the fit
-as ever. What was there before is put back at the end of the fit, and by the second Ctrl-C.
+The handler is installed only in the main thread, as Python requires, and only if it replaces Python's own handler. A
+program, a notebook server or an event loop keeps its own handler, whose `KeyboardInterrupt` ends the fit as usual. The
+previous handler is restored at the end of the fit and by the second Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """Ends the learning of a fit. It never leaves `gigagp.learning`; no handler of errors shall catch it before."""
+    """The exception that ends the learning of a fit. Only `gigagp.learning` may catch it."""
 
 
 class Interruption:
-    """What Ctrl-C means to a fit at the moment.
+    """The present effect of Ctrl-C on a fit.
 
     Attributes
     ----------
     requested : bool
-        Whether the first Ctrl-C has come.
+        Whether Ctrl-C has been pressed once.
     cut : bool
-        Whether something was left undone because of it.
+        Whether work was left undone because of it.
     learning : bool
-        Whether `check` may end what is going on.
+        Whether `check` may end the current work.
     """
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Interruption:
         self._keeps = False
 
     def keep(self) -> None:
-        """Note that the fit has something to keep from now on."""
+        """Record that the fit now has a result to keep."""
         self._keeps = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take note of a first signal; do as Python does at a second, or where there is nothing to keep."""
+        """Record a first signal; act like Python on a second one, or if there is no result to keep."""
         if self._keeps and not self.requested:
             self.requested = True
             return
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever happens from here on, it is back
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # restored for any later signal
         signal.default_int_handler(number, frame)
 
 
@@ -69,12 +69,12 @@ _current: ContextVar[Interruption | None] = ContextVar("gigagp_interruption", de
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Let the first Ctrl-C set a flag while the block runs."""
+    """Let the first Ctrl-C only set a flag while the block runs."""
     interruption = Interruption()
     token = _current.set(interruption)
     owns = threading.current_thread() is threading.main_thread()
     owns = owns and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    handler = interruption.handle  # one object: every look at a method makes another
+    handler = interruption.handle  # keep one object: each attribute access creates a new one
     try:
         if owns:
             signal.signal(signal.SIGINT, handler)
@@ -86,7 +86,7 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def keep() -> None:
-    """Note that the fit in this thread, if there is one, has something to keep from now on."""
+    """Record that the fit in this thread, if there is one, now has a result to keep."""
     interruption = _current.get()
     if interruption is not None:
         interruption.keep()
@@ -99,7 +99,7 @@ def is_pending() -> bool:
 
 
 def check() -> None:
-    """Raise `Interrupted` where Ctrl-C has asked for the end of the learning that is going on in this thread."""
+    """Raise `Interrupted` if Ctrl-C has requested the end of the learning in this thread."""
     if is_pending():
         interruption = _current.get()
         assert interruption is not None
@@ -109,7 +109,7 @@ def check() -> None:
 
 @contextmanager
 def asked_between_steps() -> Iterator[Interruption]:
-    """Keep `check` from raising in the block: it moves numbers in place, and looks at ``requested`` by itself."""
+    """Keep `check` from raising in a block that modifies numbers in place and checks ``requested`` itself."""
     interruption = _current.get() or Interruption()
     before, interruption.learning = interruption.learning, False
     try:

@@ -1,4 +1,4 @@
-"""Log-determinants by stochastic Lanczos quadrature, from the coefficients of conjugate gradients."""
+"""Log-determinants by stochastic Lanczos quadrature, and the Lanczos process itself."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from gigagp.solvers.krylov import Recurrence
 from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
 from gigagp.truncation.estimators import TruncationChoice
 
-#: The quadrature is done when its mean moves by less than this share of the standard error between two looks.
+#: The quadrature ends when its mean changes between two checks by less than this share of the standard error.
 _SHARE_OF_ERROR = 0.05
-#: Most products of a quadrature that is not truncated.
+#: Largest number of products of a quadrature without truncation.
 _MAX_STEPS = 200
 
 
 class Quadrature:
-    """Gauss quadratures of ``<z, log(A) z> / <z, z>`` with ``A = P^-1 H``, one step better with every product.
+    """Gauss quadratures of ``<z, log(A) z> / <z, z>`` with ``A = P^-1 H``, refined by every product.
 
-    Conjugate gradients on ``H x = z`` build the tridiagonal matrices T whose eigenvalues and first components are nodes
-    and weights. For each z the values fall with the steps towards the limit, from above (Potapczynski et al. 2021,
-    Theorem 1).
+    Conjugate gradients on ``H x = z`` produces tridiagonal matrices T. Their eigenvalues are the nodes, and the squared
+    first components of their eigenvectors are the weights. For each z the values decrease with the number of steps
+    towards the limit (Potapczynski et al. 2021, Theorem 1).
 
     Parameters
     ----------
     operator : LinearOperator
+        The matrix H.
     starts : Tensor of shape (n, s)
-        The directions z; left as they are.
+        The directions z; not modified.
     preconditioner : Preconditioner or None
-        P.
+        The matrix P; None stands for the identity.
     """
 
     def __init__(
@@ -52,16 +53,16 @@ class Quadrature:
 
     @property
     def steps(self) -> int:
-        """Products so far."""
+        """Number of products so far."""
         return len(self._alphas)
 
     @property
     def exhausted(self) -> bool:
-        """Whether no direction has anything left to add."""
+        """Whether further steps would change no quadrature."""
         return not bool((self._run.gamma > self._finest).any())
 
     def step(self) -> None:
-        """Take one more step.
+        """Take one step, which costs one product.
 
         Raises
         ------
@@ -69,7 +70,7 @@ class Quadrature:
             If the product is not finite, or a direction has no positive curvature.
         """
         run = self._run
-        alive = run.gamma > self._finest  # below, the residual is rounding and so are the coefficients
+        alive = run.gamma > self._finest  # below, residual and coefficients are rounding
         coefficients, _ = run.step()
         if not run.finite or bool((run.failed & alive).any()):
             msg = (
@@ -81,11 +82,11 @@ class Quadrature:
         self._betas.append(torch.where(alive, coefficients.beta, 0.0))
 
     def values(self, steps: int | None = None, columns: torch.Tensor | slice = slice(None)) -> torch.Tensor:
-        """Return ``e1' log(T) e1`` of each direction, float64, after a number of steps; None, or too many: after all.
+        """Return ``e1' log(T) e1`` for each direction in float64, after ``steps`` steps or at most all that were taken.
 
         ``T_jj = 1 / alpha_j + beta_{j-1} / alpha_{j-1}`` and ``T_{j,j+1} = sqrt(beta_j) / alpha_j`` (Saad 2003,
-        "Iterative methods for sparse linear systems", section 6.7.3). Steps that a column did not take are an
-        uncoupled 1, whose logarithm adds nothing.
+        "Iterative methods for sparse linear systems", section 6.7.3). A step that a column did not take is represented
+        by an uncoupled diagonal entry of 1, whose logarithm adds nothing.
         """
         alphas, betas = (
             torch.stack(part[:steps], 1).to(torch.float64).cpu()[columns] for part in (self._alphas, self._betas)
@@ -113,41 +114,42 @@ def log_determinant(
 ) -> Estimate:
     """Estimate ``log det H``.
 
-    ``log det H = log det P + tr log(P^-1/2 H P^-1/2)``; the trace is the mean over random directions of a quadrature
-    whose nodes and weights are the eigenvalues of the tridiagonal matrix that conjugate gradients builds on the way.
-    The better the preconditioner, the smaller the trace and with it the standard error: with ``P = H`` the result is
-    exact.
+    ``log det H = log det P + tr log(P^-1/2 H P^-1/2)``. The trace is estimated by the mean over random directions of a
+    quadrature, whose nodes and weights come from the tridiagonal matrix that conjugate gradients produces. A better
+    preconditioner makes the trace smaller and with it the standard error; with ``P = H`` the result is exact.
 
     Parameters
     ----------
     operator : LinearOperator
         Self-adjoint and positive definite in its inner product.
-    preconditioner : "auto", recipe, Preconditioner or None
+    preconditioner : "auto", recipe, Preconditioner or None, default "auto"
         As for `gigagp.solvers.ConjugateGradients`.
     n_probes : int, default 16
-        Random directions. The standard error falls with the root of their number.
+        Number of random directions. The standard error falls with the root of this number.
     max_steps : int, optional
-        Most products with the operator; None: 200, with a truncation the number of rows. Without a truncation it stops
-        sooner when the quadrature error is far below the standard error.
+        Largest number of products with the operator. None stands for 200, or with a truncation for the number of rows.
+        Without a truncation the quadrature ends earlier if its error is far below the standard error.
     generator : torch.Generator, optional
-        None is a fixed seed.
+        Source of the random directions. None stands for a fixed seed.
     truncation : Distribution, RussianRoulette or SingleSample, optional
-        Cut the quadrature of each direction at a random length of its own and reweight it, so that the mean is the
-        log-determinant without the bias of few steps. The small eigenvalue problems of every length up to the longest
-        make it dear: for analysis, gradients do not need it.
+        Cut the quadrature of each direction at its own random length and reweight it, which removes the bias of a small
+        number of steps. It requires small eigenvalue problems for every length up to the longest and is therefore
+        expensive; it is meant for analysis, as gradients do not need it.
+    starts : Tensor of shape (n, s), optional
+        The directions, drawn from N(0, P). None: they are drawn here.
 
     Returns
     -------
     Estimate
-        The standard error is over the probes; NaN with one probe.
+        The log-determinant and its standard error over the probes, which is NaN with one probe.
 
     Raises
     ------
     InvalidInputError
         If a count is not positive, a recipe is given for an operator whose entries cannot be read, or a truncation
-        wants more steps than there are.
+        requires more steps than are available.
     NonFiniteError
-        If the products give NaN, or the matrix is not positive definite in its precision.
+        If products are NaN, or the matrix is not positive definite in its precision.
 
     References
     ----------
@@ -187,7 +189,7 @@ def _bounded(truncation: Distribution | TruncatedSeries, n: int, max_steps: int 
 
 
 def _to_the_error(quadrature: Quadrature, n: int, max_steps: int) -> torch.Tensor:
-    """Step until the quadrature error is far below the standard error; return the estimate of each probe."""
+    """Take steps until the quadrature error is far below the standard error; return the estimate of each probe."""
     previous, look = math.inf, 3
     while True:
         quadrature.step()
@@ -204,7 +206,7 @@ def _to_the_error(quadrature: Quadrature, n: int, max_steps: int) -> torch.Tenso
 
 
 def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[int]) -> torch.Tensor:
-    """Return the estimate of each probe's quadrature from partial sums up to a length of its own."""
+    """Return the estimate of each probe's quadrature from its partial sums up to the length drawn for it."""
     while quadrature.steps < max(lengths) and not quadrature.exhausted:
         quadrature.step()
     wanted = [series.coefficients(length) for length in lengths]
@@ -218,14 +220,14 @@ def _truncated(quadrature: Quadrature, series: TruncatedSeries, lengths: list[in
 
 @dataclass(frozen=True)
 class Tridiagonal:
-    """What Lanczos has found: ``H Q = Q T`` but for the last column.
+    """The result of the Lanczos process: ``H Q = Q T`` except for the last column.
 
     Attributes
     ----------
     vectors : Tensor of shape (n, k)
         ``Q``, orthonormal in the operator's inner product.
     diagonal, off_diagonal : Tensor of shape (k,) and (k - 1,)
-        Of ``T``.
+        Diagonals of ``T``.
     """
 
     vectors: torch.Tensor
@@ -240,23 +242,23 @@ class Tridiagonal:
 def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown: float = 1e-8) -> Tridiagonal:
     """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
 
-    With a `gigagp.operators.KernelMatrix` it is Algorithm 5 of Yadav et al. (2021), with a
-    `gigagp.operators.grid.GridOperator` its Algorithm 7: one product a step.
+    For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021), and for a
+    `gigagp.operators.grid.GridOperator` Algorithm 7. A step takes one product.
 
     Parameters
     ----------
     operator : LinearOperator
     start : Tensor of shape (n, 1)
-        The first direction, of any length but zero.
+        The first direction, of any nonzero length.
     steps : int
-        Most columns.
-    breakdown : float
-        Stop once a new direction is shorter than this share of the largest diagonal entry: nothing is left of the
-        Krylov space but rounding.
+        Largest number of columns.
+    breakdown : float, default 1e-8
+        Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
+        Krylov space is rounding.
 
     References
     ----------
-    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (its pseudo-code with the misprints mended).
+    Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
     """
     current = start / operator.inner(start, start).sqrt()
     vectors, diagonal, off_diagonal = [current], [], []
@@ -266,7 +268,7 @@ def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown
         if len(vectors) == steps:
             break
         known = torch.cat(vectors, 1)
-        for _ in range(2):  # twice is enough (Giraud et al. 2005)
+        for _ in range(2):  # two passes suffice (Giraud et al. 2005)
             product = product - known @ operator.inner(known, product.expand_as(known))[:, None]
         length = operator.inner(product, product).clamp_min(0).sqrt()
         if not bool(length > breakdown * torch.cat(diagonal).max()):

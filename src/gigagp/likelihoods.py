@@ -1,7 +1,7 @@
-"""How a target depends on the latent function at its row.
+"""Likelihoods, which relate a target to the latent function at its row.
 
-A likelihood here is a log-concave density ``g(y, f)``: variational bounds then have one optimum, and their estimates
-from sampled basis functions stay lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
+A likelihood here is a log-concave density ``g(y, f)``. Variational bounds then have a single optimum, and their
+estimates from sampled basis functions remain lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
 """
 
 from __future__ import annotations
@@ -28,61 +28,62 @@ __all__ = [
     "resolve_likelihood",
 ]
 
-#: Nodes of the quadrature (the papers' number): 1e-12 for the logistic likelihood.
+#: Number of quadrature nodes (as in the papers), which gives an accuracy of 1e-12 for the logistic likelihood.
 NODES = 101
 
 
 class Likelihood(ABC):
     """A density of a target given the latent function at its row.
 
-    To add one, write `log_density` with differentiable torch operations and set `is_log_concave`; expectations are
-    taken by quadrature then. Objects are frozen and hold settings only.
+    To define one, implement `log_density` with differentiable torch operations and set `is_log_concave`; expectations
+    are then computed by quadrature. Objects are frozen and contain only settings.
     """
 
-    #: whether ``log g`` is concave in f for every y; what is not is refused
+    #: whether ``log g`` is concave in f for every y; other likelihoods are rejected
     is_log_concave: bool = False
-    #: whether it has a noise variance, which is learned; the others ignore it
+    #: whether it has a learned noise variance; the others ignore it
     has_noise: bool = False
-    #: how much a latent function varies as a rule; None: as much as the targets
+    #: typical variance of the latent function; None: that of the targets
     signal_variance: float | None = None
-    #: what users write for it
+    #: name by which users select it
     name: str
 
     @abstractmethod
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return ``log g(y, f)``, broadcast; ``noise`` is the noise variance of each row."""
+        """Return ``log g(y, f)`` with broadcasting; ``noise`` is the noise variance of each row."""
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
-        """Return ``E log g(y, f)`` for ``f ~ N(mean, std^2)``; here by Gauss and Hermite's quadrature.
+        """Return ``E log g(y, f)`` for ``f ~ N(mean, std^2)``, by default with Gauss-Hermite quadrature.
 
         Parameters
         ----------
         y, mean, std, noise : Tensor
             Of shapes that broadcast.
         nodes : int
+            Number of quadrature nodes.
         """
         places, weights = (one.to(mean) for one in _hermite(nodes))
         f = mean[..., None] + std[..., None] * places
         return self.log_density(y[..., None], f, noise[..., None]) @ weights
 
-    def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most accept any number
-        """Raise `InvalidInputError` for targets that have no density."""
+    def check_targets(self, y: Tensor) -> None:  # noqa: B027  # most likelihoods accept any number
+        """Raise `InvalidInputError` for targets that the likelihood does not allow."""
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
-        """Return about how fast ``-log g`` bends in f: one over the noise that a Gaussian would need to bend so."""
+        """Return a typical curvature of ``-log g`` in f, which for a Gaussian is the inverse noise variance."""
         return 1.0 / noise
 
 
 @lru_cache
 def _hermite(nodes: int) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights for the expectation under a standard normal."""
+    """Return nodes and weights for expectations under a standard normal distribution."""
     places, weights = np.polynomial.hermite_e.hermegauss(nodes)
     return torch.from_numpy(places), torch.from_numpy(weights / weights.sum())
 
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """``y = f + noise``: regression."""
+    """``y = f + noise`` with Gaussian noise, for regression."""
 
     is_log_concave = True
     has_noise = True
@@ -99,9 +100,9 @@ class Gaussian(Likelihood):
 
 @dataclass(frozen=True)
 class Laplace(Likelihood):
-    """``y = f + noise`` with noise of density ``exp(-|e| / b) / (2 b)``: regression with outliers.
+    """``y = f + noise`` with noise of density ``exp(-|e| / b) / (2 b)``, for regression with outliers.
 
-    The noise variance is ``2 b^2``, so a model's ``noise_variance`` means the same as elsewhere.
+    The noise variance is ``2 b^2``, so a model's ``noise_variance`` has its usual meaning.
     """
 
     is_log_concave = True
@@ -114,10 +115,10 @@ class Laplace(Likelihood):
         return -(2 * b).log() - (y - f).abs() / b
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the expectation in closed form (a quadrature is poor at the kink)."""
+        """Return the expectation in closed form, because a quadrature is inaccurate at the kink."""
         b = (0.5 * noise).sqrt()
         gap = y - mean
-        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # its square is divided by
+        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # avoids a division by zero
         ratio = gap / spread
         folded = spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * ratio.square()) + gap * torch.erf(
             ratio / math.sqrt(2)
@@ -126,34 +127,34 @@ class Laplace(Likelihood):
 
 
 class _Binary(Likelihood):
-    """Two classes, written -1 and 1."""
+    """Base of the likelihoods of two classes, coded as -1 and 1."""
 
     is_log_concave = True
 
     def check_targets(self, y: Tensor) -> None:
-        """Refuse everything but -1 and 1."""
+        """Raise an error for targets other than -1 and 1."""
         if not bool((y.abs() == 1).all()):
             msg = f"targets of the {self.name} likelihood must be -1 and 1; got {y[y.abs() != 1][:3].tolist()}."
             raise InvalidInputError(msg)
 
     @abstractmethod
     def probability(self, f: Tensor) -> Tensor:
-        """Return the probability of 1 at a latent value."""
+        """Return the probability of class 1 at a latent value."""
 
     @abstractmethod
     def mean_probability(self, mean: Tensor, std: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the probability of 1 averaged over ``f ~ N(mean, std^2)``."""
+        """Return the probability of class 1 averaged over ``f ~ N(mean, std^2)``."""
 
 
 @dataclass(frozen=True)
 class Logistic(_Binary):
-    """``P(y = 1) = 1 / (1 + exp(-f))``: classification."""
+    """``P(y = 1) = 1 / (1 + exp(-f))``, for classification."""
 
     name = "logistic"
     signal_variance = 9.0  # probabilities from 0.05 to 0.95
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the log of the logistic function of ``y f``."""
+        """Return the logarithm of the logistic function of ``y f``."""
         return torch.nn.functional.logsigmoid(y * f)
 
     def probability(self, f: Tensor) -> Tensor:
@@ -166,19 +167,19 @@ class Logistic(_Binary):
         return torch.sigmoid(mean[..., None] + std[..., None] * places) @ weights
 
     def start_curvature(self, y: Tensor, noise: float) -> float:
-        """Return one fourth, the largest there is."""
+        """Return one fourth, the largest curvature."""
         return 0.25
 
 
 @dataclass(frozen=True)
 class Probit(_Binary):
-    """``P(y = 1) = Phi(f)``, the normal distribution function: classification with a lighter tail than `Logistic`."""
+    """``P(y = 1) = Phi(f)``, the normal distribution function: classification with lighter tails than `Logistic`."""
 
     name = "probit"
     signal_variance = 3.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the log of the normal distribution function of ``y f``."""
+        """Return the logarithm of the normal distribution function of ``y f``."""
         return torch.special.log_ndtr(y * f)
 
     def probability(self, f: Tensor) -> Tensor:
@@ -203,15 +204,15 @@ class Poisson(Likelihood):
     signal_variance = 1.0
 
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
-        """Return the log of the Poisson probability."""
+        """Return the logarithm of the Poisson probability."""
         return y * f - f.exp() - torch.lgamma(y + 1)
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
-        """Return the expectation in closed form: the rate's is that of a log-normal number."""
+        """Return the expectation in closed form; the rate is log-normal."""
         return y * mean - (mean + 0.5 * std.square()).exp() - torch.lgamma(y + 1)
 
     def check_targets(self, y: Tensor) -> None:
-        """Refuse everything but counts."""
+        """Raise an error for targets that are not counts."""
         bad = (y < 0) | (y != y.round())
         if bool(bad.any()):
             msg = f"targets of the poisson likelihood must be whole numbers, 0 or above; got {y[bad][:3].tolist()}."
@@ -226,14 +227,15 @@ _BY_NAME: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, 
 
 
 def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> None:
-    """Raise `InvalidInputError` for a likelihood that does not say it is log-concave, or is seen not to be.
+    """Raise `InvalidInputError` for a likelihood that is not declared log-concave, or is found not to be.
 
     Parameters
     ----------
     likelihood : Likelihood
     y : Tensor
-        Targets; a few of them are tried.
-    noise : float
+        Targets, a few of which are checked.
+    noise : float, default 1.0
+        Noise variance of the check.
     """
     reason = "does not say so (is_log_concave)"
     if likelihood.is_log_concave:
@@ -255,17 +257,17 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
 
 
 def is_own(likelihood: Likelihood) -> bool:
-    """Whether a likelihood is one of this package's, which its name is enough to make again."""
+    """Whether a likelihood is part of this package, so that its name suffices to recreate it."""
     return type(likelihood) in _BY_NAME.values()
 
 
 def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
-    """Return the likelihood that a name stands for, or the object itself.
+    """Return the likelihood with a given name, or a likelihood unchanged.
 
     Raises
     ------
     InvalidInputError
-        If it is neither.
+        If the argument is neither.
     """
     if isinstance(likelihood, Likelihood):
         return likelihood

@@ -1,7 +1,7 @@
 """Prior means: a basis whose coefficients follow from the data, or a known function.
 
-A learned mean is linear in its coefficients, and inference finds those by generalised least squares at every kernel
-and noise (`gigagp.inference.trend`); a mean therefore holds no hyperparameters and never changes.
+A learned mean is linear in its coefficients, which inference determines by generalised least squares at every kernel
+and noise (`gigagp.inference.trend`). A mean therefore has no hyperparameters and never changes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gigagp.custom import MARK, NOTHING, Custom, Item, marked, state_of
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words, checked
 
-#: A known mean: takes float64 inputs of shape (n, d) in their own units, returns values of shape (n,).
+#: A known mean: takes float64 inputs of shape (n, d) in their own units, and returns values of shape (n,).
 MeanFunction = Callable[[np.ndarray], np.ndarray]
 
 
 class Mean(ABC):
     """A prior mean ``m(x) = basis(x)' coefficients + offset(x)``."""
 
-    #: what users write for it
+    #: name by which users select it
     name: str
 
     @abstractmethod
     def basis(self, X: Tensor) -> Tensor:
-        """Return the functions that unknown coefficients multiply, shape (n, p), in the dtype of ``X``."""
+        """Return the basis functions of the unknown coefficients, shape (n, p), in the dtype of ``X``."""
 
     def offset(self, X: np.ndarray) -> np.ndarray:
         """Return the known part of the mean at inputs in their own units, shape (n,)."""
@@ -41,17 +41,17 @@ class Mean(ABC):
 
 
 class ZeroMean(Mean):
-    """The mean is zero."""
+    """A mean of zero."""
 
     name = "zero"
 
     def basis(self, X: Tensor) -> Tensor:
-        """Return no column."""
+        """Return a basis without columns."""
         return X.new_zeros(X.shape[0], 0)
 
 
 class ConstantMean(Mean):
-    """One unknown constant."""
+    """A mean with one unknown constant."""
 
     name = "constant"
 
@@ -61,7 +61,7 @@ class ConstantMean(Mean):
 
 
 class LinearMean(Mean):
-    """An unknown constant and an unknown slope for every input."""
+    """A mean with an unknown constant and an unknown slope for every input."""
 
     name = "linear"
 
@@ -71,13 +71,13 @@ class LinearMean(Mean):
 
 
 class FixedMean(ZeroMean):
-    """A known function; nothing is learned.
+    """A known function, from which nothing is learned.
 
     Parameters
     ----------
     function : callable
-        Takes a float64 array of shape (n, d), returns finite values of shape (n,). It has to be deterministic. A model
-        file has the function's name and not its code, so whoever loads the model has to give it (`gigagp.load`).
+        Takes a float64 array of shape (n, d) and returns finite values of shape (n,). It must be deterministic. A model
+        file contains the function's name but not its code, so the function must be passed to `gigagp.load`.
     """
 
     name = "fixed"
@@ -89,12 +89,12 @@ class FixedMean(ZeroMean):
         self.function = function
 
     def offset(self, X: np.ndarray) -> np.ndarray:
-        """Return the function's values.
+        """Return the values of the function.
 
         Raises
         ------
         InvalidInputError
-            If the function returns something else than one finite number for each row.
+            If the function does not return one finite number for each row.
         """
         values = self.function(X)
         masked = isinstance(values, np.ma.MaskedArray) and bool(np.ma.getmaskarray(values).any())
@@ -114,7 +114,7 @@ class FixedMean(ZeroMean):
 
 
 _MEANS: dict[str, type[Mean]] = {item.name: item for item in (ZeroMean, ConstantMean, LinearMean)}
-#: What users pass as ``mean``.
+#: Values that users may pass as ``mean``.
 MeanLike = Annotated[
     str | Mean | MeanFunction,
     Words('"zero", "constant", "linear", a Mean or a function of the inputs'),
@@ -122,16 +122,17 @@ MeanLike = Annotated[
 
 
 def resolve_mean(mean: MeanLike) -> Mean:
-    """Return the mean that ``mean`` stands for.
+    """Return the mean for a ``mean`` argument.
 
     Parameters
     ----------
     mean : {"zero", "constant", "linear"}, Mean or callable
+        A name, a mean, or a known function of the inputs.
 
     Raises
     ------
     InvalidInputError
-        If it is none of these.
+        If the argument is none of these.
     """
     mean = checked(mean, MeanLike, "mean", "GPRegressor")
     if isinstance(mean, Mean):
@@ -145,12 +146,12 @@ def resolve_mean(mean: MeanLike) -> Mean:
 
 
 def describe(mean: Mean) -> dict[str, Any]:
-    """Return a description in plain data; `from_dict` reads it back.
+    """Return a description in plain data, which `from_dict` converts back.
 
     Raises
     ------
     InvalidInputError
-        If it is not the package's and cannot be made again: a lambda, an object that is no dataclass.
+        If the mean is not part of the package and cannot be recreated: a lambda, or an object that is not a dataclass.
     """
     if type(mean) is FixedMean:
         return {"mean": getattr(mean.function, "__name__", None), "fixed": True} | marked(mean.function)
@@ -160,19 +161,19 @@ def describe(mean: Mean) -> dict[str, Any]:
 
 
 def foreign_parts(mean: Mean) -> tuple[Item, ...]:
-    """Return the function or the class of a mean that is not the package's."""
+    """Return the function or the class of a mean that is not part of the package."""
     if type(mean) is FixedMean:
         return (mean.function,)
     return () if type(mean) in _MEANS.values() else (type(mean),)
 
 
 def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING) -> Mean:
-    """Return the mean that `describe` described. No code of the description is run.
+    """Return the mean from the description by `describe`. The description cannot cause any code to run.
 
     Raises
     ------
     InvalidInputError
-        If it describes no mean, or one that is neither of this package nor in ``custom``.
+        If it does not describe a mean, or describes one that is neither part of this package nor in ``custom``.
     """
     name = description.get("mean") if isinstance(description, Mapping) else None
     if not isinstance(name, str):

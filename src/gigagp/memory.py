@@ -1,4 +1,4 @@
-"""Bytes decide blocks: the memory budget, and how many rows of a tile it pays for."""
+"""The memory budget: its resolution, checks against it, and errors for failed allocations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.fields import shown
 
-#: Share of the free memory that a model takes when it is given no budget.
+#: Share of the free memory that a model may use if it is given no budget.
 DEFAULT_SHARE = 0.5
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def free_bytes(device: torch.device | str = "cpu") -> int:
-    """Return the bytes that can be allocated now on ``device``, as the operating system or the driver tells."""
+    """Return the number of bytes that can be allocated now on ``device``, as reported by the system or the driver."""
     device = torch.device(device)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
-    free = 4 * 2**30  # nothing is known: a modest laptop
+    free = 4 * 2**30  # nothing is known: assume a modest laptop
     if meminfo.exists():
         match = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
         if match:
@@ -44,14 +44,14 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     Parameters
     ----------
     memory_budget : int, float, str or None
-        Bytes, a text such as ``"2GiB"``, or None for half of the memory that is free now.
-    device : torch.device or str
-        Where the memory is taken.
+        Bytes, a string such as ``"2GiB"``, or None for half of the memory that is free now.
+    device : torch.device or str, default "cpu"
+        Device on which the memory is used.
 
     Raises
     ------
     InvalidInputError
-        If the budget is not positive or the text cannot be read.
+        If the budget is not positive or the string cannot be parsed.
     """
     if memory_budget is None:
         return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
@@ -61,25 +61,25 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
             msg = f'memory_budget must be bytes or a text like "2GiB"; got {memory_budget!r}.'
             raise InvalidInputError(msg)
         memory_budget = float(match.group(1)) * _UNITS[match.group(2).upper()]
-    if not 0 < memory_budget < 2**63:  # also not NaN
+    if not 0 < memory_budget < 2**63:  # also rejects NaN
         msg = f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}."
         raise InvalidInputError(msg)
     return int(memory_budget)
 
 
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
-    """Raise `MemoryBudgetError` when ``what`` needs more than the budget, before it is allocated."""
+    """Raise `MemoryBudgetError` if ``what`` needs more than the budget, before it is allocated."""
     if needed > budget:
         msg = f"{what} needs {needed:,} bytes, the memory budget is {budget:,}. {remedy}"
         raise MemoryBudgetError(msg)
 
 
-#: What torch and the C++ library write into a plain RuntimeError where memory cannot be had.
+#: Messages of a plain RuntimeError by which torch and the C++ library report a failed allocation.
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread", re.I)
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the machine or the device has no memory left, whoever raised it."""
+    """Whether an error of any library reports that the machine or the device has no memory left."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
@@ -87,7 +87,7 @@ def is_lack_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_is_budget() -> Iterator[None]:
-    """Turn a failed allocation in the block (torch's, NumPy's, C++'s) into `MemoryBudgetError`; also a decorator."""
+    """Turn a failed allocation in the block (by torch, NumPy or C++) into `MemoryBudgetError`; also a decorator."""
     try:
         yield
     except MemoryBudgetError:

@@ -1,7 +1,8 @@
-"""How good predictions are: of the mean (RMSE), and of mean and standard deviation together (NLL, CRPS, coverage).
+"""Scores of predictions: of the mean (RMSE), and of mean and standard deviation together (NLL, CRPS, coverage).
 
-Those of numbers take a Gaussian prediction for each row, those of classes probabilities. For predictions of *measured*
-targets the standard deviation has to include the noise: ``gp.predict(X, return_std=True, include_noise=True)``.
+Scores of numbers take a Gaussian prediction for each row, and scores of classes take probabilities. For predictions of
+*measured* targets, the standard deviation must include the noise:
+``gp.predict(X, return_std=True, include_noise=True)``.
 
 References
 ----------
@@ -26,14 +27,14 @@ INTERVALS = (0.5, 0.8, 0.95)
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """Return the root mean squared error of ``mean``, in the unit of the target.
+    """Return the root mean squared error of ``mean``, in the target's units.
 
     Parameters
     ----------
     y : array-like of shape (n,) or (n, n_targets)
-        What was measured.
+        Measured values.
     mean : array-like of the same shape
-        What was predicted.
+        Predicted means.
 
     Raises
     ------
@@ -45,14 +46,14 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 
 
 def gaussian_nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Return the mean negative log density of ``y`` under ``N(mean, std**2)``, in nats a row. Lower is better.
+    """Return the mean negative log density of ``y`` under ``N(mean, std**2)``, in nats per row. Lower is better.
 
     It is unbounded above: a single confident mistake can dominate it. See `gaussian_crps` for a milder score.
 
     Parameters
     ----------
     y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
-        Measured, predicted, and the predicted standard deviation (above zero).
+        Measured values, predicted means and predicted standard deviations (above zero).
 
     Raises
     ------
@@ -65,22 +66,22 @@ def gaussian_nll(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def gaussian_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Return the mean continuous ranked probability score of ``N(mean, std**2)``, in the unit of the target.
+    """Return the mean continuous ranked probability score of ``N(mean, std**2)``, in the target's units.
 
-    Lower is better. It generalises the absolute error, which it becomes as ``std`` goes to zero, and grows only
-    linearly with a mistake. Closed form for a Gaussian: Gneiting and Raftery 2007, eq. 21 (with the sign turned).
+    Lower is better. It generalises the absolute error, to which it converges as ``std`` goes to zero, and grows only
+    linearly with an error. The closed form for a Gaussian is Gneiting and Raftery 2007, eq. 21, with the sign reversed.
 
     Parameters
     ----------
     y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
-        Measured, predicted, and the predicted standard deviation (above zero).
+        Measured values, predicted means and predicted standard deviations (above zero).
 
     Raises
     ------
     InvalidInputError
         If the shapes differ, there is no row, a value is not finite, or a standard deviation is not above zero.
     """
-    from scipy.special import ndtr  # the normal distribution function, which NumPy does not have
+    from scipy.special import ndtr  # the normal distribution function; NumPy has none
 
     target, centre, spread = _checked(y=y, mean=mean, std=std)
     z = (target - centre) / spread
@@ -98,7 +99,7 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.
     Parameters
     ----------
     y, mean, std : array-like of the same shape, (n,) or (n, n_targets)
-        Measured, predicted, and the predicted standard deviation (above zero).
+        Measured values, predicted means and predicted standard deviations (above zero).
     level : float, default 0.95
         Probability of the interval, between 0 and 1.
 
@@ -115,9 +116,9 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.
 
 @checks_arguments
 def coverage_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fraction = 0.95) -> float:
-    """Return how far `coverage` is from ``level``, in either direction (Wenger et al. 2024, section S2.5).
+    """Return the absolute difference between `coverage` and ``level`` (Wenger et al. 2024, section S2.5).
 
-    It does not tell intervals that are too wide from ones that are too narrow: look at `coverage` for that.
+    It does not distinguish intervals that are too wide from intervals that are too narrow; see `coverage` for that.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def coverage_error(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: Fractio
 
 
 def _checked(**arguments: ArrayLike) -> tuple[np.ndarray, ...]:
-    """Return the arguments as float64 arrays of one shape, all finite; `std` above zero."""
+    """Return the arguments as finite float64 arrays of the same shape; `std` must be positive."""
     arrays: list[np.ndarray] = []
     for name, value in arguments.items():
         array = numbers(value, name, finite=False)
@@ -153,13 +154,14 @@ def _refuse(name: str, array: np.ndarray, bad: np.ndarray, rule: str) -> None:
 
 
 def log_loss(codes: np.ndarray, probability: np.ndarray) -> float:
-    """Return the mean negative log probability of the true classes, nats a row.
+    """Return the mean negative log probability of the true classes, in nats per row.
 
     Parameters
     ----------
     codes : ndarray of shape (n,), int
-        Places of the true classes among the columns.
+        Column indices of the true classes.
     probability : ndarray of shape (n, n_classes)
+        Predicted probabilities.
     """
     _check_classes(codes, probability)
     chosen = probability[np.arange(len(codes)), codes]
@@ -170,16 +172,17 @@ def log_loss(codes: np.ndarray, probability: np.ndarray) -> float:
 def calibration_error(codes: np.ndarray, probability: np.ndarray, n_bins: Count = 10) -> float:
     """Return the expected calibration error: the mean gap between confidence and accuracy, over bins of confidence.
 
-    It is not zero for perfect probabilities of finitely many rows: the gap of a bin of k rows has a standard error of
-    up to ``0.5 / sqrt(k)``.
+    It is not zero even for perfect probabilities if there are finitely many rows: the gap of a bin with k rows has a
+    standard error of up to ``0.5 / sqrt(k)``.
 
     Parameters
     ----------
     codes : ndarray of shape (n,), int
-        Places of the true classes among the columns.
+        Column indices of the true classes.
     probability : ndarray of shape (n, n_classes)
-    n_bins : int
-        Equally wide ones, from the least confidence that there can be, one over the number of classes, to 1.
+        Predicted probabilities.
+    n_bins : int, default 10
+        Number of bins of equal width, from the lowest possible confidence (one over the number of classes) to 1.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A Gaussian-process model: kernel, mean and noise, with its hyperparameters under one set of names."""
+"""The Gaussian-process model: kernel, mean and noise, whose hyperparameters share one set of names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gigagp.kernels.units import Units
 from gigagp.means import Mean
 
 NOISE = "noise_variance"
-#: Start of the noise variance where none is given, as a share of the target's: a standard deviation of 0.3 of its.
+#: Default start of the noise variance as a share of the target variance; the standard deviation's share is 0.3.
 START_NOISE_SHARE = 0.09
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is learned: ``y = mean(x) + f(x) + noise`` with ``f ~ GP(0, kernel)``.
+    """The prior of a Gaussian process: ``y = mean(x) + f(x) + noise`` with ``f ~ GP(0, kernel)``.
 
-    The coefficients of the mean are not hyperparameters: at any kernel and noise their best values follow from one
+    The coefficients of the mean are not hyperparameters. For any kernel and noise, their optimal values follow from one
     more linear solve (generalised least squares), so no optimizer has to find them. See `gigagp.inference.trend`.
 
     Attributes
@@ -30,15 +30,15 @@ class Model:
     kernel : Kernel
         Bound to the number of inputs.
     mean : Mean
-        Bound likewise.
+        The prior mean.
     noise_variance : Tensor of shape () or (n,)
         One variance, which is learned, or the known variance of each row, which is not.
     noise_is_learned : bool
-        False where ``noise_variance`` is held: at zero, where the white part of the kernel is all the noise there is.
+        False if ``noise_variance`` is fixed at zero, because the white part of the kernel represents all noise.
     free : mapping of str to Tensor
-        Real numbers, float64, that an inference learns beside the hyperparameters: actions, inducing points. They are
-        no part of the prior; the objective puts them here (`TableObjective.start`) and gives their gradient by the
-        same names, and every optimizer moves them as they are.
+        Free numbers, float64, that an inference method learns together with the hyperparameters: actions or inducing
+        points. They are not part of the prior. The objective adds them (`TableObjective.start`) and returns their
+        gradient under the same names, and every optimizer changes them without a transform.
     """
 
     kernel: Kernel
@@ -60,14 +60,14 @@ class Model:
         return values
 
     def learned_names(self) -> tuple[str, ...]:
-        """Return the names that an optimizer may move, in a fixed order."""
+        """Return the names of the learned hyperparameters, in a fixed order."""
         fixed = self.kernel.fixed_parameters()
         if not self.noise_is_learned:
             fixed |= {NOISE}
         return tuple(name for name in self.parameters() if name not in fixed)
 
     def replace(self, values: Mapping[str, torch.Tensor]) -> Model:
-        """Return the model with some hyperparameters or free numbers changed."""
+        """Return the model with some hyperparameters or free numbers replaced."""
         unknown = sorted(set(values) - set(self.parameters()) - set(self.free))
         if unknown:
             known = ", ".join([*self.parameters(), *self.free])
@@ -82,33 +82,33 @@ class Model:
         )
 
     def unit_factors(self, units: Units) -> dict[str, torch.Tensor]:
-        """Return what standardized hyperparameters are to be multiplied with to be in the data's own units, by name."""
+        """Return, by name, the factors that convert standardized hyperparameters to the data's own units."""
         return self.kernel.unit_factors(units) | {NOISE: torch.tensor(units.variance, dtype=torch.float64)}
 
     def standardized(self, units: Units) -> Model:
-        """Return a model whose numbers are in the data's own units for the standardized problem."""
+        """Return the model for the standardized problem from one in the data's own units."""
         noise = self.noise_variance / units.variance
         return replace(self, kernel=self.kernel.standardized(units), noise_variance=noise)
 
     def in_own_units(self, units: Units) -> Model:
-        """Return the inverse of `standardized`."""
+        """Return the model in the data's own units from one for the standardized problem."""
         noise = self.noise_variance * units.variance
         return replace(self, kernel=self.kernel.in_own_units(units), noise_variance=noise)
 
     def take_rows(self, rows: torch.Tensor) -> Model:
-        """Return the model for a subset of the rows: known noise variances go with them, free numbers do not."""
+        """Return the model for a subset of the rows, with their known noise variances and without free numbers."""
         if not self.noise_is_known and not self.free:
             return self
         noise = self.noise_variance[rows] if self.noise_is_known else self.noise_variance
         return replace(self, noise_variance=noise, free={})
 
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the noise variance of new rows, the kernel's white part included, shape (m,).
+        """Return the noise variance at new rows, including the kernel's white part, shape (m,).
 
         Raises
         ------
         InvalidInputError
-            If the noise was given for each training row: that of other rows is not known.
+            If the noise was given for each training row, because that of other rows is then unknown.
         """
         if self.noise_is_known:
             msg = (
@@ -120,7 +120,7 @@ class Model:
 
 
 def _require_numbers(model: Model, units: Units, *, may_be_zero: bool) -> None:
-    """Refuse hyperparameters that are nothing, or infinite, once they are standardized; only noise may be zero."""
+    """Raise an error unless all standardized hyperparameters are finite and positive; noise may also be zero."""
     for name, value in model.parameters().items():
         sound = (value > 0) | (value == 0 if name == NOISE and may_be_zero else value > 0)
         if not bool((torch.isfinite(value) & sound).all()):
@@ -132,24 +132,24 @@ def _require_numbers(model: Model, units: Units, *, may_be_zero: bool) -> None:
             raise InvalidInputError(msg)
 
 
-#: What the hyperparameters of an estimator are in: the data's own units, or those of the standardized problem.
+#: Units of an estimator's hyperparameters: those of the data, or those of the standardized problem.
 HyperparameterUnits = Literal["own", "standardized"]
 
 
 @dataclass(frozen=True)
 class StartModel:
-    """Where learning starts, as it was given: the standardized problem is known once the rows are.
+    """The given start of learning, from which the standardized model is made once the rows are known.
 
     Attributes
     ----------
     kernel : Kernel
-        Not bound; what it was not given is found from the data.
+        Not bound yet; hyperparameters without a value are initialised from the data.
     mean : Mean
     noise_variance : Tensor of shape () or (n,), or None
-        None: `START_NOISE_SHARE` of the target's variance. 0 is held: the kernel's white part is all the noise there
-        is. Known variances of rows are in the data's own units always.
+        None stands for `START_NOISE_SHARE` of the target's variance. 0 stays fixed, because the kernel's white part
+        then represents all noise. Known variances of rows are always in the data's own units.
     units : {"own", "standardized"}
-        Of the kernel's numbers and of one noise variance.
+        Units of the kernel's hyperparameters and of a single noise variance.
     """
 
     kernel: Kernel
@@ -158,7 +158,7 @@ class StartModel:
     units: HyperparameterUnits = "own"
 
     def bound(self, n_inputs: int) -> Model:
-        """Return a model with the numbers as they are, for checks that look at its structure."""
+        """Return a model with unscaled hyperparameters, for checks of its structure."""
         return self._model(self.kernel.bind(n_inputs), 1.0)
 
     def standardized(self, units: Units) -> Model:

@@ -1,7 +1,7 @@
 """A fitted model in one file of tensors and JSON (safetensors). Loading never runs code that the file names.
 
-`gigagp.tensor_file` has the file. Which class a kind means is decided by a fixed table here, or by classes that the
-caller hands in (`gigagp.custom`), never by the file.
+`gigagp.tensor_file` defines the file. The class for each kind comes from a fixed table here, or from classes that the
+caller passes (`gigagp.custom`), never from the file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gigagp.tensor_file import Path, load_state, read, read_header, save_state
 
 __all__ = ["load", "load_notes", "load_state", "save", "save_state"]
 
-#: Kind in the file -> module of the class of that name.
+#: From a kind in a file to the module of the class with that name.
 _KINDS = {"GPClassifier": "gigagp.classification", "GPRegressor": "gigagp.regression"}
 
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
-#: Version of a layout -> what makes a model's state of the next version of it: files of every version stay readable.
+#: From a layout's version to a function that upgrades a model's state to the next version, so that old files load.
 _UPGRADES: dict[int, Callable[[State], State]] = {}
-#: What a state that is not whole can raise on its way to a model.
+#: Exceptions that an incomplete state can raise while a model is built from it.
 _UNSOUND = (
     ArithmeticError,
     AssertionError,
@@ -40,7 +40,7 @@ _UNSOUND = (
 
 
 class Saveable(Protocol):
-    """What `save` needs of an estimator."""
+    """The interface of estimators that `save` requires."""
 
     def _to_state(self) -> State: ...
 
@@ -52,18 +52,17 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
     Parameters
     ----------
     estimator : GPRegressor or GPClassifier
-        A fitted estimator. Of classes and functions that are not gigagp's (a kernel, a mean, a likelihood, a subclass
-        of the estimator) the file has the names; `load` has to be given them.
+        A fitted estimator. If it contains classes and functions that are not part of gigagp (a kernel, a mean, a
+        likelihood, a subclass of the estimator), the file stores their names, and they must be passed to `load`.
     path : str or path
-        The file; what was there is replaced once the new one is complete.
+        The file. A previous file is replaced once the new one is complete.
     notes : mapping, optional
-        Anything JSON can hold that should travel with the model, such as the name of the target column. Read it with
-        `load_notes`.
+        Further JSON data to store with the model, such as the name of the target column. `load_notes` reads them.
 
     Raises
     ------
     InvalidInputError
-        If a part of the model could not be made again from the file, before anything is written.
+        If a part of the model could not be recreated from the file; nothing is then written.
     ModelFileError
         If the file cannot be written.
     """
@@ -81,15 +80,15 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
 
 @memory_is_budget()
 def load(path: Path, custom: Iterable[Item] = ()) -> Any:
-    """Read a fitted estimator from a file written by `save`. No code that only the file names is run.
+    """Read a fitted estimator from a file written by `save`. No code that is only named in the file is run.
 
     Parameters
     ----------
     path : str or path
         The file.
     custom : iterable of class or function, default ()
-        What of the model is not gigagp's: classes of kernels, means, likelihoods, settings or the estimator, and mean
-        functions. They are found by their names. Nothing is imported.
+        Parts of the model that are not part of gigagp: classes of kernels, means, likelihoods, settings or the
+        estimator, and mean functions. They are found by their names. Nothing is imported.
 
     Returns
     -------
@@ -99,12 +98,12 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
     Raises
     ------
     InvalidInputError
-        If ``custom`` holds something else.
+        If ``custom`` contains anything else.
     MemoryBudgetError
         If the model does not fit into the memory budget.
     ModelFileError
-        If the file is missing, damaged, truncated, newer than this version of gigagp, not a gigagp model, or names what
-        is not in ``custom``.
+        If the file is missing, damaged, truncated, newer than this version of gigagp, or not a gigagp model, or if it
+        names an object that is not in ``custom``.
 
     Examples
     --------
@@ -145,7 +144,7 @@ def load(path: Path, custom: Iterable[Item] = ()) -> Any:
 
 
 def _estimator_class(kind: str, path: Path, header: Mapping[str, Any], custom: Custom) -> Any:
-    """Return the class of an estimator's kind."""
+    """Return the class for the kind of an estimator."""
     if kind in _KINDS:
         return getattr(importlib.import_module(_KINDS[kind]), kind)
     description = header.get("estimator")
@@ -162,6 +161,6 @@ def _estimator_class(kind: str, path: Path, header: Mapping[str, Any], custom: C
 
 
 def load_notes(path: Path) -> dict[str, Any]:
-    """Return the notes that `save` was given, {} if there were none. Raises as `load` does."""
+    """Return the notes passed to `save`, or {} if there were none; raises the errors of `load`."""
     notes = read_header(path).get("notes", {})
     return notes if isinstance(notes, dict) else {}

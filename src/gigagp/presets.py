@@ -1,4 +1,4 @@
-"""Configurations under the name of the paper they come from, to reproduce it and to compare with it."""
+"""Configurations of papers, for reproduction and comparison."""
 
 from __future__ import annotations
 
@@ -28,34 +28,39 @@ def lin2024(
 ) -> dict[str, Any]:
     """Return the settings of Lin et al. 2024 as arguments of `gigagp.GPRegressor`.
 
-    Matern-3/2 with one lengthscale an input, zero mean, every scale started at 1, Adam on softplus scales, 64 probes,
+    Matern-3/2 with one lengthscale per input, zero mean, every scale started at 1, Adam on softplus scales, 64 probes,
     1,000 sine and cosine pairs; CG with greedy pivoted Cholesky of rank 100, alternating projections on contiguous
-    blocks, SGD with momentum 0.9. gigagp's own defaults are much quicker; this is what they are compared with.
+    blocks, SGD with momentum 0.9. gigagp's own defaults are much faster; this is the baseline for comparing them.
 
     Parameters
     ----------
-    solver : {"cg", "ap", "sgd"}
-    estimator : {"standard", "pathwise"}
-    warm_start : bool
-        Start from the previous solution, with frozen probes; False: from zero, with new probes each step.
-    steps, learning_rate
-        Of Adam.
-    tolerance : float
+    solver : {"cg", "ap", "sgd"}, default "cg"
+        Conjugate gradients, alternating projections or stochastic gradient descent.
+    estimator : {"standard", "pathwise"}, default "pathwise"
+        Gradient estimator; "standard" is Hutchinson's.
+    warm_start : bool, default True
+        Whether solves start from the previous solution, with fixed probes. False: from zero, with new probes each step.
+    steps : int, default 100
+        Number of steps of Adam.
+    learning_rate : float, default 0.1
+        Learning rate of Adam.
+    tolerance : float, default 0.01
         Relative residual of the targets, and mean relative residual of the probes.
-    max_epochs : float
-        Budget of a solve.
-    n_probes : int
-    block_size : int
-        Of alternating projections; the paper takes 1,000, and 2,000 for protein and keggdirected.
-    batch_size : int
-        Of SGD.
-    sgd_learning_rate : float or "auto"
+    max_epochs : float, default 1000
+        Largest number of epochs of a solve.
+    n_probes : int, default 64
+        Number of probe vectors.
+    block_size : int, default 1000
+        Block size of alternating projections; the paper uses 1,000, and 2,000 for protein and keggdirected.
+    batch_size : int, default 500
+        Batch size of SGD.
+    sgd_learning_rate : float or "auto", default "auto"
         The paper tunes it by hand for each table: 30, 20, 30, 20, 20 for pol, elevators, bike, keggdirected, protein.
 
     Returns
     -------
     dict
-        ``GPRegressor(**lin2024())`` runs it.
+        Arguments for ``GPRegressor(**lin2024())``.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Functions drawn from the prior, as random features with frozen randomness."""
+"""Samples of the prior as functions, from random features with fixed randomness."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gigagp.random import standard_normal
 
 @dataclass(frozen=True)
 class PriorSamples:
-    """``s`` functions ``f_j(x) = phi(x) w_j`` from ``GP(0, kernel)``, reusable at any points and hyperparameters.
+    """``s`` functions ``f_j(x) = phi(x) w_j`` from ``GP(0, kernel)``, for use at any points and hyperparameters.
 
-    The frequencies are shared by all samples, the weights are each sample's own (Lin et al. 2024, section 3 and
-    appendix B). Both are base randomness: as the hyperparameters move, the functions move smoothly with them.
+    All samples share the frequencies, and each has its own weights (Lin et al. 2024, section 3 and appendix B). Both
+    are base randomness: the functions change smoothly with the hyperparameters.
 
     Attributes
     ----------
     draw : FeatureDraw
         Base randomness of the features.
     weights : Tensor of shape (n_columns, s)
-        Standard normal, float64.
+        Standard normal weights, float64.
     """
 
     draw: FeatureDraw
@@ -39,13 +39,13 @@ class PriorSamples:
         generator: torch.Generator,
         law: str = "balanced",
     ) -> PriorSamples:
-        """Draw frequencies and weights; ``law`` as in `gigagp.gradients.Pathwise`."""
+        """Draw frequencies and weights; ``law`` is that of `gigagp.gradients.Pathwise`."""
         draw = kernel.draw_features(n_features, n_inputs, generator, law=law)
         columns = kernel.features(torch.zeros(1, n_inputs, dtype=torch.float64), draw).shape[1]
         return cls(draw, standard_normal(columns, n_samples, generator=generator))
 
     def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:
-        """Return the functions at the rows of ``X``, shape (n, s), in blocks that keep to ``budget`` bytes."""
+        """Return the functions at the rows of ``X``, shape (n, s), in blocks that fit into ``budget`` bytes."""
         weights = self.weights.to(X)
         rows = max(1, min(1024, budget // (64 * max(weights.shape[0], 1) * X.element_size())))
         if X.shape[0] <= rows:

@@ -1,4 +1,4 @@
-"""Progress of long work. Library code takes a meter and never prints; the caller decides what is seen.
+"""Progress of long work. Library code takes a meter and never prints; the caller decides what is shown.
 
 ::
 
@@ -7,7 +7,7 @@
         for ...:
             meter.step(objective=-123.4, residual=0.008)
 
-A meter may be started again (the next phase of the work); it closes what was open.
+A meter can be started again for the next phase of the work, which closes the previous phase.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 class Meter(ABC):
-    """What long work reports to: `start`, then `step` after every step, then `close`. Also a context manager."""
+    """Interface for reports of long work: `start`, then `step` after every step, then `close`. A context manager."""
 
     @abstractmethod
     def start(self, total: int | None, title: str) -> None:
-        """Begin a phase of ``total`` steps (None: not known) called ``title``."""
+        """Begin a phase of ``total`` steps (None: unknown) with the name ``title``."""
 
     @abstractmethod
     def step(self, **fields: object) -> None:
-        """One step is done; ``fields`` say what matters of it, such as ``objective`` or ``residual``."""
+        """Report one completed step; ``fields`` are its quantities, such as ``objective`` or ``residual``."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the phase. Does nothing when none is open."""
+        """End the phase, if one is open."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,14 +49,14 @@ class Meter(ABC):
         self.close()
 
 
-#: What estimators take as ``verbose``.
+#: Values of an estimator's ``verbose``.
 Verbosity = Annotated[
     bool | CountOrZero | Meter, Words("0 (nothing), 1 (a bar or plain lines), 2 (a line for every step) or a Meter")
 ]
 
 
 class NoProgress(Meter):
-    """Shows nothing."""
+    """A meter that shows nothing."""
 
     def start(self, total: int | None, title: str) -> None:
         """Do nothing."""
@@ -69,17 +69,17 @@ class NoProgress(Meter):
 
 
 class PlainProgress(Meter):
-    """Writes plain lines, for log files and terminals without cursor control.
+    """A meter that writes plain lines, for log files and terminals without cursor control.
 
     Parameters
     ----------
     stream : text stream or None
-        Where the lines go; None: standard error as it is when a line is written.
-    every : float
-        Least number of seconds between two lines of one phase; 0 writes a line for every step. The last step of a
+        Destination of the lines; None: standard error at the time of writing.
+    every : float, default 1.0
+        Minimum number of seconds between two lines of one phase; 0 writes a line for every step. The last step of a
         phase is always written.
     clock : callable
-        Returns seconds; there for tests.
+        Returns the time in seconds; replaced in tests.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PlainProgress(Meter):
         self._pending: str | None = None
 
     def step(self, **fields: object) -> None:
-        """Count a step, and write its line when the last one is old enough."""
+        """Count a step, and write its line if the previous line is old enough."""
         if not self._open:
             self.start(None, "step")
         self._done += 1
@@ -114,7 +114,7 @@ class PlainProgress(Meter):
             self._pending = line
 
     def close(self) -> None:
-        """End the phase, writing its last step if that was held back."""
+        """End the phase, and write its last step if that was held back."""
         if self._open and self._pending is not None:
             self._write(self._pending)
         self._open = False
@@ -134,7 +134,7 @@ class PlainProgress(Meter):
 
 
 class RichProgress(Meter):
-    """A bar on a terminal with the step, what matters of it, and the time left. Needs the package ``rich``.
+    """A meter that shows a bar on a terminal, with the step, its fields and the time left. Requires ``rich``.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class RichProgress(Meter):
         self._task: TaskID | None = None
 
     def start(self, total: int | None, title: str) -> None:
-        """Begin a phase with a bar of its own."""
+        """Begin a phase with its own bar."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -164,7 +164,7 @@ class RichProgress(Meter):
 
         self.close()
         console = Console(file=self._stream if self._stream is not None else sys.stderr)
-        # The fields come last, take the room that is left, and are cut where that is too little.
+        # The fields come last, take the remaining width, and are truncated if they exceed it.
         rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         note = TextColumn("{task.fields[note]}", markup=False, table_column=rest)
         name = TextColumn("{task.description}", markup=False)
@@ -186,14 +186,14 @@ class RichProgress(Meter):
             self._progress.update(self._task, advance=1, note=describe_fields(fields))
 
     def close(self) -> None:
-        """Leave the bar as it stands and give the terminal back."""
+        """Leave the bar in its final state and release the terminal."""
         if self._progress is not None:
             self._progress.stop()
         self._progress = self._task = None
 
 
 def describe_fields(fields: dict[str, object]) -> str:
-    """Return the fields as ``name value`` pairs; numbers with four digits, None left out."""
+    """Return the fields as ``name value`` pairs, with numbers to four digits and without None."""
     shown = []
     for name, value in fields.items():
         if value is None:
@@ -204,15 +204,15 @@ def describe_fields(fields: dict[str, object]) -> str:
 
 
 def meter_for(verbose: Verbosity, stream: TextIO | None = None) -> Meter:
-    """Return the meter that an estimator's ``verbose`` asks for.
+    """Return the meter for an estimator's ``verbose``.
 
     Parameters
     ----------
     verbose : int, bool or Meter
-        0: nothing. 1: a bar on a terminal, plain lines elsewhere. 2 or more: a plain line for every step. A `Meter`
-        of your own is returned as it is.
+        0: nothing. 1: a bar on a terminal, plain lines elsewhere. 2 or more: a plain line for every step. A `Meter` is
+        returned unchanged.
     stream : text stream or None
-        Where to show it; None: standard error.
+        Destination; None: standard error.
 
     Raises
     ------

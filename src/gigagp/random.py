@@ -1,4 +1,4 @@
-"""Randomness is owned: every random draw takes a ``torch.Generator`` from here, none is global."""
+"""Random number generators: every draw takes a ``torch.Generator`` made here, and none uses the global state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gigagp.fields import CountOrZero, Words, checked
 
-#: What scikit-learn users pass as ``random_state``; a seed is not negative, as NumPy's are not.
+#: Values that scikit-learn users pass as ``random_state``; seeds are not negative, as in NumPy.
 RandomState = Annotated[
     CountOrZero | np.random.RandomState | np.random.Generator | torch.Generator | None,
     Words("None, an int of at least 0, a NumPy generator or a torch.Generator"),
@@ -17,9 +17,9 @@ RandomState = Annotated[
 
 
 def generator_from(random_state: RandomState) -> torch.Generator:
-    """Return a CPU generator from whatever scikit-learn users pass as ``random_state``.
+    """Return a CPU generator for any ``random_state``.
 
-    Draws are made on the CPU and moved, so that a seed means the same numbers on every device.
+    Numbers are drawn on the CPU and then moved, so that a seed gives the same numbers on every device.
     """
     random_state = checked(random_state, RandomState, "random_state", "generator_from")
     if isinstance(random_state, torch.Generator):
@@ -46,5 +46,5 @@ def spawn(generator: torch.Generator) -> torch.Generator:
 def standard_normal(
     *shape: int, generator: torch.Generator, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Return standard normal numbers; drawn in float64 on the CPU whatever the target."""
+    """Return standard normal numbers, drawn in float64 on the CPU for any target dtype and device."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype=dtype, device=device)

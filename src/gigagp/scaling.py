@@ -1,4 +1,4 @@
-"""Standardization of inputs and targets, and the way back."""
+"""Standardization of inputs and targets, and its inverse."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import torch
 
 from gigagp.kernels.units import Units
 
-#: What leaves the range of float64 is infinite without a word of NumPy's: callers refuse it.
+#: Values beyond the range of float64 become infinite without a warning by NumPy; callers reject them.
 _quiet = np.errstate(over="ignore", invalid="ignore")
 
-#: A column whose spread is below this share of its largest entry is constant: dividing by that would make noise of it.
+#: A column is constant if its spread is below this share of its largest entry; dividing by it would amplify rounding.
 _CONSTANT = 1e-12
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Centres and scales by training statistics; constant columns are only centred.
+    """Centres and scales from the training rows; constant columns are only centred.
 
     Attributes
     ----------
     x_centre, x_scale : array of shape (d,)
+        In the units of the inputs.
     y_centre, y_scale : array of shape (t,)
         In the units of the targets.
     """
@@ -34,32 +35,32 @@ class Scaling:
 
     @classmethod
     def fit(cls, X: np.ndarray, Y: np.ndarray, standardize: bool) -> Scaling:
-        """Return the statistics of a training table, or no change."""
+        """Return the scaling from the statistics of a training table, or one that changes nothing."""
         if not standardize:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         return cls(*_statistics(X), *_statistics(Y))
 
     def of_inputs_only(self) -> Scaling:
-        """Return the same without a change of the targets."""
+        """Return the scaling of the inputs alone, which leaves targets unchanged."""
         return Scaling(self.x_centre, self.x_scale, np.zeros_like(self.y_centre), np.ones_like(self.y_scale))
 
     def units(self) -> Units:
-        """Return what one unit of the standardized problem is in the data's own.
+        """Return the size of the standardized problem's units in the data's own units.
 
-        Several targets are scaled apart, so that a variance that they share is a share of each one's own.
+        Several targets are scaled separately, so that a variance that they share is a share of each target's variance.
         """
-        with np.errstate(over="ignore", under="ignore"):  # what squares cannot hold is infinity or zero
+        with np.errstate(over="ignore", under="ignore"):  # squares beyond float64 become infinity or zero
             variance = float(np.square(self.y_scale[0])) if self.y_scale.size == 1 else 1.0
         return Units(torch.from_numpy(self.x_centre.copy()), torch.from_numpy(self.x_scale.copy()), variance)
 
     @_quiet
     def inputs(self, X: np.ndarray) -> np.ndarray:
-        """Return standardized inputs; a constant column is exactly zero, whatever its rounding errors are."""
+        """Return standardized inputs; a constant column is exactly zero, regardless of its rounding errors."""
         moved = (X - self.x_centre) / self.x_scale
         rounding = np.where(self.x_scale == 1.0, 4 * _CONSTANT * np.abs(self.x_centre), 0.0)
         if not rounding.any():
             return moved
-        # A linear mean would take them for a slope. Its functions count in units of their own size.
+        # A linear mean would interpret them as a slope, because its basis functions are scaled to their own size.
         return np.where(np.abs(moved) <= rounding, 0.0, moved)
 
     @_quiet
@@ -69,12 +70,12 @@ class Scaling:
 
     @_quiet
     def spreads(self, std: np.ndarray) -> np.ndarray:
-        """Return standard deviations (m,), which targets share, as (m, t) in the targets' own units."""
+        """Return standard deviations (m,), which all targets share, as (m, t) in the targets' own units."""
         return std[:, None] * self.y_scale
 
     @_quiet
     def covariances(self, covariance: np.ndarray) -> np.ndarray:
-        """Return a covariance (m, m), which targets share, as (m, m, t) in the targets' own units."""
+        """Return a covariance (m, m), which all targets share, as (m, m, t) in the targets' own units."""
         return covariance[:, :, None] * self.y_scale**2
 
     @_quiet
@@ -85,8 +86,8 @@ class Scaling:
 
 
 def _statistics(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and standard deviations; 1 for the deviation of a constant column."""
-    # In units of the largest entry: sums and squares of huge or tiny numbers leave the range of float64.
+    """Return means and standard deviations, where the deviation of a constant column is 1."""
+    # Divide by the largest entry: sums and squares of huge or tiny numbers would leave the range of float64.
     largest = np.abs(columns).max(0)
     largest = np.where(largest > 0, largest, 1.0)
     relative = columns / largest

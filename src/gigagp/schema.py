@@ -1,7 +1,8 @@
-"""What a saved state has to look like, said once for each part: forms of plain data, and shapes of tensors.
+"""Schemas of saved states: forms of plain data, and shapes and rules of tensors.
 
-A file with a right checksum can still say anything. Forms and fields are looked at before anything is made of them, so
-that whatever is wrong is one error, and no number in a file decides how much memory is taken.
+A file with a correct checksum can still contain anything. Data are checked against forms and fields before anything is
+built from them, so that every fault is reported by the same kind of error, and no number in a file determines how much
+memory is allocated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from gigagp.errors import ModelFileError
 
-#: A form raises `ModelFileError` for data that are not of it; the text says where the data are.
+#: A form raises `ModelFileError` for data that do not have it; the string says where the data are.
 Form = Callable[[Any, str], None]
 
 # Plain data -----------------------------------------------------------------------------------------------------------
@@ -53,23 +54,23 @@ _LARGEST = 1.7976931348623157e308
 
 
 def text(data: Any, where: str) -> None:
-    """Be a text."""
+    """Check that the data are a string."""
     if not isinstance(data, str):
         raise _refuse(where, "a text", data)
 
 
 def flag(data: Any, where: str) -> None:
-    """Be true or false."""
+    """Check that the data are true or false."""
     if not isinstance(data, bool):
         raise _refuse(where, "true or false", data)
 
 
 def anything(data: Any, where: str) -> None:
-    """Be what it is: something else looks at it."""
+    """Accept any data, which are checked elsewhere."""
 
 
 def either(*forms: Form) -> Form:
-    """Return the form of data that have one of several forms; the error is that of the last."""
+    """Return the form of data that have at least one of several forms; the error is that of the last form."""
 
     def check(data: Any, where: str) -> None:
         for form in forms[:-1]:
@@ -93,7 +94,7 @@ def optional(form: Form) -> Form:
 
 
 def one_of(*allowed: str) -> Form:
-    """Return the form of a few texts."""
+    """Return the form of strings from a fixed set."""
 
     def check(data: Any, where: str) -> None:
         if not isinstance(data, str) or data not in allowed:
@@ -103,7 +104,7 @@ def one_of(*allowed: str) -> Form:
 
 
 def listing(form: Form, *lengths: int) -> Form:
-    """Return the form of lists, of one of these lengths where some are given."""
+    """Return the form of lists whose items have a form, and whose length is one of ``lengths`` if any are given."""
 
     def check(data: Any, where: str) -> None:
         if not isinstance(data, list) or (lengths and len(data) not in lengths):
@@ -115,7 +116,7 @@ def listing(form: Form, *lengths: int) -> Form:
 
 
 def table(form: Form) -> Form:
-    """Return the form of names with data of one form each."""
+    """Return the form of mappings from names to data that all have the same form."""
 
     def check(data: Any, where: str) -> None:
         if not isinstance(data, dict):
@@ -127,7 +128,7 @@ def table(form: Form) -> Form:
 
 
 def record(needed: Mapping[str, Form], extra: Mapping[str, Form] | None = None) -> Form:
-    """Return the form of names with a form for each; those in ``extra`` may be absent, others are not looked at."""
+    """Return the form of mappings with a form for each name; ``extra`` names may be absent, others are ignored."""
 
     def check(data: Any, where: str) -> None:
         table(anything)(data, where)
@@ -144,27 +145,27 @@ def record(needed: Mapping[str, Form], extra: Mapping[str, Form] | None = None) 
 
 # Tensors --------------------------------------------------------------------------------------------------------------
 
-#: What holds for the numbers of a tensor: a text where it does not.
+#: A condition on the numbers of a tensor. It returns None if it holds, and otherwise a description of the condition.
 Rule = Callable[[Tensor], str | None]
 
 
 def positive(tensor: Tensor) -> str | None:
-    """Hold positive numbers."""
+    """Require positive numbers."""
     return None if bool((tensor > 0).all()) else "positive"
 
 
 def not_negative(tensor: Tensor) -> str | None:
-    """Hold no negative numbers."""
+    """Require numbers of at least zero."""
     return None if bool((tensor >= 0).all()) else "zero or above"
 
 
 def factor(tensor: Tensor) -> str | None:
-    """Be a Cholesky factor."""
+    """Require a Cholesky factor, with a positive diagonal."""
     return None if bool((tensor.diagonal() > 0).all()) else "positive on the diagonal"
 
 
 def below(limit: int) -> Rule:
-    """Return the rule that indices are from 0 to ``limit - 1``."""
+    """Return the rule that indices lie between 0 and ``limit - 1``."""
 
     def check(tensor: Tensor) -> str | None:
         return None if bool(((tensor >= 0) & (tensor < limit)).all()) else f"from 0 to {limit - 1}"
@@ -174,16 +175,17 @@ def below(limit: int) -> Rule:
 
 @dataclass(frozen=True)
 class Field:
-    """A tensor of a state.
+    """Description of a tensor of a state.
 
     Attributes
     ----------
     shape : str
-        A letter for each axis; the first tensor that has a letter says how many it stands for. Empty: a number.
+        One letter for each axis. The first tensor with a letter determines its size. Empty: a scalar.
     dtype : str
-        ``"real"``: float32 or float64, the same in all tensors of the state that say so. ``"float"``: either.
-        Otherwise what torch calls it.
+        ``"real"``: float32 or float64, the same for all such tensors of the state. ``"float"``: either. Otherwise the
+        name of a torch dtype.
     rule : Rule, optional
+        Condition on the numbers.
     """
 
     shape: str = ""
@@ -194,21 +196,24 @@ class Field:
 def check_tensors(
     tensors: Mapping[str, Tensor], fields: Mapping[str, Field], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check the tensors of a state, and return what the letters of their shapes stand for.
+    """Check the tensors of a state, and return the sizes of the letters in their shapes.
 
     Parameters
     ----------
     tensors : mapping of str to Tensor
     fields : mapping of str to Field
-        All there may be; a name that ends in "?" may be absent.
+        All allowed tensors; one whose name ends in "?" may be absent.
     sizes : mapping of str to int
-        What is known of the letters before.
+        Sizes of letters that are already known.
+
+    Returns
+    -------
+    dict of str to int
 
     Raises
     ------
     ModelFileError
-        If a tensor is missing or not expected, or has another dtype or shape, or numbers that are not finite or break
-        the field's rule.
+        If a tensor is missing or not expected, has a wrong dtype or shape, is not finite, or violates its field's rule.
     """
     known, real = dict(sizes), None
     allowed = {name.removesuffix("?") for name in fields}
@@ -247,5 +252,5 @@ def check_tensors(
 
 
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names start with a prefix, under their names without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Where a fit starts: the kernel, the mean, and the noise with whether it is learned."""
+"""The start of a fit: kernel, mean and noise variance, and whether the noise is learned."""
 
 from __future__ import annotations
 
@@ -35,27 +35,28 @@ def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -
 
 
 def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:
-    """Return the noise variance that a fit starts with, beside that of the kernel.
+    """Return the noise variance at the start of a fit, in addition to that of the kernel.
 
-    Two variances of which only the sum has a meaning cannot both be learned: the `White` term of a kernel is all the
-    noise there is, unless ``noise_variance`` is given too.
+    If only the sum of two variances has a meaning, they cannot both be learned. A `White` term of the kernel therefore
+    represents all noise, unless ``noise_variance`` is given too.
 
     Parameters
     ----------
     noise_variance : float, array-like of shape (n_rows,) or None
-        As `GPRegressor` was given it.
+        The argument of `GPRegressor`.
     kernel : Kernel
     n_rows : int
 
     Returns
     -------
     Tensor of shape () or (n_rows,), or None
-        0: it is held there. None: none was given, and it is found from the data.
+        0: the variance stays fixed at zero. None: none was given, and it is initialised from the data.
 
     Raises
     ------
     InvalidInputError
-        For what is neither, or 0 without a `White` term: nothing would bound the condition of the kernel matrix.
+        If the argument is none of these, or 0 without a `White` term, because nothing would then bound the condition
+        number of the kernel matrix.
     """
     if has_white_term(kernel) and (noise_variance is None or (np.ndim(noise_variance) == 0 and noise_variance == 0)):
         return torch.zeros((), dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""A file of tensors and JSON (safetensors): written whole or not at all, and opened once to be read.
+"""Files of tensors and JSON (safetensors), which are written atomically and opened once for reading.
 
-The metadata of a file have ``format`` = "gigagp", ``version`` (of the layout), ``kind`` (which class wrote it),
-``gigagp`` (the version of the package), ``header`` (JSON, the class's own) and ``checksum`` (of the header and of every
-tensor).
+The metadata of a file consist of ``format`` ("gigagp"), ``version`` (of the layout), ``kind`` (the class that wrote
+it), ``gigagp`` (the version of the package), ``header`` (JSON, specific to the class) and ``checksum`` (of the header
+and of every tensor).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.files import replacing
 
 FORMAT = "gigagp"
-#: Version of the layout; a reader refuses what is newer. How older ones are read is in `gigagp.persistence`.
+#: Version of the layout. Newer versions are rejected; `gigagp.persistence` explains how older ones are read.
 VERSION = 2
 
 Path = str | os.PathLike[str]
-#: Dtypes that files have, by what the format calls them.
+#: Dtypes that files can contain, with their names in the format.
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -44,17 +44,17 @@ _DTYPES = {
 
 
 class Content(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes
     ----------
     kind : str
-        Which class wrote it.
+        Name of the class that wrote it.
     tensors : dict of str to Tensor
-        On the CPU.
+        The tensors, on the CPU.
     header : dict
     version : int
-        Of the layout.
+        Version of the layout.
     """
 
     kind: str
@@ -67,27 +67,27 @@ class Content(NamedTuple):
 
 
 def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON header to one file, atomically: a crash leaves the old file whole.
+    """Write tensors and a JSON header to one file, atomically: after a crash the old file is intact.
 
     Parameters
     ----------
     path : str or path
         The file.
     kind : str
-        Which class wrote it.
+        Name of the class that writes it.
     tensors : mapping of str to Tensor
-        Any shapes, real dtypes, on any device; they are stored from the CPU.
+        Tensors of any shape and real dtype, on any device; they are stored from the CPU.
     header : mapping
-        JSON-able.
+        Data that JSON can represent.
 
     Raises
     ------
     InvalidInputError
-        If the header is not JSON-able.
+        If JSON cannot represent the header.
     ModelFileError
         If the file cannot be written.
     """
-    # Those on the CPU are written from where they are.
+    # Tensors on the CPU are written without a copy.
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         text = json.dumps(dict(header))
@@ -111,8 +111,8 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
 
 
 def _write_tensors(file: BinaryIO, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """Write what `safetensors.torch.save_file` would; that one makes a file of its own, which a kill leaves behind."""
-    # The widest numbers first: each then lies at a multiple of its size.
+    """Write what `safetensors.torch.save_file` would, but to an open file, as atomic writing requires."""
+    # The widest dtypes come first, so that every tensor is aligned to a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -134,7 +134,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a digest of everything in the file that matters."""
+    """Return a digest of the kind, the header and all tensors."""
     digest = hashlib.blake2b(f"{kind}\0{header}".encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -147,7 +147,7 @@ def _checksum(kind: str, header: str, tensors: Mapping[str, torch.Tensor]) -> st
 
 
 def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `save_state` wrote, after checking that it is all there and undamaged.
+    """Read a file of `save_state`, after checking that it is complete and undamaged.
 
     Returns
     -------
@@ -166,13 +166,13 @@ def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]
 
 
 def read(path: Path) -> Content:
-    """Read what `save_state` wrote, after checking that it is all there and undamaged; raises `ModelFileError`.
+    """Read a file of `save_state` after checking that it is complete and undamaged; raises `ModelFileError`.
 
-    The file is opened once: what is read is one file, also where another one takes its place meanwhile.
+    The file is opened only once, so that everything comes from one file even if another one replaces it meanwhile.
     """
     with _opened(path) as file:
         metadata, header, version = _metadata(file, path)
-        # A copy: the original is a window into the file, which may go away while the model is in use.
+        # Copy the tensors: the originals are mapped to the file, which may disappear while the model is in use.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
     if _checksum(metadata["kind"], metadata["header"], tensors) != metadata.get("checksum"):
         raise _damaged(path, "its checksum is wrong")
@@ -180,19 +180,19 @@ def read(path: Path) -> Content:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the header alone; the tensors are not looked at."""
+    """Return the header alone, without reading the tensors."""
     with _opened(path) as file:
         return _metadata(file, path)[1]
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; what goes wrong with it in the block is a `ModelFileError`."""
+    """Open a safetensors file; errors with it in the block become `ModelFileError`."""
     from safetensors import SafetensorError, safe_open
 
     name, descriptor = os.fspath(path), None
     try:
-        # To open a pipe would wait for its writer.
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
@@ -204,7 +204,8 @@ def _opened(path: Path) -> Iterator[Any]:
         if found.st_size == 0:
             msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."
             raise ModelFileError(msg)
-        # The library opens a name twice, for the header and for the tensors: the name of what is open is of one file.
+        # The library opens the path twice, for the header and for the tensors. The path of a descriptor always leads to
+        # the same file.
         names = (f"/proc/self/fd/{descriptor}", f"/dev/fd/{descriptor}")
         with safe_open(next(filter(os.path.exists, names), path), framework="pt") as file:
             yield file
@@ -224,7 +225,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], int]:
-    """Return the metadata, the parsed header and the version of an open file; everything but the tensors is checked."""
+    """Return metadata, parsed header and version of an open file after checking everything except the tensors."""
     name = os.fspath(path)
     metadata: dict[str, str] = file.metadata() or {}
     if metadata.get("format") != FORMAT:
@@ -249,7 +250,7 @@ def _metadata(file: Any, path: Path) -> tuple[dict[str, str], dict[str, Any], in
 
 
 def _damaged(path: Path, why: str) -> ModelFileError:
-    """Return the error for a file that is cut off, changed, or something else altogether."""
+    """Return the error for a file that is truncated, changed, or not a model."""
     msg = f"{os.fspath(path)} is damaged, cut off, or not a gigagp model ({why}). Fit and save again, or copy it again."
     return ModelFileError(msg)
 

@@ -1,11 +1,11 @@
-"""SIGTERM in a fit with a checkpoint: the file is written first, then the process ends as it would have.
+"""SIGTERM during a fit with a checkpoint: the file is written first, and then the process ends as usual.
 
 Schedulers send SIGTERM some seconds before they kill a process. Checkpoints are written once a minute, so without this
-up to a minute of work would be gone. The handler sets a flag; the write comes where the next one could have been, after
-the evaluation or the chunk of rows that is going on. A second SIGTERM ends the process at once, and so does the first
-one as long as there is nothing new to keep.
+module up to a minute of work would be lost. The handler sets a flag. The checkpoint is then written at the next
+opportunity, after the current evaluation or chunk of rows. A second SIGTERM ends the process at once, and so does the
+first one as long as there is nothing new to write.
 
-Like `gigagp.interruption`, this leaves programs alone that have a handler of their own.
+As with `gigagp.interruption`, programs with their own handler are not affected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import FrameType
 
 
 class _Termination:
-    """Whether SIGTERM has come, and whether it can wait for a write."""
+    """Whether SIGTERM has been received, and whether it can wait for a write."""
 
     def __init__(self) -> None:
         self.requested = self.waits = False
@@ -37,7 +37,7 @@ _current: ContextVar[_Termination | None] = ContextVar("gigagp_termination", def
 
 @contextmanager
 def written_first(has_checkpoint: bool) -> Iterator[None]:
-    """Let SIGTERM wait for the next write of a checkpoint while the block runs, from its first `can_wait` on."""
+    """Let SIGTERM wait for the next write of a checkpoint while the block runs, after its first `can_wait`."""
     main = threading.current_thread() is threading.main_thread()
     if not (has_checkpoint and main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL):
         yield
@@ -52,12 +52,12 @@ def written_first(has_checkpoint: bool) -> Iterator[None]:
         if signal.getsignal(signal.SIGTERM) is handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _current.reset(token)
-        if state.requested:  # the block has failed before it could write
+        if state.requested:  # the block failed before it could write
             end()
 
 
 def can_wait() -> bool:
-    """Note that there will be a write soon if SIGTERM comes, and return whether it has come."""
+    """Record that a write will soon follow a SIGTERM, and return whether one has been received."""
     state = _current.get()
     if state is None:
         return False
@@ -66,14 +66,14 @@ def can_wait() -> bool:
 
 
 def after_write() -> None:
-    """End the process if SIGTERM has come: what there is has been written."""
+    """End the process if SIGTERM has been received, since the checkpoint has been written."""
     state = _current.get()
     if state is not None and state.requested:
         end()
 
 
 def write_last(write: Callable[[], object]) -> None:
-    """Write a checkpoint that no other follows: SIGTERM ends the process at once from here on."""
+    """Write the last checkpoint of a fit; from now on, SIGTERM ends the process at once."""
     state = _current.get()
     if state is not None:
         state.waits = False
@@ -81,6 +81,6 @@ def write_last(write: Callable[[], object]) -> None:
 
 
 def end() -> None:
-    """End this process as SIGTERM does."""
+    """End this process in the same way as SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What `GPRegressor` answers before it is fitted: the prior."""
+"""The behaviour of `GPRegressor` before a fit, which is that of the prior."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ E = TypeVar("E")
 
 
 def before_fit(estimator: E, X: Any) -> E:
-    """Return a copy of an estimator that answers with its prior at points like X; the estimator does not change.
+    """Return a copy of an estimator whose posterior is the prior at points like X; the estimator does not change.
 
-    There is nothing to standardize by, so the kernel means the units of X and of the targets. It has one target.
+    Nothing is standardized, so the kernel's hyperparameters are in the units of X and of the target. There is one
+    target.
 
     Parameters
     ----------
     estimator : GPRegressor
-        Not fitted.
+        An estimator that is not fitted.
     X : array-like of shape (m, d)
+        Points, which determine the number and names of the inputs.
 
     Raises
     ------
     InvalidInputError
-        For arguments that cannot be used.
+        If an argument is invalid.
     """
     check_parameters(estimator)
     prior: Any = copy.copy(estimator)
@@ -41,7 +43,7 @@ def before_fit(estimator: E, X: Any) -> E:
     dtype, device = resolve_dtype(prior.dtype), resolve_device(prior.device)
     noise = prior.noise_variance
     if np.ndim(noise):
-        prior.noise_variance = None  # of rows that have not been seen
+        prior.noise_variance = None  # it belongs to rows that are not known
     scaling = Scaling.fit(np.zeros((1, n_inputs)), np.zeros((1, 1)), standardize=False)
     model = start_model(prior, resolve_mean(prior.mean), 0, 1).standardized(scaling.units())
     prior.noise_variance = noise

@@ -1,4 +1,4 @@
-"""Scores of rows that nothing is learned from, at every step of a fit."""
+"""Scores on held-out validation rows at every step of a fit."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from gigagp.scaling import Scaling
 def validation_scorer(
     validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable
 ) -> Callable[[Any], tuple[float, float] | None]:
-    """Return what scores an objective's current posterior on validation rows.
+    """Return a function that scores an objective's current posterior on validation rows.
 
     Parameters
     ----------
     validation : (X, y)
-        In the data's own units.
+        Inputs and targets in the data's own units.
     scaling : Scaling
-        Of the training rows.
+        Scaling of the training rows.
     table : TrainingTable
-        What is fitted; objectives on other rows are not scored.
+        The table of the fit; objectives on other rows are not scored.
 
     Returns
     -------
     callable
-        From an objective to RMSE and mean log-likelihood in the target's units, over all targets; None where the
-        objective has no posterior at hand. The noise is part of the prediction where it is learned.
+        Maps an objective to RMSE and mean log-likelihood in the target's units, over all targets, or to None if the
+        objective has no posterior available. Predictions include the noise if it is learned.
 
     Raises
     ------
     InvalidInputError
-        If the rows cannot be used.
+        If the validation rows cannot be used.
     """
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         msg = f"validation of GPRegressor.fit must be a pair (X, y) or None; got {type(validation).__name__}."

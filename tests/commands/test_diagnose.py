@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_in_a_line(refused, csv, tmp_path):
     table = np.loadtxt(csv, delimiter=",", skiprows=1)
     gp = GPRegressor(inference=inference.Exact(), optimizer=None, noise_variance=known).fit(table[:, :2], table[:, 2])
     persistence.save(gp, tmp_path / "known.gp")
-    assert "a noise variance that was learned" in refused("diagnose", "bias", csv, "--model", tmp_path / "known.gp")
+    assert "a learned noise variance" in refused("diagnose", "bias", csv, "--model", tmp_path / "known.gp")
     gp = GPRegressor(inference=inference.Exact(), optimizer=None).fit(table[:, :2], table[:, 2])
     persistence.save(gp, tmp_path / "nameless.gp")
     assert "name the column with --target" in refused("diagnose", "bias", csv, "--model", tmp_path / "nameless.gp")

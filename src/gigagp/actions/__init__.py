@@ -1,4 +1,4 @@
-"""Actions: what computation-aware inference looks at instead of every row, and how they are chosen."""
+"""Actions: linear combinations of the rows on which computation-aware inference conditions, and their policies."""
 
 from gigagp.actions.base import Actions, LearnableActions
 from gigagp.actions.block import BlockActions, balanced_bounds

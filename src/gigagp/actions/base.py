@@ -1,4 +1,4 @@
-"""What actions are: the linear combinations of the rows that computation-aware inference looks at."""
+"""The interface of actions: linear combinations of the rows on which computation-aware inference conditions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.operators import KernelMatrix
 
-#: Numbers in one float64 block of rows; a few such blocks are alive at a time.
+#: Number of float64 entries in one block of rows; a few such blocks exist at a time.
 _BLOCK_ENTRIES = 2**21
 
 
 class Actions(ABC):
-    """The columns of a matrix S, shape (n, i), linearly independent; inference sees ``S' y`` instead of ``y``.
+    """The linearly independent columns of a matrix S, shape (n, i); inference conditions on ``S' y`` instead of ``y``.
 
-    The matrix itself is not formed where its structure allows. All results are float64 unless they are products with
-    a kernel matrix, which have the dtype of the rows.
+    The matrix itself is not formed if its structure allows. All results are float64, except products with a kernel
+    matrix, which have the dtype of the rows.
 
     Attributes
     ----------
     n : int
-        Rows.
+        Number of rows.
     count : int
-        Actions, i.
+        Number of actions i.
     """
 
     n: int
@@ -58,7 +58,7 @@ class Actions(ABC):
 
     @abstractmethod
     def kernel_product(self, matrix: KernelMatrix) -> Tensor:
-        """Return ``K @ S``, shape (n, i), for the smooth part K of a matrix: without its noise and white part."""
+        """Return ``K @ S``, shape (n, i), where K is the smooth part of a matrix, without its noise and white part."""
 
     @abstractmethod
     def cross_product(self, kernel: Kernel, X_new: Tensor, X: Tensor, budget: int) -> Tensor:
@@ -76,33 +76,33 @@ class Actions(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a model file needs."""
+        """Return the tensors that a model file stores."""
 
 
 class LearnableActions(Actions):
-    """Actions with entries that a loss can be differentiated by; `values` holds them.
+    """Actions whose entries, stored in `values`, can be learned by gradients of a loss.
 
-    Functions whose names end in ``_at`` return a matrix of shape (n, i) only where S may be nonzero, in the shape of
-    `values`.
+    Methods whose names end in ``_at`` return a matrix of shape (n, i) restricted to its pattern, the entries where S
+    may be nonzero, in the shape of `values`.
     """
 
     values: Tensor
 
     @abstractmethod
     def replace(self, values: Tensor) -> LearnableActions:
-        """Return actions with the same pattern and other entries."""
+        """Return actions with the same pattern and new entries."""
 
     @abstractmethod
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return ``left @ right'`` for left (n, c) and right (i, c), on the pattern."""
+        """Return ``left @ right'`` on the pattern, for left (n, c) and right (i, c)."""
 
     @abstractmethod
     def combine_at(self, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return ``diag(weights) @ S @ coefficients`` for coefficients of shape (i, i), on the pattern."""
+        """Return ``diag(weights) @ S @ coefficients`` on the pattern, for coefficients of shape (i, i)."""
 
     @abstractmethod
     def kernel_product_at(self, matrix: KernelMatrix, left: Tensor) -> Tensor:
-        """Return ``K @ left`` for left of shape (n, i), on the pattern, without the noise and white part."""
+        """Return ``K @ left`` on the pattern, without the noise and white part, for left of shape (n, i)."""
 
 
 def smooth_columns_product(matrix: KernelMatrix, columns: slice, vectors: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ def smooth_columns_product(matrix: KernelMatrix, columns: slice, vectors: Tensor
 
 
 def row_blocks(n: int, width: int) -> list[slice]:
-    """Return slices that cut n rows into blocks of about `_BLOCK_ENTRIES` numbers, ``width`` a row."""
+    """Return slices that split n rows, with ``width`` numbers each, into blocks of about `_BLOCK_ENTRIES` numbers."""
     size = max(1, _BLOCK_ENTRIES // max(width, 1))
     return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
 
 def check_rows(vectors: Tensor, n: int, what: str) -> Tensor:
-    """Return vectors as float64, after checking that they have a row for each row of S."""
+    """Return vectors as float64 after checking that they have one row for each row of S."""
     if vectors.ndim != 2 or vectors.shape[0] != n:
         msg = f"{what} must have shape ({n}, s), a row for each row of the actions; got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)

@@ -1,4 +1,4 @@
-"""Block-sparse actions: each action combines the rows of its own block, and every row is in one block."""
+"""Block-sparse actions: each action combines the rows of its own block, and every row belongs to one block."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gigagp.kernels import Kernel
 from gigagp.operators import KernelMatrix
 from gigagp.products import LowRankWeights, cross_product, select
 
-#: Blocks are multiplied in groups of about this many rows, so that one call of an engine has enough to do; a group is
-#: a dense matrix of so many columns as it has blocks, at most `_GROUP_BLOCKS`.
+#: Blocks are multiplied in groups of about this many rows, so that a call of an engine has enough work. A group is a
+#: dense matrix with one column for each of its blocks, at most `_GROUP_BLOCKS`.
 _GROUP_ROWS, _GROUP_BLOCKS = 1024, 16
 
 
 def balanced_bounds(n: int, count: int) -> tuple[int, ...]:
-    """Return where blocks begin and end, (count + 1,) numbers; sizes differ by at most one, the larger blocks first."""
+    """Return the ``count + 1`` bounds of blocks whose sizes differ by at most one, the larger blocks first."""
     small, larger = divmod(n, count)
     return tuple(j * small + min(j, larger) for j in range(count + 1))
 
@@ -28,20 +28,20 @@ def balanced_bounds(n: int, count: int) -> tuple[int, ...]:
 class BlockActions(LearnableActions):
     """Action j is a vector on rows ``bounds[j]`` to ``bounds[j + 1]`` and zero elsewhere (Wenger et al. 2024, eq. 14).
 
-    ``S`` has one number a row, so ``K @ S`` costs every kernel entry once, in O(n i) memory, and columns can never be
-    linearly dependent. Blocks are of consecutive rows: shuffle the rows beforehand.
+    ``S`` has one nonzero entry per row, so ``K @ S`` computes every kernel entry once, in O(n i) memory, and its
+    columns are always linearly independent. Blocks consist of consecutive rows; order the rows beforehand.
 
     Parameters
     ----------
     values : Tensor of shape (n,)
         The nonzero entries, row by row.
     bounds : tuple of int
-        0, the ends of the blocks, n.
+        0, followed by the ends of all blocks, of which the last is n.
 
     Raises
     ------
     InvalidInputError
-        If the blocks do not cover the rows, or the entries of one are all zero.
+        If the blocks do not cover all rows, or all entries of a block are zero.
     """
 
     def __init__(self, values: Tensor, bounds: tuple[int, ...]) -> None:
@@ -67,7 +67,7 @@ class BlockActions(LearnableActions):
 
     @cached_property
     def _groups(self) -> list[tuple[slice, slice, Tensor]]:
-        """Consecutive blocks: their rows, their numbers, and that part of S as a dense matrix."""
+        """Groups of consecutive blocks: their rows, their numbers, and their part of S as a dense matrix."""
         groups, first = [], 0
         per_group = min(max(1, _GROUP_ROWS * self.count // self.n), _GROUP_BLOCKS)
         while first < self.count:
@@ -92,7 +92,7 @@ class BlockActions(LearnableActions):
         """Return ``S' @ vectors``."""
         if vectors.ndim != 2 or vectors.shape[0] != self.n:
             check_rows(vectors, self.n, "vectors")
-        # group by group in float64, so that vectors of the size of K @ S are not converted as a whole
+        # Proceed group by group, so that vectors of the size of K @ S are not converted to float64 as a whole.
         return torch.cat([part.T @ vectors[rows].to(torch.float64) for rows, _, part in self._groups])
 
     def gram(self, weights: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class BlockActions(LearnableActions):
         return self.values.square() * coefficients.diagonal()[self.block_of]
 
     def kernel_product(self, matrix: KernelMatrix) -> Tensor:
-        """Return ``K @ S`` group by group: every kernel entry once."""
+        """Return ``K @ S`` group by group, with every kernel entry computed once."""
         product = matrix.X.new_empty(self.n, self.count)
         for rows, blocks, part in self._groups:
             product[:, blocks] = smooth_columns_product(matrix, rows, part)
@@ -118,7 +118,7 @@ class BlockActions(LearnableActions):
         return product
 
     def kernel_gradient(self, matrix: KernelMatrix, left: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter`` group by group: every kernel entry once."""
+        """Return ``sum_ij (left @ S')_ij dK_ij / d parameter`` by groups, with every kernel entry computed once."""
         engine = select(matrix.kernel, matrix.device, matrix.dtype)
         total: dict[str, Tensor] = {}
         for rows, blocks, part in self._groups:
@@ -130,15 +130,15 @@ class BlockActions(LearnableActions):
         return total
 
     def state(self) -> dict[str, Tensor]:
-        """Return the entries and where blocks end."""
+        """Return the entries and the bounds of the blocks."""
         return {"values": self.values, "bounds": torch.tensor(self.bounds)}
 
     def replace(self, values: Tensor) -> BlockActions:
-        """Return actions with the same blocks and other entries."""
+        """Return actions with the same blocks and new entries."""
         return BlockActions(values, self.bounds)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return row by row the entry of ``left @ right'`` at the row's block."""
+        """Return, for each row, the entry of ``left @ right'`` at the row's block."""
         found = torch.empty_like(self.values)
         for rows in row_blocks(self.n, left.shape[1]):
             picked = right.to(torch.float64)[self.block_of[rows]]
@@ -146,12 +146,12 @@ class BlockActions(LearnableActions):
         return found
 
     def combine_at(self, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return row by row the entry of ``diag(weights) @ S @ coefficients`` at the row's block."""
+        """Return, for each row, the entry of ``diag(weights) @ S @ coefficients`` at the row's block."""
         product = self.values * coefficients.diagonal()[self.block_of]
         return product if weights is None else weights * product
 
     def kernel_product_at(self, matrix: KernelMatrix, left: Tensor) -> Tensor:
-        """Return row by row the entry of ``K @ left`` at the row's block: every kernel entry once."""
+        """Return, for each row, the entry of ``K @ left`` at its block, with every kernel entry computed once."""
         found = torch.empty_like(self.values)
         noise = matrix.noise()
         for rows, blocks, _ in self._groups:

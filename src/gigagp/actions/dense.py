@@ -1,4 +1,4 @@
-"""Actions without structure, and actions that are single rows."""
+"""Actions without structure, and actions that select single rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gigagp.kernels import Kernel
 from gigagp.operators import KernelMatrix
 from gigagp.products import LowRankWeights, cross_covariance, cross_product, select
 
-#: Columns whose part outside of the span of the others is below this share of them (times n) count as dependent.
+#: A column is dependent if its part outside the span of the previous ones is below this share of it (times n).
 _DEPENDENT = 1e-13
 
 
 def check_independent(matrix: Tensor, owner: str) -> None:
-    """Raise `InvalidInputError` if a column of S is zero or a combination of those before it."""
+    """Raise `InvalidInputError` if a column of S is zero or a linear combination of the previous ones."""
     n, count = matrix.shape
     norms = matrix.norm(dim=0)
     if bool((norms == 0).any()):
@@ -36,19 +36,19 @@ def check_independent(matrix: Tensor, owner: str) -> None:
 
 
 class DenseActions(LearnableActions):
-    """Any actions, as a matrix.
+    """Actions given by an arbitrary matrix.
 
-    When to use: for actions that a solver or an eigendecomposition has found. ``K @ S`` costs ``n^2 i`` operations.
+    When to use: for actions from a solver or an eigendecomposition. ``K @ S`` costs ``n^2 i`` operations.
 
     Parameters
     ----------
     matrix : Tensor of shape (n, i)
-        S; linearly independent columns.
+        S, with linearly independent columns.
 
     Raises
     ------
     InvalidInputError
-        If it has more columns than rows, is not finite, or its columns are linearly dependent.
+        If the matrix has more columns than rows, is not finite, or has linearly dependent columns.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -67,9 +67,9 @@ class DenseActions(LearnableActions):
 
     @classmethod
     def trusted(cls, matrix: Tensor) -> Self:
-        """Return actions whose columns are known to be independent, without the check (it costs ``n i^2``)."""
+        """Return actions with columns known to be independent, without the check, which costs ``n i^2``."""
         actions = object.__new__(cls)
-        actions.values = matrix.to(torch.float64).contiguous()  # the layout decides the last digits of products
+        actions.values = matrix.to(torch.float64).contiguous()  # the layout affects the last digits of products
         actions.n, actions.count = matrix.shape
         return actions
 
@@ -116,7 +116,7 @@ class DenseActions(LearnableActions):
         return {"matrix": self.values}
 
     def replace(self, values: Tensor) -> Self:
-        """Return actions with other entries."""
+        """Return actions with new entries."""
         return type(self)(values)
 
     def outer_at(self, left: Tensor, right: Tensor) -> Tensor:
@@ -134,17 +134,17 @@ class DenseActions(LearnableActions):
 
 
 class RowActions(Actions):
-    """Unit vectors: each action is one row, and what is seen of the data is that subset of them.
+    """Unit vectors: each action is one row, so that inference uses a subset of the data.
 
-    The posterior is that of an exact Gaussian process on the chosen rows; the ELBO still judges it on all of them.
+    The posterior is that of an exact Gaussian process on the chosen rows, but the ELBO still evaluates it on all rows.
     ``K @ S`` costs ``n i`` kernel entries.
 
     Parameters
     ----------
     rows : Tensor of shape (i,)
-        Different row numbers.
+        Distinct row numbers.
     n : int
-        Rows in all.
+        Total number of rows.
     """
 
     def __init__(self, rows: Tensor, n: int) -> None:

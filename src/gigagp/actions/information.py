@@ -1,4 +1,4 @@
-"""What actions tell about the function, and how far apart two sets of them are."""
+"""The information that actions carry about the function, and the distance between two sets of actions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gigagp.operators.base import SymmetricMatrix
 def mutual_information(matrix: SymmetricMatrix, actions: Actions) -> float:
     """Return the information in nats that ``S' y`` carries about the function at the rows.
 
-    ``(log det S'HS - log det S'NS) / 2`` with the noise N (Wenger et al. 2024, eq. 12 and lemma S5). Learning actions
-    that maximise it and learning ones that leave the least posterior entropy is the same.
+    It is ``(log det S'HS - log det S'NS) / 2`` with the noise N (Wenger et al. 2024, eq. 12 and lemma S5). Actions that
+    maximise it also minimise the posterior entropy.
 
     Parameters
     ----------
     matrix : SymmetricMatrix
-        H; its noise has to be positive.
+        The matrix H; its noise must be positive.
     actions : Actions
 
     Raises
     ------
     InvalidInputError
-        If there is a row without noise: the information is infinite.
+        If a row has no noise, because the information is then infinite.
     """
     noise = matrix.noise().to(torch.float64)
     if not bool((noise > 0).all()):
@@ -40,9 +40,9 @@ def mutual_information(matrix: SymmetricMatrix, actions: Actions) -> float:
 
 
 def largest_mutual_information(matrix: SymmetricMatrix, count: int) -> float:
-    """Return the most that ``count`` actions can tell: ``sum_j log(lambda_j / noise) / 2`` over the top eigenvalues.
+    """Return the largest information of ``count`` actions, ``sum_j log(lambda_j / noise) / 2`` over top eigenvalues.
 
-    For one noise variance that all rows share, by a dense eigendecomposition (lemma S5).
+    All rows must have the same noise variance. The eigenvalues come from a dense eigendecomposition (lemma S5).
     """
     everything = slice(None)
     noise = matrix.noise().to(torch.float64)
@@ -56,8 +56,8 @@ def largest_mutual_information(matrix: SymmetricMatrix, count: int) -> float:
 def posterior_entropy(matrix: SymmetricMatrix, actions: Actions) -> float:
     """Return the entropy in nats of the function at the rows after conditioning on ``S' y``.
 
-    The prior's entropy less the mutual information; needs the dense K and its Cholesky factor, so small tables and
-    kernels that are not smooth (a rank-deficient K has entropy minus infinity).
+    It is the prior's entropy minus the mutual information. It requires the dense K and its Cholesky factor, so it is
+    limited to small tables and kernels that are not smooth (a rank-deficient K has an entropy of minus infinity).
     """
     everything = slice(None)
     smooth = matrix.block(everything, everything).double() - torch.diag(matrix.noise().double())
@@ -66,12 +66,12 @@ def posterior_entropy(matrix: SymmetricMatrix, actions: Actions) -> float:
 
 
 def grassmann_distance(left: Tensor, right: Tensor) -> float:
-    """Return the distance of two column spans: the norm of the principal angles (Wenger et al. 2024, eq. S26).
+    """Return the distance between two column spans: the norm of their principal angles (Wenger et al. 2024, eq. S26).
 
     Parameters
     ----------
     left, right : Tensor of shape (n, p) and (n, q)
-        Of full column rank; the smaller number of columns decides how many angles there are.
+        Matrices of full column rank; the smaller number of columns is the number of angles.
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[0] != right.shape[0]:
         msg = (
@@ -84,7 +84,7 @@ def grassmann_distance(left: Tensor, right: Tensor) -> float:
         bases.reverse()
     overlap = bases[0].T @ bases[1]
     cosines = torch.linalg.svdvals(overlap).clamp(max=1.0)
-    # Small angles from their sines: the arc cosine of a number near one has no digits.
+    # Small angles are computed from their sines, because the arc cosine of a number near one loses its digits.
     sines = torch.linalg.svdvals(bases[1] - bases[0] @ overlap).clamp(max=1.0).flip(0)
     angles = torch.where(cosines > math.sqrt(0.5), sines.asin(), cosines.acos())
     return float(angles.norm())

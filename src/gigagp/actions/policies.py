@@ -1,4 +1,4 @@
-"""Policies: how actions are chosen (Wenger et al. 2024, sections 3 and S3)."""
+"""Policies, which choose the actions (Wenger et al. 2024, sections 3 and S3)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.clusters import clustered_into
 from gigagp.random import standard_normal
 
-#: Singular values below this share of the largest are dropped where actions are made orthonormal.
+#: Singular values below this share of the largest are dropped when actions are orthonormalised.
 _RANK = 1e-12
 
 
 class Choice(NamedTuple):
-    """Actions, and what choosing them has found already.
+    """Actions, and quantities computed while choosing them.
 
     Attributes
     ----------
     actions : Actions
     product : Tensor of shape (n, i) or None
-        ``H @ S``, where it is known.
+        ``H @ S``, if it is known.
     note : str
-        Why there are fewer actions than asked for; empty if there are not.
+        Reason for fewer actions than requested; empty if there are as many.
     """
 
     actions: Actions
@@ -43,15 +43,15 @@ class Choice(NamedTuple):
 
 
 class Policy(Settings, ABC):
-    """A way of choosing actions; an immutable value without data."""
+    """A method of choosing actions; immutable, and independent of the data."""
 
     #: whether the entries are learned with the hyperparameters
     is_learned: ClassVar[bool] = False
-    #: whether choosing multiplies with the matrix again and again, so that storing it pays where it fits
+    #: whether choosing takes many products with the matrix, so that it should be stored if it fits
     multiplies_often: ClassVar[bool] = False
 
     def order(self, matrix: KernelMatrix, count: int, generator: torch.Generator) -> Tensor:
-        """Return the order in which `choose` is to see the rows, shape (n,): random, unless the policy knows better."""
+        """Return the order in which `choose` receives the rows, shape (n,); random unless a policy overrides it."""
         return torch.randperm(matrix.n, generator=generator).to(matrix.device)
 
     @abstractmethod
@@ -61,13 +61,13 @@ class Policy(Settings, ABC):
         Parameters
         ----------
         matrix : KernelMatrix
-            H at the current hyperparameters; its rows are in the order that `order` gave.
+            H at the current hyperparameters, with its rows in the order that `order` returned.
         targets : Tensor of shape (n, t)
-            The mean subtracted.
+            Targets minus the mean.
         count : int
-            At most the number of rows.
+            Largest number of actions; at most the number of rows.
         generator : torch.Generator
-            The same at every call of a fit, so that a policy's random choices stay the same.
+            In the same state at every call of a fit, so that a policy's random choices stay the same.
         """
 
 
@@ -75,18 +75,19 @@ class Policy(Settings, ABC):
 class Learned(Policy):
     """Block-sparse actions whose entries are learned with the hyperparameters (CaGP-Opt).
 
-    When to use: always. Of the policies whose cost allows large tables it is the only one that adapts to the data.
+    When to use: by default. Among the policies that large tables allow, it is the only one that adapts to the data.
 
     Parameters
     ----------
     blocks : {"clusters", "shuffled"}, default "clusters"
-        Which rows share an action. ``"shuffled"`` is the paper's: random rows, so that every block sees the whole
-        table. ``"clusters"``: neighbours, so that blocks do not repeat each other; on parkinsons, protein, kin40k and
-        elevation it ended 0.04 to 0.26 nats a row better in test likelihood after as many steps (and 0.04 worse on one
-        input with 20 actions). Either way all rows are in a block, and sizes differ by at most one.
+        Which rows share an action. ``"shuffled"`` is the paper's choice: random rows, so that every block covers the
+        whole table. ``"clusters"`` groups neighbouring rows, so that blocks do not repeat each other. After the same
+        number of steps on parkinsons, protein, kin40k and elevation, its test likelihood was 0.04 to 0.26 nats per row
+        better (and 0.04 worse on one input with 20 actions). Both partition all rows into blocks whose sizes differ by
+        at most one.
     initial : {"eigenvectors", "targets", "random"}, default "eigenvectors"
-        What blocks start from: the dominant eigenvector of the block's kernel matrix at the first hyperparameters; the
-        block's targets; standard normal numbers over the root of the block's size (the authors' code).
+        Initial entries of a block: the dominant eigenvector of its kernel matrix at the first hyperparameters; its
+        targets; or standard normal numbers divided by the root of its size (the authors' code).
     """
 
     is_learned: ClassVar[bool] = True
@@ -94,13 +95,13 @@ class Learned(Policy):
     initial: Literal["eigenvectors", "targets", "random"] = "eigenvectors"
 
     def order(self, matrix: KernelMatrix, count: int, generator: torch.Generator) -> Tensor:
-        """Return a random order, or one in which clusters at the current lengthscales lie together."""
+        """Return a random order, or one in which clusters at the current lengthscales are contiguous."""
         if self.blocks == "shuffled":
             return super().order(matrix, count, generator)
         return torch.cat(clustered_into(matrix.coordinates(), count).blocks)
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Return the initial blocks."""
+        """Return blocks with their initial entries."""
         bounds = balanced_bounds(matrix.n, count)
         values = standard_normal(matrix.n, generator=generator).to(targets.device)
         blocks = list(pairwise(bounds))
@@ -120,20 +121,21 @@ class Learned(Policy):
 
 @dataclass(frozen=True)
 class Random(Policy):
-    """Random actions that stay as they are drawn: what learning has to beat.
+    """Random actions that are not learned, the baseline for learned ones.
 
     Parameters
     ----------
     law : {"gaussian", "rademacher"}, default "gaussian"
+        Distribution of the entries.
     structure : {"dense", "blocks"}, default "dense"
-        Every action combines all rows, or those of its own block.
+        Whether an action combines all rows or only those of its own block.
     """
 
     law: Literal["gaussian", "rademacher"] = "gaussian"
     structure: Literal["dense", "blocks"] = "dense"
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Draw."""
+        """Draw the actions."""
         shape = (matrix.n, count) if self.structure == "dense" else (matrix.n,)
         values = standard_normal(*shape, generator=generator).to(targets.device)
         values = values.sign() if self.law == "rademacher" else values
@@ -149,14 +151,14 @@ class UnitVectors(Policy):
     Parameters
     ----------
     choice : {"random", "pivoted"}, default "random"
-        Which rows: the first of a random order, or greedily the one with the largest variance that is left (the
-        pivots of a partial Cholesky factor).
+        How rows are chosen: at random, or greedily by the largest remaining variance (the pivots of a partial Cholesky
+        factor).
     """
 
     choice: Literal["random", "pivoted"] = "random"
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Choose rows."""
+        """Choose the rows."""
         if self.choice == "random":
             rows = torch.randperm(matrix.n, generator=generator)[:count].to(targets.device)
         else:
@@ -167,9 +169,9 @@ class UnitVectors(Policy):
 
 @dataclass(frozen=True)
 class TopEigenvectors(Policy):
-    """The eigenvectors of H with the largest eigenvalues: the actions that tell most about the function.
+    """The eigenvectors of H with the largest eigenvalues, which carry the most information about the function.
 
-    When to use: as a reference on small tables; they cost as much as exact inference (n^3).
+    When to use: as a reference on small tables; the cost is that of exact inference (n^3).
 
     References
     ----------
@@ -179,7 +181,7 @@ class TopEigenvectors(Policy):
     multiplies_often: ClassVar[bool] = True
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Decompose."""
+        """Compute the eigenvectors of H."""
         remedy = "Use actions.Learned()."
         require(4 * matrix.n**2 * 8, matrix.memory_budget, f"The eigenvectors of {matrix.n:,} rows", remedy)
         values, vectors = torch.linalg.eigh(matrix.to_dense().double())
@@ -189,13 +191,13 @@ class TopEigenvectors(Policy):
 
 @dataclass(frozen=True)
 class PseudoInputs(Policy):
-    """Actions ``k(X, z_j)``: the counterpart of inducing points z_j, which are random rows.
+    """Actions ``k(X, z_j)``, the counterpart of inducing points z_j, which are chosen as random rows.
 
-    Directions in which the columns are dependent are dropped.
+    Linearly dependent directions are dropped.
     """
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Choose rows and compute their columns."""
+        """Choose rows and compute their kernel columns."""
         rows = torch.randperm(matrix.n, generator=generator)[:count].sort().values.to(targets.device)
         columns = RowActions(rows, matrix.n).kernel_product(matrix).double()
         left, singular, _ = torch.linalg.svd(columns, full_matrices=False)
@@ -205,9 +207,9 @@ class PseudoInputs(Policy):
 
 
 class SequentialPolicy(Policy):
-    """A policy that chooses each action knowing the residual that those before it left.
+    """A policy that chooses each action from the residual that the previous ones left.
 
-    To write one, derive from it and write `next_action`.
+    To define one, subclass it and implement `next_action`.
     """
 
     multiplies_often: ClassVar[bool] = True
@@ -217,10 +219,10 @@ class SequentialPolicy(Policy):
 
     @abstractmethod
     def next_action(self, sequence: Sequence) -> Tensor | None:
-        """Return the next action, shape (n,); None where there is none."""
+        """Return the next action, shape (n,), or None if there is none."""
 
     def run(self, matrix: KernelMatrix, targets: Tensor, count: int) -> tuple[Sequence, Stop]:
-        """Run the iterative algorithm."""
+        """Run the iterative algorithm; return its sequence of actions and the reason why it stopped."""
         sequence = Sequence(matrix, targets, count)
 
         def propose(state: Sequence) -> Tensor | Stop:
@@ -239,7 +241,7 @@ class SequentialPolicy(Policy):
             "Use fewer, or actions.Learned().",
         )
         sequence, stop = self.run(matrix, targets, count)
-        if sequence.count == 0:  # targets that are zero everywhere: any one action will do
+        if sequence.count == 0:  # if all targets are zero, any action will do
             sequence.append(torch.ones(matrix.n, dtype=torch.float64, device=targets.device))
         note = "" if sequence.count == count else stop.value
         return Choice(DenseActions.trusted(sequence.actions), sequence.products, note)
@@ -247,23 +249,24 @@ class SequentialPolicy(Policy):
 
 @dataclass(frozen=True)
 class ConjugateGradients(SequentialPolicy):
-    """The residuals of conjugate gradients (CaGP-CG): the posterior mean is that of CG after as many steps.
+    """The residuals of conjugate gradients (CaGP-CG); the posterior mean is that of CG after the same number of steps.
 
-    When to use: a few hundred actions from ``n^2`` operations each; the best mean for its number of actions, and
-    actions that depend on the targets. Several targets: the next action is the residual that is largest relative to
+    When to use: for a few hundred actions, at a cost of ``n^2`` operations each. They depend on the targets and give
+    the best mean for their number. With several targets, the next action is the residual that is largest relative to
     its target.
 
     Parameters
     ----------
     tolerance : float, default 1e-4
-        Relative residual at which it stops.
+        Relative residual at which the algorithm stops.
     absolute_tolerance : float, default 0
-        Norm of the residual at which it stops.
+        Norm of the residual at which the algorithm stops.
 
     Notes
     -----
-    Residuals are mutually orthogonal in exact arithmetic and lose that in floating point; they are orthogonalised
-    against all before them, twice, which changes no span. It stops with fewer actions where nothing is left to add.
+    Residuals are mutually orthogonal in exact arithmetic but not in floating point. Each is therefore orthogonalised
+    twice against all previous ones, which does not change their span. The algorithm stops with fewer actions if nothing
+    remains to be added.
     """
 
     tolerance: ShareBelowOne = 1e-4
@@ -277,13 +280,13 @@ class ConjugateGradients(SequentialPolicy):
 
 @dataclass(frozen=True)
 class Lanczos(SequentialPolicy):
-    """The Lanczos vectors of H started at the targets: the span of `ConjugateGradients`, without looking at residuals.
+    """The Lanczos vectors of H started at the targets, which have the same span as those of `ConjugateGradients`.
 
     Parameters
     ----------
     ritz : bool, default False
-        Return the Ritz vectors, approximate eigenvectors, instead: other actions of the same span.
-    tolerance, absolute_tolerance : float
+        Whether to return the Ritz vectors (approximate eigenvectors) instead, which are other actions with that span.
+    tolerance, absolute_tolerance : float, defaults 1e-4 and 0
         As for `ConjugateGradients`.
     """
 
@@ -292,14 +295,14 @@ class Lanczos(SequentialPolicy):
     absolute_tolerance: NotNegative = 0.0
 
     def next_action(self, sequence: Sequence) -> Tensor | None:
-        """Return H times the last vector, orthogonalised; the targets in turn at first."""
+        """Return H times an earlier vector, orthogonalised; the first vectors are the targets in turn."""
         n_targets = sequence.targets.shape[1]
         if sequence.count < n_targets:
             return sequence.outside_span(sequence.targets[:, sequence.count])
         return sequence.outside_span(sequence.products[:, sequence.count - n_targets])
 
     def choose(self, matrix: KernelMatrix, targets: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Run the iterative algorithm; combine the vectors into Ritz vectors if asked to."""
+        """Run the iterative algorithm, and combine its vectors into Ritz vectors if requested."""
         choice = super().choose(matrix, targets, count, generator)
         if not self.ritz or choice.product is None:
             return choice

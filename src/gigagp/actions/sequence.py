@@ -1,4 +1,4 @@
-"""The iterative algorithm: actions chosen one after the other, each knowing what the ones before it have found."""
+"""The iterative algorithm, which conditions on one action after the other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from gigagp.operators.base import SymmetricMatrix
 
-#: A new action whose part outside of the span of the others is below this share of it brings nothing but rounding.
+#: A new action is dependent if its part outside the span of the previous ones is below this share of it.
 _DEPENDENT = 1e-10
-#: Relative residuals below this many units of rounding have no direction left that means anything.
+#: Relative residuals below this many units of rounding contain no meaningful direction.
 _ROUNDING = 10
 
 
 class Stop(Enum):
-    """Why a sequence of actions ended; the value says it in words."""
+    """The reason why a sequence of actions ended; the value states it in words."""
 
     COUNT = "as many actions as asked for"
     TOLERANCE = "the residual reached its tolerance"
@@ -29,28 +29,28 @@ class Stop(Enum):
 class Sequence:
     """Conditioning on one action after the other (Wenger et al. 2024, alg. S1).
 
-    Instead of the precision estimate ``C = S (S'HS)^-1 S'`` it keeps S, ``H S`` and the Cholesky factor of ``S'HS``,
-    which grows by a row an action; residuals are computed anew from them every time, so they do not drift.
+    Instead of the precision estimate ``C = S (S'HS)^-1 S'`` it stores S, ``H S`` and the Cholesky factor of ``S'HS``,
+    which gains one row per action. Residuals are recomputed from these each time, so they do not drift.
 
     Parameters
     ----------
     matrix : SymmetricMatrix
-        H.
+        The matrix H.
     targets : Tensor of shape (n, t)
-        What is conditioned on, the mean subtracted. Actions are shared by all targets.
+        Targets minus the mean. All targets share the actions.
     capacity : int
-        Most actions.
+        Largest number of actions.
 
     Attributes
     ----------
     count : int
-        Actions so far.
+        Number of actions so far.
     residual : Tensor of shape (n, t)
         ``targets - H v``.
     observations : list of Tensor of shape (t,)
         ``alpha = s' r`` of each action.
     curvatures : list of float
-        ``eta = s' H s - s' H C H s`` of each action: what the others left of its variance.
+        ``eta = s' H s - s' H C H s`` of each action, the variance that the previous actions leave to it.
     """
 
     def __init__(self, matrix: SymmetricMatrix, targets: Tensor, capacity: int) -> None:
@@ -89,12 +89,12 @@ class Sequence:
         return torch.cholesky_solve(self.actions.T @ self.targets, self.factor)
 
     def search_directions(self) -> Tensor:
-        """Return ``d = s - C H s`` of every action, shape (n, count): conjugate in H, ``d' H d = eta``."""
+        """Return ``d = s - C H s`` for each action, shape (n, count); they are conjugate in H with ``d' H d = eta``."""
         roots = torch.linalg.solve_triangular(self.factor, self.actions.T, upper=False).T
         return roots * self.factor.diagonal()
 
     def append(self, action: Tensor) -> Stop | None:
-        """Condition on one more action, shape (n,); return why it was refused, None if it was not."""
+        """Condition on one more action, shape (n,); return the reason if it was rejected, and None otherwise."""
         if self.count == self._actions.shape[1]:
             return Stop.COUNT
         action = action.to(self.targets)
@@ -117,9 +117,9 @@ class Sequence:
         return None
 
     def outside_span(self, action: Tensor) -> Tensor | None:
-        """Return the part of an action that is orthogonal to all before it; None if that is rounding only.
+        """Return the part of an action that is orthogonal to all previous ones, or None if it is only rounding.
 
-        For orthonormal actions (that all came from here); two passes of Gram and Schmidt.
+        The previous actions must be orthonormal, as results of this method are. It takes two passes of Gram-Schmidt.
         """
         action = action.to(self.targets)
         norm = float(action.norm())
@@ -130,14 +130,15 @@ class Sequence:
     def run(
         self, propose: Callable[[Sequence], Tensor | Stop], *, relative_tolerance: float, absolute_tolerance: float
     ) -> Stop:
-        """Take actions until one of the stopping rules ends it.
+        """Take actions until a stopping rule applies, and return the reason.
 
         Parameters
         ----------
         propose : callable
-            Returns the next action, shape (n,), or why there is none.
+            Returns the next action, shape (n,), or the reason why there is none.
         relative_tolerance, absolute_tolerance : float
-            Ends when the residual's norm is below ``max(absolute, relative * ||targets||)`` for every target.
+            The algorithm ends when the norm of the residual is at most ``max(absolute, relative * ||targets||)`` for
+            every target.
         """
         relative = max(relative_tolerance, _ROUNDING * torch.finfo(self.matrix.dtype).eps)
         bounds = (relative * self.targets.norm(dim=0)).clamp_min(absolute_tolerance)

@@ -1,7 +1,7 @@
 """The command line: ``gigagp fit``, ``predict``, ``evaluate``, ``plot``, ``demo``, ``diagnose``.
 
-Errors are one line on standard error and exit code 2, without a traceback; Ctrl-C exits with 130. A reader that closes
-the pipe (``| head``) ends a command quietly with 141, as it ends those of the shell. With standard output closed a
+An error is one line on standard error with exit code 2, without a traceback. Ctrl-C exits with 130. If the reader of a
+pipe closes it (``| head``), the command ends silently with 141, as shell commands do. If standard output is closed, the
 command does its work and shows nothing.
 """
 
@@ -17,20 +17,20 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-#: As shells report a program that was stopped by Ctrl-C.
+#: The exit code by which shells report a program that was stopped by Ctrl-C.
 EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; see `gigagp.commands.app.main`."""
-    with _leaving_at_once():  # the imports take a second or more, and there is nothing to lose yet
+    with _leaving_at_once():  # the imports take a second or more, without results to lose
         from gigagp.commands import app
     app.main(arguments)
 
 
 @contextmanager
 def _leaving_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process with one line. As an exception it would come out of the middle of some import."""
+    """Let Ctrl-C end the process with one line; as an exception it would appear in the middle of an import."""
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
         yield

@@ -1,4 +1,4 @@
-"""The entry point: puts the commands together and turns errors into one line."""
+"""The entry point, which combines the commands and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gigagp.commands.predict import predict
 from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
 from gigagp.memory import is_lack_of_memory
 
-#: Of a wrong command, a table that cannot be used, a damaged model: whatever the user can mend.
+#: The exit code for errors that users can correct: a wrong command, an unusable table, a damaged model.
 EXIT_WRONG_INPUT = 2
-#: As shells report a program whose reader has closed the pipe.
+#: The exit code by which shells report a program whose reader has closed the pipe.
 EXIT_CLOSED_PIPE = 141
 _OUT_OF_MEMORY = "out of memory. Give a lower --memory, or fewer rows with --rows."
 
@@ -67,30 +67,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Without the program's name; None: those of this process.
+        The arguments without the program's name; None: those of this process.
 
     Raises
     ------
     SystemExit
-        Always: 0 if all went well, 2 for a wrong command or input that cannot be used, 130 after Ctrl-C, 141 if who
-        reads the output has closed the pipe.
+        Always: with 0 on success, 2 for a wrong command or unusable input, 130 after Ctrl-C, and 141 if the reader of
+        the output has closed the pipe.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by the shell; a file that is opened next would get its number
+        if getattr(sys, name) is None:  # closed by the shell; the next file opened would get its number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
         elif mode == "w" and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")  # file names may contain bytes that are not text
     code = 0
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
-    except KeyboardInterrupt:  # while the commands are built
+    except KeyboardInterrupt:  # while the commands are set up
         _fail("stopped.")
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_CLOSED_PIPE
     except SystemExit as ended:
-        # What typer and rich make of a closed pipe.
+        # This is what typer and rich raise for a closed pipe.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         code = EXIT_CLOSED_PIPE
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     with suppress(OSError):
         sys.stdout.flush()
         sys.exit(code)
-    # Python would complain once more when it flushes at its end.
+    # Otherwise Python would report the error again when it flushes at exit.
     with suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
-    # UsageError, whose own home has moved between typer's versions.
+    # This is UsageError, whose module differs between typer's versions.
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
         with _plain_warnings():
@@ -131,7 +131,7 @@ def _run(arguments: list[str]) -> int:
         if not is_lack_of_memory(error):
             raise
         return _fail(_OUT_OF_MEMORY)
-    if result == EXIT_INTERRUPTED:  # newer versions of typer return it, older ones raise
+    if result == EXIT_INTERRUPTED:  # newer versions of typer return it, older ones raise Abort
         _fail("stopped.")
     return result if isinstance(result, int) else 0
 
@@ -144,10 +144,10 @@ def _fail(message: str) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show gigagp's own warnings as one line without the place in the code; leave the others as they are."""
+    """Show gigagp's own warnings as one line without their source location, and others as usual."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", GigaGPWarning)
-        # Raised when the model is there: a command saves it if it can, and ends.
+        # Raised once there is a model, so that a command can save it and end.
         warnings.simplefilter("error", FitInterruptedWarning)
         usual = warnings.showwarning
 

@@ -1,4 +1,4 @@
-"""Tables as commands read them: at once where they are small, otherwise a block of rows at a time."""
+"""Input tables of commands: small ones are read at once, and larger ones in blocks of rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gigagp.errors import InvalidInputError
 if TYPE_CHECKING:
     from gigagp import GPClassifier, GPRegressor
 
-#: Bytes on the disk up to which a table is read at once.
+#: Largest file size in bytes of a table that is read at once.
 AT_ONCE = 2**27
-#: Rows of a block of larger ones.
+#: Number of rows in a block of a larger table.
 BLOCK_ROWS = 2**18
 
 
@@ -32,9 +32,9 @@ class Block(NamedTuple):
     Attributes
     ----------
     inputs : pyarrow.Table or ndarray
-        What the model was fitted to, in its order: with names if it has them.
+        The inputs of the model in its order, with column names if the model has them.
     others : Table or None
-        The other columns that were asked for.
+        The other requested columns; None if there are none.
     """
 
     inputs: pa.Table | np.ndarray
@@ -48,9 +48,9 @@ class Blocks:
     Attributes
     ----------
     names : list of str
-        All of its columns.
+        Names of all columns.
     is_whole : bool
-        Whether one block is all.
+        Whether one block contains the whole table.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Blocks:
 
     @classmethod
     def of(cls, path: Path, header: bool | None = None) -> Blocks:
-        """Look at a table; raises `InvalidInputError` if there is none."""
+        """Open a table; raises `InvalidInputError` if there is none."""
         if _is_large(path):
             return cls(path, header, column_names(path, header), False)
         found = read_columns(path, header)
@@ -74,18 +74,19 @@ class Blocks:
         others: Sequence[str] = (),
         labels: Mapping[str, Labels] | None = None,
     ) -> Iterator[Block]:
-        """Yield the inputs of a model, and further columns.
+        """Yield blocks with the inputs of a model and further columns.
 
         Parameters
         ----------
-        regressor : GPRegressor
+        regressor : GPRegressor or GPClassifier
             A fitted model.
         columns : list of str, optional
-            Names to use in place of the model's own, in its order. Needed for a model that was fitted to a bare array,
-            unless the table has exactly its number of columns.
+            Names to use instead of the model's own, in its order. Required for a model that was fitted to an array
+            without names, unless the table has exactly its number of columns.
         others : sequence of str
+            Names of the further columns.
         labels : mapping of str to Labels, optional
-            Those of the others that hold labels of classes; their codes are given.
+            Labels of those further columns that contain classes; these columns are returned as codes.
         """
         chosen = _model_columns(regressor, self.names, columns, str(self.path))
         for inputs, found in self._tables(chosen, list(others), labels or {}):
@@ -107,7 +108,7 @@ class Blocks:
 def read_inputs(
     regressor: GPRegressor, found: pa.Table, source: str, columns: list[str] | None = None
 ) -> pa.Table | np.ndarray:
-    """Return the columns that the model was fitted to, in its order; other columns of the table are left alone.
+    """Return the columns to which the model was fitted, in its order; other columns of the table are ignored.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def read_inputs(
     found : pyarrow.Table
         The user's table.
     source : str
-        What to call it in messages.
+        Name of the table in messages.
     columns : list of str, optional
         As for `Blocks.read`.
     """
@@ -143,8 +144,8 @@ def _named(regressor: GPRegressor | GPClassifier, inputs: Table) -> pa.Table | n
 
 
 def _is_large(path: Path) -> bool:
-    """Whether a table is one that can be read in blocks, and should be."""
-    if not os.path.exists(path):  # which says no to a path that is none, where Path raises
+    """Whether a table can be read in blocks and is large enough for it."""
+    if not os.path.exists(path):  # returns False for an invalid path, where Path raises
         return False
     if not path.is_dir():
         return path.suffix.lower() in STREAMED and path.stat().st_size > AT_ONCE

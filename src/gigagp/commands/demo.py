@@ -1,4 +1,4 @@
-"""``gigagp demo``: the whole way from a real table to calibrated predictions, on data that scikit-learn carries."""
+"""``gigagp demo``: a complete analysis of a real table from scikit-learn, from fit to calibrated predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ In Python: from gigagp import GPRegressor; GPRegressor().fit(X, y).predict(X_new
 
 @dataclass(frozen=True)
 class Dataset:
-    """A real table to show: ``data`` has the inputs and, as its last column, the target."""
+    """A real table for the demo: ``data`` has the inputs and, as its last column, the target."""
 
     title: str
     data: Table
@@ -81,7 +81,7 @@ def load_dataset(name: str) -> Dataset:
     if name == "digits":
         found = datasets.load_digits()
         upper, lower = found.data[:, :32], found.data[:, 32:]
-        used = np.flatnonzero(upper.std(axis=0) > 0)  # a pixel in the corner never has ink
+        used = np.flatnonzero(upper.std(axis=0) > 0)  # some corner pixels never have ink
         columns = (*(str(found.feature_names[place]) for place in used), "ink_below")
         title = (
             "digits (UCI, Alpaydin and Kaynak 1998): scans of handwritten digits, 8 x 8 pixels with ink from 0 to 16.\n"
@@ -93,20 +93,20 @@ def load_dataset(name: str) -> Dataset:
 
 
 def _split(data: Table, seed: int) -> tuple[Table, Table]:
-    """Return three quarters of the rows to fit and a quarter to test, at random."""
+    """Return a random three quarters of the rows for the fit, and the rest for the test."""
     order = np.random.default_rng(seed).permutation(len(data))
     cut = (3 * len(data)) // 4
     return data.take(order[:cut]), data.take(order[cut:])
 
 
 def _baselines(train: Table, test: Table) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
-    """Return mean, standard deviation and seconds of what the model has to beat."""
+    """Return mean, standard deviation and seconds of each baseline."""
     from sklearn.linear_model import LinearRegression
 
     inputs, y = train.values[:, :-1], train.values[:, -1]
     began = time.perf_counter()
     line = LinearRegression().fit(inputs, y)
-    # The residual's standard deviation with the fitted coefficients counted.
+    # Standard deviation of the residuals, with degrees of freedom reduced by the fitted coefficients.
     spread = math.sqrt(np.sum((y - line.predict(inputs)) ** 2) / max(len(y) - inputs.shape[1] - 1, 1))
     predicted = line.predict(test.values[:, :-1])
     seconds = time.perf_counter() - began
@@ -128,7 +128,7 @@ def _results(rows: dict[str, tuple[dict[str, Any], float]]) -> Grid:
 
 
 def _calibration(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Grid:
-    """Return nominal against empirical coverage, with the error that counting so few rows has by itself."""
+    """Return nominal and empirical coverage, with the sampling error of the latter."""
     grid = Grid()
     for name in ("nominal", "empirical", "+- by chance"):
         grid.add_column(name, justify="right")

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gigagp.inference.table import TrainingTable
     from gigagp.model import Model
 
-#: A bias of more standard errors than this is no chance.
+#: A bias of more standard errors than this is not due to chance.
 _ERRORS = 4
-diagnose = typer.Typer(help="Measure how good the estimates behind a fit are.")
+diagnose = typer.Typer(help="Measure the accuracy of the estimates behind a fit.")
 
 
 @diagnose.callback(invoke_without_command=True)
@@ -47,38 +47,45 @@ def bias(
         str | None, typer.Option(help="The column to predict: its name, or its number from 1.", show_default=False)
     ] = None,
     columns: options.Columns = None,
-    rows: Annotated[int, typer.Option(help="Random rows to measure on; the exact numbers need a factor.")] = 2000,
-    draws: Annotated[int, typer.Option(help="How often to draw the estimates.")] = 200,
+    rows: Annotated[int, typer.Option(help="Number of random rows; the exact values need a Cholesky factor.")] = 2000,
+    draws: Annotated[int, typer.Option(help="Number of draws of each estimate.")] = 200,
     kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
     mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "constant",
     model: Annotated[
         Path | None,
-        typer.Option(help="Measure at the hyperparameters of this saved model; by default the rows decide them."),
+        typer.Option(help="Use the hyperparameters of this saved model; by default they are learned from the rows."),
     ] = None,
-    start: Annotated[bool, typer.Option("--start", help="Measure where learning would start.")] = False,
+    start: Annotated[
+        bool, typer.Option("--start", help="Use the hyperparameters at which learning would start.")
+    ] = False,
     inference: Annotated[str, typer.Option(help="iterative, random-features or exact.")] = "iterative",
     truncation: Annotated[
         str | None,
-        typer.Option(metavar="MEAN[,SD]", help="Cut at a random length with these moments.", show_default=False),
+        typer.Option(
+            metavar="MEAN[,SD]",
+            help="Cut series at a random length with this mean and standard deviation.",
+            show_default=False,
+        ),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Columns of random features: of the inference, or of pathwise probes.")
+        int | None, typer.Option(help="Number of random features, for the inference or for pathwise probes.")
     ] = None,
     solver: Annotated[str, typer.Option(help=f"auto, {', '.join(SOLVERS)}.")] = "auto",
     max_epochs: Annotated[
         float | None,
-        typer.Option(help="Stop every solve after this many epochs (iterations of cg), whatever its residual."),
+        typer.Option(help="Stop every solve after this many epochs (iterations of cg), regardless of its residual."),
     ] = None,
     tolerance: Annotated[float | None, typer.Option(help="Relative residual of the solves.")] = None,
     preconditioner: Annotated[
-        str, typer.Option(help="Of cg: auto, none, or the rank of a pivoted Cholesky factor.")
+        str, typer.Option(help="For cg: auto, none, or the rank of a pivoted Cholesky factor.")
     ] = "auto",
     gradient: Annotated[str, typer.Option(help=f"auto, {', '.join(GRADIENTS)}.")] = "auto",
-    probes: Annotated[int | None, typer.Option(help="Probe vectors of the gradient.")] = None,
+    probes: Annotated[int | None, typer.Option(help="Number of probe vectors of the gradient.")] = None,
     values: Annotated[
-        bool, typer.Option("--values/--no-values", help="Also estimate the log likelihood; costs a determinant a draw.")
+        bool,
+        typer.Option("--values/--no-values", help="Also estimate the log likelihood (a determinant per draw)."),
     ] = True,
-    plot: Annotated[Path | None, typer.Option(help="Draw the errors to this file (.png, .pdf, .svg).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the errors to this file (.png, .pdf, .svg).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
     seed: options.Seed = 0,
@@ -86,7 +93,7 @@ def bias(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Draw likelihood and gradient many times and compare with the exact ones: bias, variance, cost."""
+    """Estimate likelihood and gradient many times, and report their bias, variance and cost."""
     from gigagp import diagnostics
     from gigagp.diagnostics.plots import check_plot
     from gigagp.progress import meter_for
@@ -95,7 +102,7 @@ def bias(
         check_folder(plot)
         check_plot(plot)
     if start and model is not None:
-        msg = "--start and --model exclude each other: one place to measure at."
+        msg = "--start and --model exclude each other: give only one of them."
         raise InvalidInputError(msg)
     method = choose_method(
         inference,
@@ -147,7 +154,7 @@ def _at_rows(
     *,
     learn: bool,
 ) -> tuple[Model, TrainingTable]:
-    """Return the model that exact inference learns from the rows (or starts from) and the rows in its units."""
+    """Return the model that exact inference learns from the rows (or starts from), and the rows in its units."""
     from gigagp import GPRegressor
     from gigagp.inference import Exact
     from gigagp.inference.rows_posterior import RowsPosterior
@@ -186,7 +193,7 @@ def _at_model(
     regressor = gigagp.load(path)
     model, scaling = regressor.posterior_.model, regressor.scaling_
     if model.noise_is_known or scaling.y_centre.size != 1:
-        msg = f"--model must have one target and a noise variance that was learned; {path} has not."
+        msg = f"--model must have one target and a learned noise variance; {path} does not."
         raise InvalidInputError(msg)
     target = load_notes(path).get("target") if target is None else target
     if target is None:
@@ -196,7 +203,7 @@ def _at_model(
     inputs = read_inputs(regressor, found, source, options.split_names(columns))
     values = inputs if isinstance(inputs, np.ndarray) else Table.from_arrow(inputs, source=source).values
     measured = Table.from_arrow(found, [target], source).values
-    names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # the model's own may be the target's
+    names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # an input may have the target's name
     data = choose_rows(Table(names, np.column_stack([values, measured])), rows, seed).values
     posterior = regressor.posterior_
     of_model = {"dtype": posterior.dtype, "device": posterior.device}
@@ -226,9 +233,9 @@ def _show(report: BiasReport) -> None:
         grid.add_row(row.name, *numbers)
     Console().print(grid)
     typer.echo(
-        "The gradient is by the logarithm of each hyperparameter, of variances as standard deviations. bias / s.e.: "
-        "bias in standard errors. std / data: standard deviation of one draw over that of the exact number between "
-        "data sets."
+        "The gradient is with respect to the logarithm of each hyperparameter, with variances as standard deviations. "
+        "bias / s.e.: bias in standard errors. std / data: standard deviation of one draw divided by that of the exact "
+        "value over data sets."
     )
     epochs = "" if report.epochs is None else f", {report.epochs:.3g} epochs"
     typer.echo(

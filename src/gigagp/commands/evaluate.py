@@ -1,4 +1,4 @@
-"""``gigagp evaluate``: how good the predictions for a table with known targets are."""
+"""``gigagp evaluate``: scores of the predictions for a table with known targets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ def evaluate(
     table: options.TablePath,
     target: Annotated[
         str | None,
-        typer.Option(help="The column with the true values; the one the model was fitted to by default."),
+        typer.Option(help="The column with the true values; by default the target of the fit."),
     ] = None,
     noise_column: Annotated[
         str | None,
-        typer.Option(
-            help="The column with each row's noise variance, for a model fitted with one; the same by default."
-        ),
+        typer.Option(help="The column with each row's noise variance; by default that of the fit."),
     ] = None,
     columns: options.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
@@ -62,7 +60,7 @@ def evaluate(
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for block in blocks.read(regressor, options.split_names(columns), others):
         assert block.others is not None
-        # Measured targets carry noise, so the intervals that should cover them include it.
+        # Measured targets contain noise, so the intervals for them include it.
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=noise_column is None)
         if noise_column is not None:
             noise = block.others.values[:, 1]
@@ -87,7 +85,7 @@ def evaluate(
 def _class_scores(
     classifier: gigagp.GPClassifier, blocks: Blocks, columns: list[str] | None, target: str
 ) -> tuple[dict[str, float], int]:
-    """Return accuracy, log loss and calibration error of probabilities, and the number of rows."""
+    """Return accuracy, log loss and calibration error of the probabilities, and the number of rows."""
     labels = Labels(classifier.classes_)
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for block in blocks.read(classifier, columns, [target], {target: labels}):
@@ -116,13 +114,15 @@ def _score_grid() -> Grid:
 def _class_grid(result: dict[str, float]) -> Grid:
     grid = _score_grid()
     grid.add_row("accuracy", f"{100 * result['accuracy']:.2f} %", "rows whose most probable class is the true one")
-    grid.add_row("log loss", f"{result['log_loss']:.4f}", "negative log probability of the true class, nats a row")
-    grid.add_row("calibration", f"{result['calibration_error']:.4f}", "mean gap of confidence and accuracy, ten bins")
+    grid.add_row("log loss", f"{result['log_loss']:.4f}", "negative log probability of the true class, nats per row")
+    grid.add_row(
+        "calibration", f"{result['calibration_error']:.4f}", "mean gap between confidence and accuracy, ten bins"
+    )
     return grid
 
 
 def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, Any]:
-    """Return RMSE, NLL, CRPS and, by nominal level, the coverage of the central intervals."""
+    """Return RMSE, NLL, CRPS and, for each nominal level, the coverage of the central intervals."""
     return {
         "rmse": metrics.rmse(measured, mean),
         "nll": metrics.gaussian_nll(measured, mean, std),
@@ -133,9 +133,9 @@ def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str,
 
 def _grid(result: dict[str, Any]) -> Grid:
     grid = _score_grid()
-    grid.add_row("RMSE", f"{result['rmse']:.5g}", "error of the mean, in the target's unit")
-    grid.add_row("NLL", f"{result['nll']:.4f}", "negative log density, nats a row")
-    grid.add_row("CRPS", f"{result['crps']:.5g}", "error of the distribution, in the same unit")
+    grid.add_row("RMSE", f"{result['rmse']:.5g}", "error of the mean, in the target's units")
+    grid.add_row("NLL", f"{result['nll']:.4f}", "negative log density, nats per row")
+    grid.add_row("CRPS", f"{result['crps']:.5g}", "error of the distribution, in the target's units")
     for level, share in result["coverage"].items():
         nominal = f"{100 * float(level):.0f} %"
         grid.add_row(f"coverage {nominal}", f"{100 * share:.1f} %", f"rows inside the {nominal} interval")

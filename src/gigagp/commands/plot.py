@@ -1,4 +1,4 @@
-"""``gigagp plot``: a picture of a model of one to three inputs."""
+"""``gigagp plot``: a plot of a model of one to three inputs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from gigagp.persistence import load_notes
 
 def plot(
     model: options.ModelPath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes: .png, .pdf or .svg.")] = Path(
-        "map.png"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the plot: .png, .pdf or .svg.")] = Path("map.png"),
     across: Annotated[
         str | None,
-        typer.Option(help="With three inputs: which is fixed in each slice, by name or number from 1; the last."),
+        typer.Option(
+            help="With three inputs: the constant one in each slice, by name or number from 1; default: last."
+        ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="V[,V...]", help="With three inputs: where it is fixed, a value a slice.")
+        str | None,
+        typer.Option(metavar="V[,V...]", help="With three inputs: values of the constant input, one per slice."),
     ] = None,
     lower: Annotated[
-        str | None, typer.Option(metavar="V,...", help="Lower corner of the region, a number an input.")
+        str | None, typer.Option(metavar="V,...", help="Lower corner of the region, one number per input.")
     ] = None,
     upper: Annotated[str | None, typer.Option(metavar="V,...", help="Upper corner.")] = None,
-    resolution: Annotated[int, typer.Option(help="Points along an axis.")] = 160,
-    target: Annotated[int, typer.Option(help="Which target, from 1, of a model of several.")] = 1,
+    resolution: Annotated[int, typer.Option(help="Number of points along an axis.")] = 160,
+    target: Annotated[int, typer.Option(help="Number of the target, from 1, if the model has several.")] = 1,
     include_noise: Annotated[
-        bool, typer.Option("--include-noise", help="std of a new measurement, not only of the function behind it.")
+        bool, typer.Option("--include-noise", help="Give the std of a new measurement instead of the function.")
     ] = False,
 ) -> None:
-    """Draw mean and standard deviation of a model: a curve, a map, or slices of three inputs."""
+    """Plot mean and standard deviation of a model: a curve, a map, or slices of three inputs."""
     from gigagp.diagnostics import plot_map
     from gigagp.diagnostics.plots import check_plot
 
@@ -69,5 +70,5 @@ def _numbers(option: str, text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        msg = f"{option} must be numbers with commas between them; got {text!r}."
+        msg = f"{option} must be numbers separated by commas; got {text!r}."
         raise InvalidInputError(msg) from None

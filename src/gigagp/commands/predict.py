@@ -23,17 +23,17 @@ def predict(
     model: options.ModelPath,
     table: options.TablePath,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the predictions go: .csv, .parquet, .arrow, .npy or .npz.")
+        Path, typer.Option("--out", "-o", help="File of the predictions: .csv, .parquet, .arrow, .npy or .npz.")
     ] = Path("predictions.csv"),
     include_noise: Annotated[
-        bool, typer.Option("--include-noise", help="std of a new measurement, not only of the function behind it.")
+        bool, typer.Option("--include-noise", help="Give the std of a new measurement instead of the function.")
     ] = False,
-    samples: Annotated[int, typer.Option(help="Also write this many joint samples, a column each.")] = 0,
+    samples: Annotated[int, typer.Option(help="Also write this many joint samples, one column each.")] = 0,
     columns: options.Columns = None,
     seed: options.Seed = 0,
     header: options.Header = None,
 ) -> None:
-    """Predict the target for the rows of a table; writes the columns mean and std, or a probability a class."""
+    """Predict the target for the rows of a table; write the columns mean and std, or one probability per class."""
     check_ending(out)
     if samples < 0:
         msg = f"--samples must not be negative; got {samples}."
@@ -75,12 +75,12 @@ def predict(
 
 
 def _require_samples(samples: int, n_rows: int, budget: int) -> None:
-    """Raise `MemoryBudgetError` for samples that cannot be held until they are written."""
+    """Raise `MemoryBudgetError` if the samples cannot be held in memory until they are written."""
     require(16 * samples * n_rows, budget, f"{samples} samples (--samples) of {n_rows:,} rows", "Ask for fewer.")
 
 
 def _as_table(parts: dict[str, np.ndarray]) -> Table:
-    """Return 1-D parts as columns; a 2-D part (several targets) as one column a target: mean1, mean2, ..."""
+    """Return 1-D parts as columns, and a 2-D part (several targets) as one column per target: mean1, mean2, ..."""
     names: list[str] = []
     for name, values in parts.items():
         names += [name] if values.ndim == 1 else [f"{name}{place + 1}" for place in range(values.shape[1])]

@@ -1,4 +1,4 @@
-"""Measurements of the machinery (how far solves go, how far estimates are from the truth), and pictures of models."""
+"""Measurements of solves and of the errors of estimates, and plots of these and of fitted models."""
 
 from gigagp.diagnostics.bias import BiasReport, BiasRow, measure_bias
 from gigagp.diagnostics.inducing import inducing_distance, latent_share

@@ -1,7 +1,7 @@
-"""Bias, variance and cost of an estimate of the log marginal likelihood and its gradient, against exact numbers.
+"""Bias, variance and cost of estimates of the log marginal likelihood and its gradient, against exact values.
 
 Potapczynski et al. 2021 (arXiv:2102.06695) show that conjugate gradients stopped early and random features are biased
-in opposite directions, and trade the bias for variance; this measures both for any way of inference.
+in opposite directions, and remove the bias at the cost of variance. This module measures both for any inference method.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from gigagp.random import RandomState, generator_from, spawn, standard_normal
 
 #: Name of the row of the log marginal likelihood.
 VALUE = "log likelihood"
-#: A bias below this share of a number's scale is what rounding and tight tolerances leave; it moves nothing.
+#: A bias below this share of a quantity's scale may come from rounding and tight tolerances, and has no effect.
 _NEGLIGIBLE = 1e-6
-#: Probe vectors of the Fisher information, which only sets scales.
+#: Number of probe vectors for the Fisher information, which only sets scales.
 _FISHER_PROBES = 16
 
 
 @dataclass(frozen=True)
 class BiasRow:
-    """One number that was estimated many times.
+    """Statistics of one quantity that was estimated many times.
 
     Attributes
     ----------
     name : str
-        ``"log likelihood"``, or the hyperparameter whose derivative it is.
+        ``"log likelihood"``, or the hyperparameter whose derivative was estimated.
     exact, mean, standard_deviation : float
-        The truth; mean and standard deviation of the draws.
+        The exact value, and the mean and standard deviation of the draws.
     scale : float
-        About the standard deviation that the exact number has over data sets drawn from the model: an error far below
-        it moves the hyperparameters by less than the data leave open. Of a derivative the root of the Fisher
-        information, of the log likelihood the root of half the observations.
+        Approximate standard deviation of the exact value over data sets drawn from the model: the root of the Fisher
+        information for a derivative, and the root of half the number of observations for the log likelihood. An error
+        far below it changes the hyperparameters by less than their uncertainty.
     n_draws : int
+        Number of draws.
     """
 
     name: str
@@ -60,7 +61,7 @@ class BiasRow:
 
     @property
     def bias(self) -> float:
-        """Mean minus the truth."""
+        """Mean minus the exact value."""
         return self.mean - self.exact
 
     @property
@@ -70,9 +71,9 @@ class BiasRow:
 
     @property
     def errors(self) -> float:
-        """The bias in standard errors; beyond 4 in size it is no chance.
+        """The bias in standard errors; an absolute value above 4 is not due to chance.
 
-        0 where it is below a millionth of `scale`, infinite where it is not and the draws do not differ.
+        It is 0 if the bias is below a millionth of `scale`. Otherwise it is infinite if all draws are equal.
         """
         negligible = _NEGLIGIBLE * self.scale
         if abs(self.bias) <= negligible:
@@ -84,21 +85,23 @@ class BiasRow:
 
 @dataclass(frozen=True)
 class BiasReport:
-    """What `measure_bias` found.
+    """The result of `measure_bias`.
 
     Attributes
     ----------
     method : str
-        What was measured, in words.
+        The measured inference method, in words.
     n_rows, n_draws : int
+        Number of rows and of draws.
     rows : tuple of BiasRow
-        The log likelihood, where there is an estimate of it, then the gradient by the logarithms of the learned
+        The log likelihood, if it was estimated, and then the gradient with respect to the logarithms of the learned
         hyperparameters (variances as standard deviations).
     draws : Tensor of shape (n_draws, number of rows)
+        All estimates.
     seconds, exact_seconds : float
-        Wall time of one gradient, mean over the draws, and of the exact one.
+        Wall time of one gradient (the mean over the draws) and of the exact gradient.
     epochs : float or None
-        Passes over all entries of H in one draw; None where none are made.
+        Passes over all entries of H in one draw; None if the method makes no solves.
     """
 
     method: str
@@ -122,23 +125,23 @@ class BiasReport:
 
     @property
     def worst(self) -> float:
-        """The largest bias in standard errors, without its sign."""
+        """The largest absolute bias in standard errors."""
         return max(abs(row.errors) for row in self.rows)
 
     @property
     def gradient_error(self) -> float:
         """Root mean square error of one draw of the gradient, in units of each derivative's scale.
 
-        Bias and variance together, in one number that methods can be compared by: their squares times the cost say what
-        a gradient of a given accuracy costs, as far as it can be bought with more draws.
+        It combines bias and variance in one number for comparing methods. Its square times the cost of a draw is
+        proportional to the cost of a gradient of given accuracy, as far as more draws improve the accuracy.
         """
         rows = [row for row in self.rows if row.name != VALUE]
-        share = (self.n_draws - 1) / self.n_draws  # standard deviations are those of a sample
+        share = (self.n_draws - 1) / self.n_draws  # standard deviations divide by n_draws - 1
         squared = sum((row.bias**2 + share * row.standard_deviation**2) / row.scale**2 for row in rows)
         return math.sqrt(squared / len(rows))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the single draws as plain data."""
+        """Return everything except the individual draws as plain data."""
         return {
             "method": self.method,
             "n_rows": self.n_rows,
@@ -174,24 +177,27 @@ def measure_bias(
     values: bool = True,
     meter: Meter | None = None,
 ) -> BiasReport:
-    """Draw an estimate of value and gradient again and again at fixed hyperparameters, and compare with the exact ones.
+    """Estimate value and gradient repeatedly at fixed hyperparameters, and compare the estimates with exact values.
 
-    Every draw is a fresh start with probes, features and random lengths of its own: what one step of a cold fit would
-    see.
+    Every draw is a fresh start with its own probes, features and random lengths, like one step of a fit without warm
+    starts.
 
     Parameters
     ----------
     method : Exact, Iterative, RandomFeatures, ...
-        Any of `gigagp.inference`, with any solver, gradient estimator and truncation.
+        Any inference method of `gigagp.inference`, with any solver, gradient estimator and truncation.
     model : Model
+        Hyperparameters at which to measure.
     table : TrainingTable
-        Of a few thousand rows at most: the exact numbers need a factor. A fitted `gigagp.GPRegressor` has both,
-        as ``posterior_.model`` and ``posterior_.table``.
+        A few thousand rows at most, because the exact values need a Cholesky factor. A fitted `gigagp.GPRegressor` has
+        both, as ``posterior_.model`` and ``posterior_.table``.
     n_draws : int, default 100
-        At least 2.
-    random_state : int or generator
+        Number of draws, at least 2.
+    random_state : int or generator, default 0
+        Seed of all draws.
     values : bool, default True
-        Also estimate the log marginal likelihood, which costs iterative inference a determinant a draw.
+        Whether to estimate the log marginal likelihood too; with iterative inference, each draw then costs a
+        determinant.
     meter : Meter, optional
         Shows progress.
 
@@ -202,9 +208,9 @@ def measure_bias(
     Raises
     ------
     InvalidInputError
-        If ``n_draws`` is below 2, or the model has nothing to learn.
+        If ``n_draws`` is below 2, or the model has no learned hyperparameter.
     MemoryBudgetError
-        If the exact numbers do not fit the table's budget.
+        If the exact values do not fit into the table's memory budget.
 
     Examples
     --------
@@ -231,7 +237,7 @@ def measure_bias(
     probes = standard_normal(table.n_rows, _FISHER_PROBES, generator=spawn(generator))
     information = truth.fisher(space, vector, probes).diagonal().clamp_min(1e-300).sqrt()
     scales = torch.cat([information.new_tensor([math.sqrt(table.n_observations / 2)]), information])
-    del truth  # and with it the factor
+    del truth  # frees its Cholesky factor
     exact = torch.cat(
         [torch.tensor([reference.value], dtype=torch.float64), space.pull_back(reference.gradient, vector)]
     )
@@ -255,7 +261,7 @@ def measure_bias(
             draws.append(torch.cat([known, gradient]))
             meter.step()
     found, names = torch.stack(draws), (VALUE, *space.labels)
-    if not values or bool(found[:, 0].isnan().all()):  # no estimate of the value was made
+    if not values or bool(found[:, 0].isnan().all()):  # the value was not estimated
         found, exact, scales, names = found[:, 1:], exact[1:], scales[1:], space.labels
     rows = tuple(
         BiasRow(name, float(truly), float(drawn.mean()), float(drawn.std()), float(scale), n_draws)

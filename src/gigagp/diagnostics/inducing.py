@@ -1,4 +1,4 @@
-"""Where inducing points lie, and what a model says there (Wenger et al. 2024, section S5.1)."""
+"""Distances of inducing points from the data, and predictions at inducing points (Wenger et al. 2024, S5.1)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from gigagp.kernels import Kernel, StationaryKernel
 def inducing_distance(kernel: Kernel, Z: torch.Tensor, X: torch.Tensor) -> float:
     """Return the mean distance of inducing points to the nearest row, in lengthscales (eq. S24).
 
-    Points far from all data say nothing about them; in many dimensions that is where they tend to go.
+    Points far from all rows carry no information about them; in many dimensions inducing points tend to end there.
 
     Parameters
     ----------
     kernel : Kernel
-        Its first stationary part sets the lengthscales; without one distances are plain.
+        Its first stationary part defines the lengthscales; without such a part, distances are not scaled.
     Z : Tensor of shape (m, d)
+        Inducing points.
     X : Tensor of shape (n, d)
+        Inputs of the rows.
     """
     bound = kernel.bind(X.shape[1])
     leaf = next((leaf for leaf in bound.leaves() if isinstance(leaf, StationaryKernel)), None)
@@ -28,16 +30,17 @@ def inducing_distance(kernel: Kernel, Z: torch.Tensor, X: torch.Tensor) -> float
 
 
 def latent_share(posterior: Posterior, X: torch.Tensor) -> float:
-    """Return the mean share of the latent variance in the predictive one (eq. S25).
+    """Return the mean share of the latent variance in the predictive variance (eq. S25).
 
-    At the inducing points of a sparse model it goes to zero where the data leave much open, which then counts as noise.
+    At the inducing points of a sparse model, it tends to zero where the data leave much undetermined, because the model
+    then attributes this to noise.
 
     Parameters
     ----------
     posterior : Posterior
-        With one noise variance.
+        Must have one noise variance.
     X : Tensor of shape (m, d)
-        In the posterior's units.
+        Inputs in the posterior's units.
     """
     variance = posterior.mean_and_variance(X)[1]
     return float((variance / (variance + posterior.model.noise_at(X))).mean())

@@ -1,4 +1,4 @@
-"""Pictures of a fitted function of one to three inputs; matplotlib is an optional extra."""
+"""Plots of a fitted function of one to three inputs; matplotlib is an optional extra."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gigagp.regression import GPRegressor
 
 _MOST_INPUTS = 3
-#: Points that are predicted at a time.
+#: Number of points that are predicted at a time.
 _BLOCK = 2**14
-#: Standard deviations on either side of the mean: the band of a curve.
+#: Half width of a curve's band in standard deviations.
 _BAND = 2.0
 
 
@@ -31,15 +31,15 @@ class MapValues:
     Attributes
     ----------
     names : list of str
-        Of the inputs along the axes of a picture, one or two.
+        Names of the one or two inputs along the axes.
     axes : list of ndarray
-        Coordinates along each, shape (r,).
+        Coordinates along each axis, shape (r,).
     across : str or None
-        The third input, which is fixed in each slice.
+        Name of the third input, which is constant in each slice.
     at : list of float
-        Its values; one entry, that means nothing, with fewer inputs.
+        Values of that input, one for each slice; a single meaningless entry with fewer inputs.
     mean, std : ndarray of shape (n_slices, r) or (n_slices, r, r)
-        The first input is the first axis of a slice.
+        Mean and standard deviation; the first input is the first axis of a slice.
     """
 
     names: list[str]
@@ -67,25 +67,30 @@ def map_values(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        Fitted to one, two or three inputs. Of a classifier the latent function.
-    target : int
-        Which target, from 0, where there are several.
+        A model fitted to one, two or three inputs. For a classifier the latent function is used.
+    target : int, default 0
+        Number of the target, from 0, if there are several.
     across : str or int, optional
-        With three inputs: which is fixed, by its name or its number from 0; None: the last.
+        With three inputs, the name of the input that is constant in each slice, or its number from 0. None: the last.
     at : sequence of float, optional
-        With three inputs: where it is fixed, one value a slice; None: at a sixth, a half and five sixths of its range.
+        With three inputs, the values of that input, one for each slice. None: a sixth, a half and five sixths of its
+        range.
     lower, upper : sequence of float, optional
-        Corners of the region, one number an input; None: the range of the rows of the fit (of a model that has not kept
-        it: two standard deviations on either side of the mean).
-    resolution : int
-        Points along an axis.
-    include_noise : bool
-        Whether the standard deviation is that of a new observation.
+        Corners of the region, with one number for each input. None: the range of the rows of the fit or, if the model
+        does not store it, two standard deviations on either side of the mean.
+    resolution : int, default 160
+        Number of points along an axis.
+    include_noise : bool, default False
+        Whether the standard deviation is that of a new observation instead of the function.
+
+    Returns
+    -------
+    MapValues
 
     Raises
     ------
     InvalidInputError
-        If the model has more than three inputs, or an argument does not fit.
+        If the model has more than three inputs, or an argument is invalid.
     """
     regressor: GPRegressor = getattr(model, "latent_", model)  # type: ignore[assignment]
     if getattr(regressor, "posterior_", None) is None:
@@ -129,26 +134,26 @@ def map_values(
 def plot_map(
     model: GPRegressor | GPClassifier, path: str | os.PathLike[str], *, label: str | None = None, **options: Any
 ) -> None:
-    """Draw mean and standard deviation of a fitted function of one to three inputs.
+    """Plot mean and standard deviation of a fitted function of one to three inputs.
 
-    A curve with a band of two standard deviations for one input, two maps for two inputs, and slices one below the
-    other, with common colours, for three.
+    One input gives a curve with a band of two standard deviations, and two inputs give two maps. Three inputs give a
+    row of maps for each slice, all with the same colours.
 
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        Fitted.
+        A fitted model.
     path : str or path
-        Where the picture goes; its ending decides the format (PNG, PDF, SVG).
+        File of the plot; its extension determines the format (PNG, PDF, SVG).
     label : str, optional
-        What the target is called.
+        Name of the target.
     **options
         As for `map_values`.
 
     Raises
     ------
     InvalidInputError
-        If matplotlib is not installed, the ending is unknown, or an option does not fit.
+        If matplotlib is not installed, the extension is unknown, or an option is invalid.
     """
     check_plot(path)
     found = map_values(model, **options)
@@ -202,7 +207,7 @@ def _check_counts(regressor: GPRegressor, target: int, resolution: int) -> None:
 def _region(
     regressor: GPRegressor, lower: Sequence[float] | None, upper: Sequence[float] | None
 ) -> tuple[list[float], list[float]]:
-    """Return the corners of the picture in the data's own units."""
+    """Return the corners of the plotted region in the data's own units."""
     scaling, posterior = regressor.scaling_, regressor.posterior_
     places = posterior.places().double().cpu().numpy()
     if len(places):

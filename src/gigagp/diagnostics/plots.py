@@ -1,4 +1,4 @@
-"""Pictures of what was measured; matplotlib is an optional extra."""
+"""Plots of bias reports; matplotlib is an optional extra."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import torch
 from gigagp.diagnostics.bias import BiasReport
 from gigagp.errors import InvalidInputError
 
-#: Rows of a plot; more than these are the worst ones.
+#: Largest number of lines in a plot; of more, only the worst are shown.
 _SHOWN = 40
 _ENDINGS = (".png", ".pdf", ".svg")
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
-    """Raise `InvalidInputError` unless a picture can be drawn to this file: before the work, not after it."""
+    """Raise `InvalidInputError` unless a plot can be written to this file; called before any expensive work."""
     if Path(path).suffix.lower() not in _ENDINGS:
         msg = f"a plot must be a file that ends in {', '.join(_ENDINGS)}; got {os.fspath(path)}."
         raise InvalidInputError(msg)
     try:
-        import matplotlib.figure  # noqa: F401  (whether it is there)
+        import matplotlib.figure  # noqa: F401  (checks that it is installed)
     except ImportError as error:
         msg = 'plots need matplotlib. Install it with pip install "gigagp[plot]".'
         raise InvalidInputError(msg) from error
 
 
 def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.PathLike[str]) -> None:
-    """Draw errors of single draws and of their mean, one line a number and one colour a report.
+    """Plot the errors of single draws and of their mean, with a line for each quantity and a colour for each report.
 
     Errors are in units of `BiasRow.scale`, on an axis that is linear within one unit and logarithmic beyond. Thin bars
-    hold nine tenths of the draws, thick ones the mean with four standard errors; a thick bar that misses zero is a
-    bias.
+    span nine tenths of the draws, and thick bars four standard errors on either side of the mean. A thick bar that does
+    not contain zero shows a bias.
 
     Parameters
     ----------
     reports : BiasReport or mapping of str to BiasReport
-        One, or several by name, of the same model and table.
+        One report, or several by name for the same model and table.
     path : str or path
-        Where the picture goes; its ending decides the format (PNG, PDF, SVG).
+        File of the plot; its extension determines the format (PNG, PDF, SVG).
 
     Raises
     ------
     InvalidInputError
-        If matplotlib is not installed, the ending is unknown, or there is nothing to draw.
+        If matplotlib is not installed, the extension is unknown, or there is nothing to plot.
     """
     by_name = {"": reports} if isinstance(reports, BiasReport) else dict(reports)
     if not by_name:
@@ -93,7 +93,7 @@ def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.Pat
 
 
 def _shown(reports: Mapping[str, BiasReport]) -> list[str]:
-    """Return the names of the lines, in the reports' own order; the worst where there are too many."""
+    """Return the names of the lines in the reports' own order; only the worst if there are too many."""
     errors: dict[str, float] = {}
     for report in reports.values():
         for row in report.rows:

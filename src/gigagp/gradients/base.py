@@ -1,8 +1,8 @@
-"""What an estimator of the marginal-likelihood gradient is: a choice of left and right vectors.
+"""The interface of estimators of the marginal-likelihood gradient.
 
 ``d log p(y) / d theta = (v' D v - tr(H^-1 D)) / 2`` with ``v = H^-1 y`` and ``D = dH / d theta`` (Lin et al. 2024,
-eq. 5). Every estimator here is ``sum_j w_j L_j' D R_j`` for some L, R and w, and is computed by the one gradient
-primitive of the operator.
+eq. 5). Every estimator here has the form ``sum_j w_j L_j' D R_j`` and is defined by its choice of L, R and w. The
+operator's gradient method evaluates all of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gigagp.operators import KernelMatrix
 
 
 class Probes(ABC):
-    """The randomness of one gradient estimate; frozen while a fit is warm started, redrawn otherwise."""
+    """The randomness of one gradient estimate; fixed during a warm-started fit and redrawn otherwise."""
 
     @abstractmethod
     def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
-        """Return the probes' right-hand sides at the current hyperparameters, shape (n, s)."""
+        """Return the right-hand sides of the probes at the current hyperparameters, shape (n, s)."""
 
 
 class GradientEstimator(Settings, ABC):
-    """A way to estimate the gradient from solves with ``[targets, probes]``."""
+    """A method of estimating the gradient from solves with right-hand sides ``[targets, probes]``."""
 
     n_probes: int
 
@@ -39,7 +39,7 @@ class GradientEstimator(Settings, ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return A and C, each (n, s), such that ``sum_j A_j' D C_j / s`` estimates ``tr(H^-1 D)``.
 
-        ``second`` are other unbiased solutions, independent of the first, where those are randomly truncated.
+        ``second`` holds other unbiased solutions, independent of the first, if solutions are randomly truncated.
         """
 
     def gradient(
@@ -61,14 +61,14 @@ class GradientEstimator(Settings, ABC):
         probe_solutions, right_hand_sides : Tensor of shape (n, s)
             ``H^-1 b_j`` and ``b_j``.
         second : (Tensor of shape (n, t), Tensor of shape (n, s)), optional
-            Solutions for targets and probes again, from an independent random truncation: with solutions that are
-            unbiased but not exact, a quadratic form ``v' D v`` is unbiased only if its two factors are independent
-            (Potapczynski et al. 2021, section 4.1).
+            Further solutions for targets and probes, from an independent random truncation. If solutions are unbiased
+            but not exact, a quadratic form ``v' D v`` is unbiased only if its two factors are independent (Potapczynski
+            et al. 2021, section 4.1).
 
         Returns
         -------
         dict of str to Tensor
-            By hyperparameter, in natural units.
+            Derivative for each hyperparameter, in natural units.
         """
         n_targets = target_solutions.shape[1]
         left, right = self.trace_pair(probe_solutions, right_hand_sides, None if second is None else second[1])

@@ -1,4 +1,4 @@
-"""The exact gradient, by a dense inverse."""
+"""The exact gradient from a dense inverse."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gigagp.operators import KernelMatrix
 
 @dataclass(frozen=True)
 class Exact(Settings):
-    """``(v' D v - tr(H^-1 D)) / 2`` without an estimate, in O(n^3) time and two n x n arrays.
+    """``(v' D v - tr(H^-1 D)) / 2`` without an estimate, in O(n^3) time and with two n x n arrays.
 
-    When to use: up to a few thousand rows, and as the reference for the others.
+    When to use: up to a few thousand rows, and as the reference for estimators.
     """
 
     def gradient(
@@ -30,24 +30,26 @@ class Exact(Settings):
         Parameters
         ----------
         matrix : KernelMatrix
+            ``H`` at the current hyperparameters.
         target_solutions : Tensor of shape (n, t)
+            ``H^-1 (y - mean)``.
         factor : Tensor of shape (n, n)
             Lower Cholesky factor of H.
         second : Tensor of shape (n, t), optional
-            Independent other solutions; see `GradientEstimator.gradient`.
+            Further independent solutions; see `GradientEstimator.gradient`.
         """
         other = target_solutions if second is None else second
         n_targets = target_solutions.shape[1]
         inverse = lower_inverse(factor)
 
         def weights(rows: slice, columns: slice) -> torch.Tensor:
-            # Tiles are asked for on and above the diagonal; the inverse is stored below it.
+            # Tiles are requested on and above the diagonal, but the inverse is stored below it.
             tile = inverse[columns, rows].T
             if rows == columns:
                 lower = inverse[rows, columns].tril()
                 tile = lower + lower.tril(-1).T
             outer = target_solutions[rows] @ other[columns].T
-            if second is not None:  # only the symmetric part meets a symmetric matrix, but tiles are one-sided
+            if second is not None:  # tiles are one-sided, so use the symmetric part
                 outer = 0.5 * (outer + other[rows] @ target_solutions[columns].T)
             return 0.5 * (outer - n_targets * tile)
 

@@ -1,4 +1,4 @@
-"""Hutchinson's estimator: probes that know nothing of the matrix."""
+"""Hutchinson's estimator, whose probes do not depend on the matrix."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ class _FixedProbes(Probes):
 class Hutchinson(GradientEstimator):
     """``tr(H^-1 D) = E[z' H^-1 D z]`` with ``E[z z'] = I`` (Lin et al. 2024, eq. 6; the "standard" estimator).
 
-    When to use: to compare. `Pathwise` has a smaller variance in every lengthscale, shorter solves at low noise,
-    and its solutions are posterior samples; Hutchinson's right-hand sides do not move with the hyperparameters,
-    which favours warm starts.
+    When to use: for comparisons. `Pathwise` has a smaller variance in every lengthscale and shorter solves at low
+    noise, and its solutions are posterior samples. Hutchinson's right-hand sides do not change with the
+    hyperparameters, which favours warm starts.
 
     Parameters
     ----------
     n_probes : int, default 64
+        Number of probe vectors.
     law : {"gaussian", "rademacher"}, default "gaussian"
-        The papers use Gaussian probes; Rademacher ones have a smaller variance.
+        Distribution of the probes. The papers use Gaussian probes; Rademacher probes have a smaller variance.
     """
 
     n_probes: Count = 64
     law: Literal["gaussian", "rademacher"] = "gaussian"
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
-        """Draw ``z``, which stays the same at all hyperparameters."""
+        """Draw ``z``, which stays the same for all hyperparameters."""
         vectors = standard_normal(X.shape[0], self.n_probes, generator=generator)
         return _FixedProbes(vectors.sign() if self.law == "rademacher" else vectors)
 
     def trace_pair(
         self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``H^-1 z`` and ``z``; of two independent solutions the mean, which varies less than either."""
+        """Return ``H^-1 z`` and ``z``; two independent solutions are averaged, which reduces the variance."""
         return solutions if second is None else 0.5 * (solutions + second), right_hand_sides

@@ -1,4 +1,4 @@
-"""The pathwise estimator: probes that are noisy samples of the prior."""
+"""The pathwise estimator, whose probes are noisy samples of the prior."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class PathwiseProbes(Probes):
     Attributes
     ----------
     prior : PriorSamples or None
-        The prior functions; None where they are drawn exactly at the training rows.
+        The prior functions; None if their values are drawn exactly at the training rows.
     base : Tensor of shape (n, s) or None
-        Standard normal draws behind exact prior values.
+        Standard normal draws from which exact prior values are computed; None with prior functions.
     noise : Tensor of shape (n, s)
-        ``w``.
+        Standard normal draws ``w``.
     """
 
     prior: PriorSamples | None
@@ -45,7 +45,8 @@ class PathwiseProbes(Probes):
             require(2 * n * n * 8, budget, "An exact prior sample", 'Use Pathwise(prior="features").')
             smooth = matrix.to_dense().double()
             smooth.diagonal().sub_(matrix.noise().double())
-            # A kernel matrix is singular to rounding: this much on its diagonal moves no sample visibly.
+            # A kernel matrix is singular up to rounding; this addition to its diagonal has no visible effect on
+            # samples.
             smooth.diagonal().add_(1e-10 * float(smooth.diagonal().max()))
             values = (cholesky(smooth, "the prior covariance") @ self.base.to(smooth)).to(matrix.dtype)
         return values + matrix.noise().sqrt()[:, None] * self.noise.to(values)
@@ -55,22 +56,23 @@ class PathwiseProbes(Probes):
 class Pathwise(GradientEstimator):
     """``tr(H^-1 D) = E[u' D u]`` with ``u = H^-1 xi``, ``xi ~ N(0, H)`` (Lin et al. 2024, eqs. 9 to 11).
 
-    When to use: always. The solutions are posterior samples (eq. 16), so predictions cost no further solve; at low
-    noise the solves are shorter, and the variance is never above Hutchinson's.
+    When to use: by default. The solutions are posterior samples (eq. 16), so that predictions need no further solve. At
+    low noise the solves are shorter, and the variance is never above Hutchinson's.
 
     Parameters
     ----------
     n_probes : int, default 64
-        Probes, and so samples; training needs no more than 16.
+        Number of probes, and so of posterior samples; training needs no more than 16.
     n_features : int, default 2000
-        Sine and cosine columns for each stationary term of the kernel.
+        Number of sine and cosine columns for each stationary term of the kernel.
     prior : {"features", "exact"}, default "features"
-        ``"exact"`` draws ``f(X)`` with a Cholesky factor: for a few thousand rows, without the features' error.
+        ``"features"`` approximates prior functions by random features. ``"exact"`` draws ``f(X)`` with a Cholesky
+        factor, without the error of features, for a few thousand rows at most.
     law : {"balanced", "joint", "independent"}, default "balanced"
         How frequencies are drawn. ``"joint"``: from the spectral density. ``"balanced"``: half of them evenly over the
-        decades of its tail, weighted, so that samples are not overconfident at low noise. ``"independent"``: each
-        coordinate on its own, which is another kernel for more than one input: the error behind the paper's printed
-        pathwise numbers on bike and protein. Only to reproduce those.
+        decades of its tail, with weights, so that samples are not overconfident at low noise. ``"independent"``: each
+        coordinate separately, which is another kernel if there is more than one input. This error is behind the paper's
+        printed pathwise numbers on bike and protein; use it only to reproduce them.
     """
 
     n_probes: Count = 64
@@ -79,7 +81,7 @@ class Pathwise(GradientEstimator):
     law: Literal["balanced", "joint", "independent"] = "balanced"
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> PathwiseProbes:
-        """Draw frequencies, weights and noise; none of them depends on hyperparameters."""
+        """Draw frequencies, weights and noise, none of which depends on the hyperparameters."""
         n, d = X.shape
         prior = base = None
         if self.prior == "features":
@@ -91,5 +93,5 @@ class Pathwise(GradientEstimator):
     def trace_pair(
         self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``H^-1 xi`` twice, a constant that nothing is differentiated through; or the two independent ones."""
+        """Return ``H^-1 xi`` twice, or both independent solutions; neither is differentiated."""
         return solutions, solutions if second is None else second

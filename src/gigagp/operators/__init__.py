@@ -1,4 +1,4 @@
-"""What multiplies: matrices as objects that solvers, preconditioners and gradients work on."""
+"""Linear operators: matrices as objects that solvers, preconditioners and gradients work with."""
 
 from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
 from gigagp.operators.dense import DenseMatrix

@@ -1,4 +1,4 @@
-"""What a solver needs to know of a matrix."""
+"""The interface through which solvers, preconditioners and gradients access a matrix."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Index = slice | torch.Tensor
 class LinearOperator(ABC):
     """A square matrix, self-adjoint and positive definite in its own inner product.
 
-    A solver multiplies with it, and asks it for its inner product: with the plain dot product conjugate
-    gradients is ordinary CG, with ``<a, b> = a' M b`` it is CG on an operator that is self-adjoint there.
+    Solvers use its products and its inner product. With the plain dot product, conjugate gradients is ordinary CG; with
+    ``<a, b> = a' M b`` it is CG on an operator that is self-adjoint in that inner product.
     """
 
     #: number of rows
     n: int
     dtype: torch.dtype
     device: torch.device
-    #: a positive number that no eigenvalue is below, where one is known
+    #: Positive lower bound on the eigenvalues, or None if none is known.
     floor: float | None = None
 
     @property
     def dimension(self) -> int:
-        """Dimension of the space; less than ``n`` where vectors are held with more numbers than they have freedoms."""
+        """Dimension of the space; less than ``n`` if vectors are represented by redundant numbers."""
         return self.n
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         return (self.n, self.n)
 
     @property
@@ -41,7 +41,7 @@ class LinearOperator(ABC):
 
     @property
     def fast(self) -> LinearOperator:
-        """The operator that a solver's loop may multiply with where errors do not remain; the same one by default."""
+        """Faster operator for loops whose errors are corrected later; this operator itself by default."""
         return self
 
     @abstractmethod
@@ -49,7 +49,7 @@ class LinearOperator(ABC):
         """Return the product with ``vectors`` of shape (n, s)."""
 
     def residual(self, right_hand_sides: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Return right-hand sides less products, both (n, s); an operator may know a way with less cancellation."""
+        """Return ``right_hand_sides - H @ vectors``, shape (n, s); subclasses may do so with less cancellation."""
         return right_hand_sides - self @ vectors
 
     def inner(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -60,12 +60,12 @@ class LinearOperator(ABC):
 class SymmetricMatrix(LinearOperator):
     """A symmetric positive definite matrix whose entries can be read in blocks.
 
-    Alternating projections, stochastic gradient descent and the preconditioners work on these.
+    Alternating projections, stochastic gradient descent and most preconditioners need such a matrix.
     """
 
     @property
     def fast(self) -> SymmetricMatrix:
-        """The matrix that a solver's loop may multiply with where errors do not remain; the same one by default."""
+        """Faster matrix for loops whose errors are corrected later; this matrix itself by default."""
         return self
 
     @abstractmethod
@@ -84,11 +84,11 @@ class SymmetricMatrix(LinearOperator):
     def columns_product(self, columns: Index, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``H[:, columns] @ vectors``, shape (n, s)."""
 
-    # Every matrix here is "smooth part + diagonal noise"; preconditioners approximate the smooth part.
+    # Every matrix here is a smooth part plus diagonal noise; preconditioners approximate the smooth part.
     @abstractmethod
     def noise(self) -> torch.Tensor:
         """Return the diagonal that is added to the smooth part, shape (n,)."""
 
     def coordinates(self) -> torch.Tensor | None:
-        """Return points (n, d) whose distances mirror the correlation of rows, or None; used to cluster rows."""
+        """Return points (n, d) whose distances reflect the correlation of rows, for clustering rows, or None."""
         return None

@@ -1,4 +1,4 @@
-"""A matrix that is simply there."""
+"""A symmetric matrix stored in memory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_ve
 
 
 class DenseMatrix(SymmetricMatrix):
-    """A symmetric positive definite matrix held in memory, plus noise on its diagonal.
+    """A symmetric positive definite matrix stored in memory, plus noise on its diagonal.
 
-    For tests, for matrices that are no kernel matrices, and to try a solver on a matrix of your own.
+    When to use: for tests, for matrices that are not kernel matrices, and to apply a solver to your own matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (n, n)
-        The smooth part. It is used as it is, not copied; symmetry is checked, definiteness is not.
+        The smooth part. It is not copied. Symmetry is checked, but definiteness is not.
     noise : float or Tensor of shape () or (n,)
-        Added to the diagonal; not negative.
+        Added to the diagonal; must not be negative.
 
     Raises
     ------
     InvalidInputError
-        If the matrix is not square, symmetric and finite, or the noise does not fit.
+        If the matrix is not square, symmetric and finite, or the noise does not match it.
     """
 
     def __init__(self, matrix: Tensor, noise: float | Tensor = 0.0) -> None:
@@ -35,7 +35,7 @@ class DenseMatrix(SymmetricMatrix):
             msg = f"matrix of DenseMatrix must be square and real; got shape {tuple(matrix.shape)}, {matrix.dtype}."
             raise InvalidInputError(msg)
         asymmetry = float((matrix - matrix.T).abs().amax())
-        # written so that NaN is refused too
+        # The comparison is negated so that NaN is rejected too.
         if not asymmetry <= 1e3 * torch.finfo(matrix.dtype).eps * float(matrix.abs().amax()):
             msg = "matrix of DenseMatrix must be symmetric and finite; pass (matrix + matrix.T) / 2 if it nearly is."
             raise InvalidInputError(msg)

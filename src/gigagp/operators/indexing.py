@@ -1,4 +1,4 @@
-"""Small helpers that operators share: rows by slice or by index, checked vectors, noise on a diagonal."""
+"""Helpers shared by operators: indexing by slices or index tensors, checks of vectors, and noise on a diagonal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gigagp.operators.base import Index, LinearOperator
 
 
 def positions(index: Index, n: int, device: torch.device) -> Tensor:
-    """Return the row numbers that an index stands for."""
+    """Return the row numbers that an index selects."""
     if isinstance(index, slice):
         return torch.arange(n, device=device)[index]
     return index.nonzero()[:, 0] if index.dtype == torch.bool else index
@@ -21,7 +21,7 @@ def take(matrix: Tensor, rows: Index, columns: Index) -> Tensor:
     if isinstance(rows, slice) and isinstance(columns, slice):
         return matrix[rows, columns].clone()
     if isinstance(rows, slice) or isinstance(columns, slice):
-        return matrix[rows, columns]  # an index makes a copy
+        return matrix[rows, columns]  # indexing by a tensor makes a copy
     left = positions(rows, matrix.shape[0], matrix.device)
     right = positions(columns, matrix.shape[1], matrix.device)
     return matrix[left[:, None], right[None, :]]
@@ -40,7 +40,7 @@ def add_matching(block: Tensor, rows: Index, columns: Index, noise: Tensor) -> T
 
 
 def add_rows(target: Tensor, rows: Index, values: Tensor) -> Tensor:
-    """Add ``values`` in place to some rows of ``target``, which may repeat; return it."""
+    """Add ``values`` in place to the selected rows of ``target``, which may repeat; return it."""
     if isinstance(rows, slice):
         target[rows] += values
         return target
@@ -53,7 +53,7 @@ def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
     Raises
     ------
     InvalidInputError
-        If they are not one number or one for each row, or one is negative or not finite.
+        If there is neither one value nor one for each row, or a value is negative or not finite.
     """
     vector = torch.as_tensor(noise, dtype=like.dtype, device=like.device).detach()
     if vector.shape not in {(), like.shape}:
@@ -66,7 +66,7 @@ def as_noise(noise: float | Tensor, like: Tensor, what: str) -> Tensor:
 
 
 def check_vectors(operator: LinearOperator, vectors: Tensor, n_rows: int) -> None:
-    """Raise `InvalidInputError` unless ``vectors`` has the rows, dtype and device to be multiplied with."""
+    """Raise `InvalidInputError` unless ``vectors`` has ``n_rows`` rows and the operator's dtype and device."""
     if vectors.ndim not in {1, 2} or vectors.shape[0] != n_rows:
         msg = f"vectors must have shape ({n_rows}, s); got {tuple(vectors.shape)}."
         raise InvalidInputError(msg)

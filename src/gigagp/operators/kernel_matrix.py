@@ -19,42 +19,43 @@ from gigagp.products import Engine, LowRankWeights, Weights, select
 
 
 class KernelMatrix(SymmetricMatrix):
-    """``H = K(X, X) + noise``, held in memory or computed anew tile by tile, whichever the memory budget allows.
+    """``H = K(X, X) + noise``, stored in memory or recomputed tile by tile, depending on the memory budget.
 
     Parameters
     ----------
     kernel : Kernel
-        Bound to the columns of ``X`` if it is not.
+        Bound to the columns of ``X`` if it is not bound yet.
     X : Tensor of shape (n, d)
-        Its dtype and device are those of all products.
+        The inputs. Their dtype and device are those of all products.
     noise_variance : float or Tensor of shape () or (n,)
-        Variance of independent noise, one for all rows or one for each. White parts of the kernel come on top.
+        Variance of independent noise, one value for all rows or one for each. White parts of the kernel are added to
+        it.
     memory_budget : int, float, str, optional
-        Bytes, or a text such as ``"2GiB"``; None for half of the free memory.
-    storage : {"auto", "dense", "tiles"}
-        ``"dense"`` computes K once (n * n numbers) at its first use, ``"tiles"`` never stores it. ``"auto"`` is dense
-        when K takes at most half of the budget.
+        Bytes, or a string such as ``"2GiB"``; None stands for half of the free memory.
+    storage : {"auto", "dense", "tiles"}, default "auto"
+        ``"dense"`` computes and stores K (n * n numbers) at its first use, and ``"tiles"`` never stores it. ``"auto"``
+        is dense if K takes at most half of the budget.
     mixed : bool, default False
-        For float64 inputs: what solvers multiply with inside their loops (`fast`) computes, and stores, in float32;
-        this matrix, for residuals and gradients, stays float64 and computes by tiles.
+        Whether the products inside solvers' loops (`fast`) are computed and stored in float32; requires float64 inputs.
+        This matrix itself, which residuals and gradients use, stays in float64 and is computed by tiles.
     engine : Engine, optional
-        What computes entries; None for the best one here (`gigagp.products.select`).
+        The engine that computes entries; None selects the best one for this problem (`gigagp.products.select`).
 
     Attributes
     ----------
     storage : {"dense", "tiles"}
-        What was chosen.
+        The storage in use.
     engine : str
-        The name of the engine that computes entries.
+        Name of the engine that computes entries.
     entries_computed : int
-        Entries of K that were computed so far; one that symmetry gave for free counts as computed.
+        Number of entries of K computed so far, including those obtained by symmetry.
 
     Raises
     ------
     InvalidInputError
-        If kernel, inputs and noise do not fit together.
+        If kernel, inputs and noise do not match.
     MemoryBudgetError
-        If dense storage is asked for and does not fit.
+        If dense storage is requested and exceeds the budget.
 
     Examples
     --------
@@ -112,7 +113,7 @@ class KernelMatrix(SymmetricMatrix):
             if self.dtype != torch.float64:
                 msg = f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}."
                 raise InvalidInputError(msg)
-            # White parts are noise, which the wrapper adds in float64; the float32 matrix has none of it.
+            # White parts are noise, which the wrapper adds in float64, so they are removed from the float32 matrix.
             smooth = KernelMatrix(
                 self.kernel, X.float(), memory_budget=self.memory_budget, storage=self.storage, engine=engine
             )
@@ -122,11 +123,11 @@ class KernelMatrix(SymmetricMatrix):
 
     @property
     def fast(self) -> KernelMatrix | RoundedMatrix:
-        """What a solver's loop multiplies with: float32 products if ``mixed``, else this matrix."""
+        """The matrix for solvers' loops: with float32 products if ``mixed``, otherwise this matrix."""
         return self._fast or self
 
     def describe(self) -> str:
-        """Return one line that says what multiplies here."""
+        """Return one line that describes how products are computed."""
         how = "stored" if self.storage == "dense" else "computed tile by tile"
         gigabytes = self.n * self.n * self.X.element_size() / 1e9
         dtype = str(self.dtype).removeprefix("torch.")
@@ -142,7 +143,7 @@ class KernelMatrix(SymmetricMatrix):
         return f"<{self.describe()}>"
 
     def _matrix(self) -> Tensor:
-        """Return the stored K; computed at the first use."""
+        """Return the stored K, and compute it at the first use."""
         if self._stored is None:
             self._stored = self._engine.dense(self.kernel, self.X, budget=self.memory_budget)
             self.entries_computed += self.n * self.n
@@ -181,7 +182,7 @@ class KernelMatrix(SymmetricMatrix):
         chosen = self.X[columns]
         check_vectors(self, vectors, chosen.shape[0])
         interruption.check()
-        if self.storage == "dense":  # rows of a symmetric matrix are its columns, and lie together in memory
+        if self.storage == "dense":  # by symmetry, read rows, which are contiguous
             product = tall_product(self._matrix()[columns].T, vectors)
         else:
             product = self._product(self.X, chosen, vectors)
@@ -190,7 +191,7 @@ class KernelMatrix(SymmetricMatrix):
     # Entries --------------------------------------------------------------------------------------------------------
 
     def noise(self) -> Tensor:
-        """Return the noise variance of every row with the kernel's white part, shape (n,)."""
+        """Return the noise variance of every row, including the kernel's white part, shape (n,)."""
         return self._noise
 
     @torch.no_grad()
@@ -216,13 +217,13 @@ class KernelMatrix(SymmetricMatrix):
         Raises
         ------
         MemoryBudgetError
-            If it does not fit into the budget.
+            If the matrix does not fit into the budget.
         """
         everything = slice(None)
         return self.block(everything, everything)
 
     def coordinates(self) -> Tensor:
-        """Return the scaled inputs of the kernel's first stationary part (else the inputs), shape (n, d')."""
+        """Return the scaled inputs of the kernel's first stationary part, or else the inputs, shape (n, d')."""
         for leaf in self.kernel.leaves():
             if isinstance(leaf, StationaryKernel):
                 return leaf.scale(self.X).detach()
@@ -231,23 +232,23 @@ class KernelMatrix(SymmetricMatrix):
     # Derivatives ----------------------------------------------------------------------------------------------------
 
     def gradient(self, left: Tensor, right: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """Return ``sum_j w_j L_j' (dH / d parameter) R_j``.
+        """Return ``sum_j w_j L_j' (dH / d parameter) R_j`` for every hyperparameter.
 
         Every estimator of the gradient of the marginal likelihood is a choice of left and right vectors.
 
         Parameters
         ----------
         left, right : Tensor of shape (n, s)
-            Pass the same tensor twice if they are equal: it saves work.
+            Vectors L and R. If they are equal, pass the same tensor twice to save work.
         weights : Tensor of shape (s,), optional
-            Default: ones.
+            Weights w; None stands for ones.
 
         Returns
         -------
         dict of str to Tensor
-            One entry for every hyperparameter of the kernel, fixed ones too, and ``"noise_variance"`` (with known
-            noise variances of each row: the derivative in a number added to all of them). Natural units, float64 on
-            the CPU.
+            One entry for every hyperparameter of the kernel, including fixed ones, and ``"noise_variance"``. If the
+            rows have known noise variances, the latter is the derivative with respect to a number added to all of them.
+            Derivatives are in natural units, float64 on the CPU.
         """
         check_vectors(self, left, self.n)
         check_vectors(self, right, self.n)
@@ -267,8 +268,8 @@ class KernelMatrix(SymmetricMatrix):
         Parameters
         ----------
         matrix_weights : Tensor of shape (n, n) or callable
-            A, or ``weights(rows, columns)`` that returns tiles of it for two slices. Only tiles on and above the
-            diagonal are read.
+            A, or a function ``weights(rows, columns)`` that returns the tile of A for two slices. Only tiles on and
+            above the diagonal are read.
 
         Returns
         -------
@@ -293,7 +294,7 @@ class KernelMatrix(SymmetricMatrix):
         return self._gradient(tile, diagonal)
 
     def _gradient(self, weights: Weights, diagonal: Tensor) -> dict[str, Tensor]:
-        """Return the gradient for weights A; ``diagonal`` is A's and is complete once all tiles were read."""
+        """Return the gradient for weights A; their ``diagonal`` is complete only once all tiles have been read."""
         interruption.check()
         self.entries_computed += self.n * self.n
         found = self._engine.gradient(self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget)
@@ -304,7 +305,7 @@ class KernelMatrix(SymmetricMatrix):
         return found
 
     def _white_gradient(self, diagonal: Tensor) -> dict[str, Tensor]:
-        """Return the gradient through the kernel's white part, which lives on the diagonal alone."""
+        """Return the gradient through the kernel's white part, which affects only the diagonal."""
         with torch.enable_grad():
             values = {k: v.detach().clone().requires_grad_() for k, v in self.kernel.parameters().items()}
             white = self.kernel.replace(values).white(self.X)

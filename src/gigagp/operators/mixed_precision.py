@@ -1,4 +1,4 @@
-"""A kernel matrix whose products are cheap: float32 inside, float64 outside."""
+"""A kernel matrix whose products are computed in float32 and returned in float64."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class RoundedMatrix(SymmetricMatrix):
     """``H`` with products of its smooth part in float32 and everything else in float64.
 
-    What a solver's loop multiplies with when it has the exact matrix for its residuals: the error of a product is
-    about 1e-6 of its size, and does not remain in a solution whose residual was computed without it.
+    A solver's loop multiplies with this matrix if its residuals come from the exact one. The error of a product is
+    about 1e-6 of its size, and it does not persist in a solution whose residual was computed exactly.
 
     Parameters
     ----------
     exact : KernelMatrix
-        Float64; entries, diagonal and noise are its.
+        The matrix in float64, which supplies entries, diagonal and noise.
     smooth : KernelMatrix
-        Its smooth part (without noise) in float32.
+        The smooth part of the same matrix (without noise) in float32.
     """
 
     def __init__(self, exact: KernelMatrix, smooth: KernelMatrix) -> None:
@@ -33,7 +33,7 @@ class RoundedMatrix(SymmetricMatrix):
 
     @property
     def storage(self) -> str:
-        """Whether the float32 matrix is stored."""
+        """Storage of the float32 matrix."""
         return self.smooth.storage
 
     @property

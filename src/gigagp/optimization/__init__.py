@@ -1,4 +1,4 @@
-"""The outer loop: what moves the hyperparameters, and the record of what it did."""
+"""The outer loop: optimizers of the hyperparameters, and the record of their steps."""
 
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.auto import Auto

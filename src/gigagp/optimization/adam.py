@@ -19,21 +19,21 @@ from gigagp.optimization.trace import Trace, in_range
 class Adam(Settings):
     """Adam ascent on the log marginal likelihood.
 
-    When to use: with redrawn probes (the objective is noisy), or to reproduce a paper. From unit lengthscales it
+    When to use: with redrawn probes, which make the objective noisy, or to reproduce a paper. From unit lengthscales it
     needs 50 to 100 steps; ``optimizer="auto"`` needs about ten gradients.
 
     Parameters
     ----------
     learning_rate : float, default 0.1
-        Step in unconstrained hyperparameters.
+        Step size in unconstrained hyperparameters.
     steps : int, default 100
-        Outer steps; each is one solve and one gradient.
-    beta1, beta2, epsilon : float
-        Adam's own.
+        Number of outer steps; each takes one solve and one gradient.
+    beta1, beta2, epsilon : float, defaults 0.9, 0.999 and 1e-8
+        The decay rates of the two moments, and the number added to the root of the second.
     transform : {"softplus", "log"}, default "softplus"
-        See `gigagp.optimization.ParameterSpace`.
+        How hyperparameters are made unconstrained; see `gigagp.optimization.ParameterSpace`.
     final_share : float, default 1
-        The learning rate of the last step as a share of the first; it falls linearly. Wenger et al. 2024 take 0.1.
+        Learning rate of the last step as a share of that of the first; it falls linearly. Wenger et al. 2024 use 0.1.
     """
 
     learning_rate: Positive = 0.1
@@ -50,7 +50,7 @@ class Adam(Settings):
         return self.learning_rate * (1 - passed * (1 - self.final_share))
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the model after the last step, or the last finite one."""
+        """Return the model after the last step, or the last one with a finite evaluation."""
         space = ParameterSpace(objective.start(model), self.transform)
         if not space.size:
             return model

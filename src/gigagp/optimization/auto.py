@@ -1,13 +1,13 @@
 """The default outer loop: Fisher scoring on small subsets, then a few gradients on a large one and on all rows.
 
-On four tables of 4,000 rows and fewer this took a tenth to a thirtieth of the time of L-BFGS or Adam on all rows to
-the same likelihood: a subset of a thousand rows finds nearly all of the lengthscales in a second, and its Fisher
-information is the metric in which two to ten gradients on all rows do the rest.
+On four tables of at most 4,000 rows this took between a tenth and a thirtieth of the time that L-BFGS or Adam on all
+rows took to reach the same likelihood. A subset of a thousand rows determines the lengthscales almost completely within
+a second. Its Fisher information is a metric in which two to ten gradients on all rows suffice.
 
-A bound (`gigagp.inference.SparseVariational`) can have its optimum elsewhere: on 2,500 rows of kin40k with 100 inducing
-points it takes a noise of 0.23 where the likelihood of 1,000 rows takes 0.0014, and quasi-Newton steps that start there
-end 60,000 nats below those that start from the data's scale. So a bound is maximised from its own start, unless it says
-that it follows the likelihood (`gigagp.inference.ComputationAware`).
+A bound (`gigagp.inference.SparseVariational`) can have its optimum elsewhere. On 2,500 rows of kin40k with 100 inducing
+points its optimal noise is 0.23, whereas that of the likelihood of 1,000 rows is 0.0014; quasi-Newton steps from the
+latter end 60,000 nats below those from the data's scale. A bound is therefore maximised from its own start, unless it
+declares that it follows the likelihood (`gigagp.inference.ComputationAware`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from gigagp.optimization.trace import Trace
 
 _DAMPING = 1e-3
 _MAX_DAMPING = 1e6
-#: With noisy gradients the k-th step, from 0, is divided by k plus this. The subset's optimum is a good start, of whose
-#: error about ``4 / (steps + 4)`` is left, and the first steps must not throw it away: with 1 in the place of 4 two of
-#: three fits to the table of `Auto._average` ended 5 and 7 nats below the optimum, now 1.5, 0.7 and 1.8.
+#: With noisy gradients, the k-th step (from 0) is divided by k plus this number. About ``4 / (steps + 4)`` of the error
+#: of the start remains. The subset's optimum is a good start, which the first steps must not destroy: with 1 instead of
+#: 4, two of three fits to the table of `Auto._average` ended 5 and 7 nats below the optimum; with 4, the three ended
+#: 1.5, 0.7 and 1.8 nats below it.
 _FIRST_GAIN = 4
 
 
@@ -43,38 +44,41 @@ _FIRST_GAIN = 4
 class Auto(Settings):
     """Fisher scoring on random subsets, then quasi-Newton steps on all rows in the subset's metric.
 
-    When to use: always, unless a paper's optimizer is to be reproduced. It is what ``optimizer="auto"`` means.
-    It maximises the likelihood times a weak log-normal prior (see `gigagp.optimization.prior`).
+    When to use: always, except to reproduce a paper's optimizer. It is the meaning of ``optimizer="auto"``. It
+    maximises the likelihood times a weak log-normal prior (see `gigagp.optimization.prior`).
 
-    Where inference has a bound in place of the likelihood (``is_likelihood`` is False), it is maximised without a prior
-    by ``bound_polish``, on a subset of ``middle_size`` rows first where the table is large or comes in minibatches (and
-    before that by Fisher scoring of the subsets' likelihoods, where the bound ``follows_likelihood``);
-    ``stochastic_polish`` follows for minibatches.
+    An inference method may have a bound in place of the likelihood (``is_likelihood`` is False). The bound is maximised
+    without a prior by ``bound_polish``. If the table is large or is read in minibatches, this is done on a subset of
+    ``middle_size`` rows first. If the bound ``follows_likelihood``, Fisher scoring of the likelihood on subsets comes
+    before it instead. Minibatches are then followed by ``stochastic_polish``.
 
     Parameters
     ----------
     subset_sizes : tuple of int, default (500, 1000)
-        Rows of the successive subsets, each started where the last one ended; sizes of at least half the table are
-        replaced by the table itself where its likelihood is exact.
+        Numbers of rows of the successive subsets; each starts at the result of the one before. If the likelihood is
+        exact, a size of at least half the table is replaced by the whole table.
     subset_steps : int, default 15
-        Most evaluations on each subset.
+        Largest number of evaluations on each subset.
     middle_size : int, default 8000
-        A table of at least twice as many rows is polished on a subset of this size first, by the same inference:
-        steps there cost a fraction of one on all rows, and leave two or three for those. 0: never.
+        A table with at least twice this many rows is first polished on a subset of this size, by the same inference
+        method. Steps there cost a fraction of those on all rows, of which only two or three remain necessary. 0
+        disables it.
     polish_steps : int, default 10
-        Most gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
+        Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
-        Gradients on all rows in place of the polish where probes or lengths of solves are drawn anew at each: steps
-        in the subset's metric, divided by their number, which averages the noise out.
+        Number of gradients on all rows in place of the polish, if probes or lengths of solves are redrawn for each
+        gradient. These are steps in the subset's metric, divided by their number to average the noise out.
     subset_tolerance, polish_tolerance : float, defaults 5e-4 and 1e-3
-        Predicted gain in nats an observation below which a stage ends (the polish: twice in a row). An objective whose
-        gradients do not cost more for more rows ends the polish at a gain in nats of its own (`Objective.least_gain`).
+        Predicted gain in nats per observation below which a stage ends (for the polish, twice in a row). An objective
+        whose gradients do not become more expensive with more rows sets a smaller gain (`Objective.least_gain`).
     n_probes : int, default 8
-        Probe vectors of the Fisher information.
+        Number of probe vectors for the Fisher information.
     max_subset_change, max_polish_change : float, defaults 1.5 and 0.7
         Largest change of a log hyperparameter in one step.
     bound_polish : LBFGS, default ``LBFGS(steps=100, tolerance=1e-5, memory=50)``
+        Optimizer of deterministic bounds.
     stochastic_polish : Adam, default ``Adam(0.03, steps=2000, transform="log", final_share=0.1)``
+        Optimizer of bounds that are estimated from minibatches.
     """
 
     subset_sizes: Annotated[tuple[Annotated[int, Range(least=2)], ...], Length(1)] = (500, 1000)
@@ -97,7 +101,7 @@ class Auto(Settings):
             raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the model after both stages."""
+        """Return the model after all stages."""
         if not objective.is_likelihood and not (objective.follows_likelihood and model.learned_names()):
             return self._maximise_bound(objective, model, trace, generator)
         if not model.learned_names():
@@ -125,13 +129,13 @@ class Auto(Settings):
             return whole.decode(vector)
         if not objective.is_likelihood:
             return self._maximise_bound(objective, whole.decode(vector), trace, generator)
-        if min(self.subset_sizes) >= n:  # the exact likelihood of so few rows costs less than an estimate
+        if min(self.subset_sizes) >= n:  # on a small table this costs less than an estimate
             objective = objective.subset(torch.arange(n))
         if self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")
             thin = objective.thin(rows)
-            if thin is not objective:  # where the rows make no difference to the cost of a gradient, it is
+            if thin is not objective:  # they are equal if fewer rows do not make gradients cheaper
                 middle = self._polish(thin, space, prior, vector, information, trace, f"subset {self.middle_size}")
                 vector = space.encode(middle)
                 if trace.stopped:
@@ -139,13 +143,13 @@ class Auto(Settings):
         return self._polish(objective, whole, prior, vector, information, trace, "all rows")
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Maximise an objective that is not the likelihood, free numbers and all."""
+        """Maximise an objective that is not the likelihood, including its free numbers."""
         own = objective.own_optimizer()
         if own is not None:
             return own.run(objective, model, trace, generator)
         n, size = objective.n_rows, self.middle_size
         thins = n >= 2 * size or not objective.deterministic
-        # Where the likelihood is a good start, a bound on fewer rows led away from it (protein, kin40k).
+        # If the likelihood gives a good start, a bound on fewer rows leads away from it (measured on protein, kin40k).
         if size and thins and not objective.follows_likelihood:
             rows = objective.draw_rows(size, generator)
             thin = objective.thin(rows)
@@ -167,9 +171,9 @@ class Auto(Settings):
         trace: Trace,
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fisher scoring with Levenberg damping; returns the best point and its information per observation.
+        """Run Fisher scoring with Levenberg damping; return the best point and its information per observation.
 
-        ``known`` is the information of the subset before, None for the first.
+        ``known`` is the information of the previous subset, or None for the first.
         """
         n, stage = objective.n_observations, f"subset {objective.n_rows}"
         probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
@@ -207,7 +211,7 @@ class Auto(Settings):
             else:
                 damping *= 10
                 trials, failures = trials + 1, failures + (outcome is None)
-        if failures and failures == trials:  # no step was too long by its value: there is none that is finite
+        if failures and failures == trials:  # no trial step was finite
             trace.stop(space, vector, space.decode(vector), stage)
         return vector, best[2]
 
@@ -221,7 +225,7 @@ class Auto(Settings):
         trace: Trace,
         stage: str,
     ) -> Model:
-        """Quasi-Newton; the first metric is the information that the last small subset had."""
+        """Run quasi-Newton steps with the information of the last small subset as first metric."""
         n = objective.n_observations
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
@@ -238,7 +242,7 @@ class Auto(Settings):
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
-        # The last gradient's step is taken without being evaluated: an evaluation costs as much as the step gains.
+        # The step of the last gradient is taken without evaluating it, because an evaluation costs more than it gains.
         return space.decode(vector + step)
 
     def _average(
@@ -251,9 +255,9 @@ class Auto(Settings):
         stage: str,
         accept: Callable[[torch.Tensor], None],
     ) -> Model:
-        """Fisher scoring with noisy gradients: steps divided by their number (Robbins and Monro 1951).
+        """Run Fisher scoring with noisy gradients, whose steps are divided by their number (Robbins and Monro 1951).
 
-        With the inverse information as metric these gains are those of least asymptotic variance. Line searches and
+        With the inverse information as metric, these gains have the least asymptotic variance. Line searches and
         quasi-Newton updates would follow the noise: with CG cut at about 20 iterations they ended 4 to 55 nats below
         the optimum of 1,500 rows.
         """

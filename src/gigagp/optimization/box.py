@@ -1,4 +1,4 @@
-"""The box that bounds on hyperparameters make of an optimizer's vectors."""
+"""The box that bounds on hyperparameters define for an optimizer's vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Box:
-    """Smallest and largest value of every coordinate; infinite where there is no bound.
+    """Smallest and largest value of every coordinate; infinite if there is no bound.
 
     Attributes
     ----------
@@ -26,18 +26,18 @@ class Box:
         return cls(-infinite, infinite)
 
     def clip(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return the nearest vector in the box."""
+        """Return the closest vector in the box."""
         return torch.minimum(torch.maximum(vector, self.lower), self.upper)
 
     def free(self, vector: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """Return 1 for the coordinates that descent may move, 0 for those that it would push out of the box."""
+        """Return 1 for coordinates that a descent step may change, and 0 for those it would push out of the box."""
         stuck = ((vector <= self.lower) & (gradient > 0)) | ((vector >= self.upper) & (gradient < 0))
         return (~stuck).to(vector)
 
     def confine(self, vector: torch.Tensor, step: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a step of descent that stays in the box: its part inside, or else that of steepest descent.
+        """Return a descent step that stays in the box: the clipped step, or else a clipped step of steepest descent.
 
-        Of a step that is not along the gradient, the part inside need not descend.
+        Clipping a step that is not along the gradient may turn it into one that does not descend.
         """
         inside = self.clip(vector + step) - vector
         if float(inside @ gradient) < 0 or not float(step @ gradient) < 0:

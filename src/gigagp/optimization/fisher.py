@@ -1,4 +1,4 @@
-"""The Fisher information of the hyperparameters, estimated with a few probes that share the gradient's factor."""
+"""The Fisher information of the hyperparameters, estimated with a few probes and the gradient's Cholesky factor."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gigagp.optimization.space import ParameterSpace
 
 
 def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return ``(dK/dtheta) @ vectors`` for every hyperparameter of the kernel, white parts included.
+    """Return ``(dK/dtheta) @ vectors`` for every hyperparameter of the kernel, including those of white parts.
 
-    Forms K(X, X) densely: for subsets of up to a few thousand rows.
+    K(X, X) is formed densely, for subsets of up to a few thousand rows.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor
     products = {"variance": (values @ vectors)[None]}
     if shapes is not None:
         products["alpha"] = variance * (shapes @ vectors)[None]
-    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2: one product with (2 d + 1) s columns serves all of them
+    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2: one product with (2 d + 1) s columns covers all inputs.
     n, s = vectors.shape
     weighted = slopes @ torch.cat([vectors, _times(scaled, vectors), _times(scaled.square(), vectors)], 1)
     plain, first, second = weighted.split([s, s * scaled.shape[1], s * scaled.shape[1]], 1)
@@ -79,8 +79,8 @@ def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
             return moved.block(X, X) @ vectors + moved.white(X)[:, None] * vectors
 
         directions = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
-        # Two backward passes. Forward mode (torch.func.jvp) needs one, but loads TorchScript for it: a second, and a
-        # warning that it is deprecated.
+        # This takes two backward passes. Forward mode (torch.func.jvp) needs one, but it loads TorchScript, which takes
+        # a second and issues a deprecation warning.
         jvp = torch.autograd.functional.jvp
         products[name] = torch.stack([jvp(product, value, unit)[1] for unit in directions])
     return products
@@ -96,8 +96,8 @@ def fisher_information(
 ) -> torch.Tensor:
     """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``.
 
-    ``F_kl = tr(H^-1 D_k H^-1 D_l) / 2`` (Rasmussen and Williams 2006, section 5.4, expectation of the Hessian) by
-    ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w``, ``w ~ N(0, I)``.
+    The information ``F_kl = tr(H^-1 D_k H^-1 D_l) / 2`` (Rasmussen and Williams 2006, section 5.4, expectation of the
+    Hessian) is estimated by ``E[a_k' a_l] / 2`` with ``a_k = L^-1 D_k L^-T w`` and ``w ~ N(0, I)``.
 
     Parameters
     ----------
@@ -107,14 +107,14 @@ def fisher_information(
         Lower Cholesky factor of H.
     space : ParameterSpace
     vector : Tensor of shape (p,)
-        The model's place in ``space``.
+        Coordinates of the model in ``space``.
     probes : Tensor of shape (n, s)
-        Standard normal.
+        Standard normal vectors w.
 
     Returns
     -------
     Tensor of shape (p, p)
-        Positive semi-definite; for one target.
+        Positive semi-definite estimate for one target.
     """
     whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
     products = derivative_products(model.kernel, X, whitened)
@@ -129,6 +129,6 @@ def fisher_information(
 
 
 def damped_inverse(information: torch.Tensor, damping: float) -> torch.Tensor:
-    """Return ``(F + damping I)^-1`` of a symmetric positive semi-definite F."""
+    """Return ``(F + damping I)^-1`` for a symmetric positive semi-definite F."""
     eye = torch.eye(information.shape[0], dtype=information.dtype)
     return torch.cholesky_inverse(torch.linalg.cholesky(information + (damping + math.ulp(1.0)) * eye))

@@ -1,4 +1,4 @@
-"""What a fit did, one record an outer step."""
+"""The history of a fit, with one record for each outer step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gigagp.model import Model
 
 @dataclass(frozen=True)
 class SolveRecord:
-    """What one linear solve of a fit did; residuals are relative and true.
+    """Cost and outcome of one linear solve of a fit; residuals are relative and true.
 
     Attributes
     ----------
@@ -23,15 +23,15 @@ class SolveRecord:
     relative_residual_targets : float
         Largest over the targets.
     relative_residual_probes : float or None
-        Mean over the probes; None when there were none.
+        Mean over the probes; None without probes.
     nats_targets, nats_probes : float or None
-        Bounds of the error in nats, where the solver has them.
+        Bounds on the error in nats; None if the solver has none.
     status : str
         Name of the solution's status.
     lengths : list of int or None
         The two random lengths of a truncated solve.
     ended_early : bool or None
-        Whether a truncated solve converged before the longer of them.
+        Whether a truncated solve converged before the longer of its lengths.
     """
 
     iterations: int
@@ -48,26 +48,27 @@ class SolveRecord:
 
 @dataclass(frozen=True)
 class Step:
-    """One evaluation of an outer loop.
+    """One evaluation by an outer loop.
 
     Attributes
     ----------
     stage : str
-        Which part of the optimizer made it, for instance ``"subset 500"``.
+        Stage of the optimizer that made the evaluation, for instance ``"subset 500"``.
     seconds : float
-        Wall time since the fit began.
+        Wall time since the start of the fit.
     objective : float or None
-        Log marginal likelihood of the stage's rows, or the bound that is maximised in its place (from a minibatch: its
-        estimate); None where the gradient was estimated without it.
+        Log marginal likelihood of the stage's rows, or the bound that is maximised instead (for a minibatch, its
+        estimate). None if the gradient was estimated without it.
     gradient_norm : float
-        Euclidean norm of the gradient by the unconstrained hyperparameters and free numbers, divided by the rows.
+        Euclidean norm of the gradient with respect to the unconstrained hyperparameters and free numbers, divided by
+        the number of observations.
     hyperparameters : dict of str to float or list of float
-        Where the evaluation was made; in the units of the fitted estimator's ``kernel_``.
+        Values at which the evaluation was made, in the units of the fitted estimator's ``kernel_``.
     solve : SolveRecord or None
-        The linear solve behind it; None for a Cholesky factor.
+        The linear solve of the evaluation; None for a Cholesky factor.
     validation_rmse, validation_log_likelihood : float or None
-        On the validation rows given to ``fit``, in the target's units; None without them, and in steps that see only
-        a subset of the rows or whose solutions are no posterior (Hutchinson's probes).
+        Scores on the validation rows given to ``fit``, in the target's units. None without such rows, in steps on a
+        subset of the rows, and in steps whose solutions define no posterior (Hutchinson's probes).
     """
 
     stage: str
@@ -99,8 +100,8 @@ class History:
     ----------
     steps : list of Step
     interrupted : {"", "learning", "last solve"}
-        Where Ctrl-C came: in the learning, which it ended at the best hyperparameters so far, or in the last solve,
-        which was completed all the same. Empty where it did not come.
+        Stage in which Ctrl-C was pressed. In the learning, it ended the stage at the best hyperparameters so far. The
+        last solve was completed regardless. Empty if it was not pressed.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -121,15 +122,15 @@ class History:
         self.steps.append(step)
 
     def elapsed(self) -> float:
-        """Return the seconds since this history was made."""
+        """Return the seconds since the start of this history."""
         return time.perf_counter() - self.started
 
     def resume_after(self, step: Step) -> None:
-        """Let the clock go on from a step of an earlier run."""
+        """Set the clock to continue from a step of an earlier run."""
         self.started = min(self.started, time.perf_counter() - step.seconds)
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> History:
-        """Return the same history with hyperparameters times factors, by name: in other units."""
+        """Return this history in other units: with hyperparameters multiplied by the factors of the same name."""
         plain = {name: factor.tolist() for name, factor in factors.items()}
         steps = [
             replace(
@@ -144,11 +145,11 @@ class History:
 
     @property
     def epochs(self) -> float:
-        """Epochs of all solves with their set-up."""
+        """Epochs of all solves, including their set-up."""
         return sum(s.solve.epochs + s.solve.setup_epochs for s in self.steps if s.solve is not None)
 
     def to_dict(self) -> dict[str, list[object]]:
-        """Return plain lists, one for each field; what a step does not have is None."""
+        """Return a plain list for each field, with None where a step has no value."""
         rows = [asdict(step) for step in self.steps]
         columns: dict[str, list[object]] = {name: [row[name] for row in rows] for name in _PLAIN}
         for name in SolveRecord.__dataclass_fields__:
@@ -157,12 +158,12 @@ class History:
 
     @classmethod
     def from_dict(cls, columns: dict[str, list]) -> History:
-        """Return the history that `to_dict` described."""
+        """Return the history from the lists of `to_dict`."""
         history = cls()
         for i in range(len(columns["stage"])):
             solve = None
             if columns["iterations"][i] is not None:
-                # files of earlier versions have no column for what is newer
+                # Files of earlier versions have no columns for fields that were added later.
                 known = [name for name in SolveRecord.__dataclass_fields__ if name in columns]
                 solve = SolveRecord(**{name: columns[name][i] for name in known})
             history.append(Step(**{name: columns[name][i] for name in _PLAIN}, solve=solve))

@@ -1,4 +1,4 @@
-"""L-BFGS on unconstrained hyperparameters, for objectives that are deterministic."""
+"""L-BFGS on unconstrained hyperparameters, for deterministic objectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
 
-#: Predicted gain in nats an observation that is not worth a step, with values and with gradients alone.
+#: Predicted gain in nats per observation that is not worth a step, with values and with gradients alone.
 _TOLERANCE, _TOLERANCE_WITHOUT_VALUES = 1e-10, 1e-4
 
 
@@ -24,22 +24,22 @@ _TOLERANCE, _TOLERANCE_WITHOUT_VALUES = 1e-10, 1e-4
 class LBFGS(Settings):
     """Limited-memory BFGS ascent on the log marginal likelihood.
 
-    When to use: with exact inference, or with frozen probes (``Iterative(warm_start=True)``), where the same
-    hyperparameters give the same gradient.
+    When to use: with exact inference, or with fixed probes (``Iterative(warm_start=True)``), so that the same
+    hyperparameters always give the same gradient.
 
     Parameters
     ----------
     steps : int, default 100
         Largest number of accepted steps.
     tolerance : float or None, default None
-        Ends when the predicted gain is below this many nats an observation. None: 1e-10, which leaves as much as
-        rounding does; 1e-4 for iterative inference, whose gradients are not better than that.
+        The loop ends when the predicted gain is below this many nats per observation. None stands for 1e-10, the level
+        of rounding, or for 1e-4 with iterative inference, whose gradients are no more accurate than that.
     memory : int, default 10
-        Pairs kept.
+        Number of curvature pairs that are kept.
     max_change : float, default 1.0
         Largest change of an unconstrained hyperparameter in one step.
     transform : {"log", "softplus"}, default "log"
-        See `gigagp.optimization.ParameterSpace`.
+        How hyperparameters are made unconstrained; see `gigagp.optimization.ParameterSpace`.
     """
 
     steps: Count = 100

@@ -1,4 +1,4 @@
-"""What an optimizer asks of an inference method."""
+"""The interface between optimizers and inference methods."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Evaluation:
     Attributes
     ----------
     value : float or None
-        Log marginal likelihood, summed over rows and targets; None where only the gradient is estimated.
+        Log marginal likelihood, summed over rows and targets; None if only the gradient is estimated.
     gradient : dict of str to Tensor
-        Derivative of the log marginal likelihood by each hyperparameter, in natural units, and by each
-        of the free numbers.
+        Derivative of the log marginal likelihood with respect to each hyperparameter, in natural units, and to each of
+        the free numbers.
     solve : SolveRecord or None
-        What the linear solver did.
+        Record of the linear solve; None without one.
     """
 
     value: float | None
@@ -33,66 +33,66 @@ class Evaluation:
 
 
 class Objective(Protocol):
-    """The log marginal likelihood of a model on one table, or what is maximised in its place."""
+    """The log marginal likelihood of a model on one table, or the function that is maximised instead."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether the same model gives the same numbers (exact, or with frozen probes)."""
+        """Whether the same model always gives the same numbers (exact inference, or fixed probes)."""
         ...
 
     @property
     def follows_likelihood(self) -> bool:
-        """Whether a bound is best started at hyperparameters that the likelihood of a few rows prefers."""
+        """Whether a bound is best started at the optimal hyperparameters of the likelihood of a few rows."""
         ...
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
+        """Whether this is the log marginal likelihood or an estimate of it, and not a bound or another function."""
         ...
 
     @property
     def least_gain(self) -> float:
-        """Gain in nats for which one more gradient is worth its cost; infinity: as the optimizer thinks."""
+        """Gain in nats that justifies the cost of one more gradient; infinity leaves the choice to the optimizer."""
         ...
 
     @property
     def n_rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table."""
         ...
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs."""
+        """Number of input columns."""
         ...
 
     @property
     def n_observations(self) -> int:
-        """Rows times targets: likelihoods are compared per observation."""
+        """Rows times targets, by which likelihoods are divided for comparisons."""
         ...
 
     @property
     def target_variance(self) -> float:
-        """Mean variance of the targets: the scale of signal and noise."""
+        """Mean variance of the targets, which sets the scale of signal and noise."""
         ...
 
     def own_optimizer(self) -> Any | None:
-        """Return the optimizer that only this objective can have; None: any that moves one vector."""
+        """Return the optimizer that this objective requires, or None if any optimizer of one vector will do."""
         ...
 
     def start(self, model: Model) -> Model:
-        """Return the model with the free numbers (`Model.free`) that are learned beside the hyperparameters.
+        """Return the model with the free numbers (`Model.free`) that are learned together with the hyperparameters.
 
-        An optimizer calls it once, before its first evaluation. ``model.free`` is empty then, or holds what a stage on
-        other rows has ended with: what is of use may stay.
+        An optimizer calls this once, before its first evaluation. ``model.free`` is then empty, or it holds the result
+        of a stage on other rows, parts of which may be kept.
         """
         ...
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient where `start`, or the optimizer since, has put the model."""
+        """Return value and gradient at a model that comes from `start` or from the optimizer."""
         ...
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the indices of random rows, sorted: those that `subset` and `thin` can be asked for."""
+        """Return the sorted indices of random rows, to be passed to `subset` or `thin`."""
         ...
 
     def subset(self, rows: torch.Tensor) -> FisherObjective:
@@ -100,17 +100,17 @@ class Objective(Protocol):
         ...
 
     def nearest(self, row: int, count: int) -> torch.Tensor:
-        """Return the indices of the ``count`` rows nearest to a row, itself included, sorted."""
+        """Return the sorted indices of the ``count`` rows closest to a row, including that row."""
         ...
 
     def thin(self, rows: torch.Tensor) -> Objective:
-        """Return the objective of the same inference on a subset of the rows."""
+        """Return the objective of the same inference method on a subset of the rows."""
         ...
 
 
 class FisherObjective(Objective, Protocol):
-    """An objective that knows the Fisher information where it was last evaluated."""
+    """An objective that also gives the Fisher information at its last evaluation."""
 
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
-        """Return the information of all observations, shape (p, p), at the vector last evaluated."""
+        """Return the information of all observations, shape (p, p), at the last evaluated vector."""
         ...

@@ -1,4 +1,4 @@
-"""What an optimizer is: the contract of the package's own and of a user's."""
+"""The interface of optimizers, and optimizers from user-defined functions."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from gigagp.optimization.prior import loss
 from gigagp.optimization.space import ParameterSpace, TransformName
 from gigagp.optimization.trace import Trace
 
-#: From a vector to the value and the gradient of what is to be minimised.
+#: Function to be minimised: from a vector to its value and its gradient.
 Function = Callable[[np.ndarray], "tuple[float, np.ndarray]"]
 
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """What moves the hyperparameters: any object with this method can be the ``optimizer`` of an estimator.
+    """An optimizer of the hyperparameters: any object with this method can be the ``optimizer`` of an estimator.
 
-    When to use: to write a search of your own with all that the package's have at hand. A function that minimises
-    another one is enough for `Minimiser`.
+    When to use: to write a search that needs everything the package's own optimizers use. For a function that minimises
+    another function, `Minimiser` is enough.
 
-    A `gigagp.optimization.ParameterSpace` of ``objective.start(model)`` turns what is learned into a vector and back,
-    within its ``box``. ``trace.evaluate(objective, space, vector, "name")`` gives value and gradient, keeps the history
-    and the checkpoint, shows progress, and returns None where they are not finite. A checkpoint knows an optimizer by
-    its ``repr``, so give it one that says its settings. Model files have no code: a loaded model has `Unsaved` in its
-    place, unless it is a dataclass of plain fields, which `gigagp.load` finds in ``custom``.
+    A `gigagp.optimization.ParameterSpace` of ``objective.start(model)`` converts the learned numbers to a vector and
+    back, within its ``box``. ``trace.evaluate(objective, space, vector, "name")`` returns value and gradient, or None
+    if they are not finite. It also records the history and the checkpoint, and shows progress. A checkpoint identifies
+    an optimizer by its ``repr``, which should therefore contain its settings. Model files contain no code. A loaded
+    model has `Unsaved` instead of a user-defined optimizer, unless that is a dataclass of plain fields whose class is
+    passed to `gigagp.load` in ``custom``.
     """
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the model with the hyperparameters that it has found.
+        """Return the model with the best hyperparameters found.
 
         Parameters
         ----------
         objective : Objective
-            The log marginal likelihood, or what stands for it; it is maximised.
+            The function to maximise: the log marginal likelihood or its substitute.
         model : Model
-            Where to start.
+            The starting point.
         trace : Trace
-            What an evaluation goes through.
+            Performs and records evaluations.
         generator : torch.Generator
-            All randomness comes from it, so that fits can be repeated and resumed.
+            Source of all randomness, so that fits can be repeated and resumed.
         """
         ...
 
@@ -67,12 +68,12 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def check_found(found: object, model: Model, optimizer: object) -> Model:
-    """Return what an optimizer has found; refuse what is no model of the hyperparameters it was given.
+    """Return the result of an optimizer if it is a model with the given model's hyperparameters.
 
     Raises
     ------
     InvalidInputError
-        For another object, other hyperparameters, or values that are not positive and finite.
+        If the result is another object, has other hyperparameters, or has values that are not positive and finite.
     """
     owner = f"run of {type(optimizer).__name__}"
     if not isinstance(found, Model):
@@ -91,18 +92,18 @@ def check_found(found: object, model: Model, optimizer: object) -> Model:
 
 @dataclass(frozen=True)
 class Unsaved(Settings):
-    """What a loaded model has in the place of an optimizer that was no part of this package.
+    """Placeholder in a loaded model for an optimizer that is not part of this package.
 
     Parameters
     ----------
     description : str
-        Its ``repr``.
+        The ``repr`` of that optimizer.
     """
 
     description: str
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Raise: the file has the model, not the code that found it."""
+        """Raise InvalidInputError, because the file contains the model but not the code of its optimizer."""
         msg = (
             f"The optimizer of this model, {self.description}, is not in the model file. Set optimizer of the "
             "estimator to fit it again."
@@ -112,19 +113,20 @@ class Unsaved(Settings):
 
 @dataclass(frozen=True)
 class Minimiser(Settings):
-    """Any function that minimises another one, such as those of `scipy.optimize`, as an optimizer.
+    """An optimizer from any function that minimises another function, such as those of `scipy.optimize`.
 
-    When to use: for a search that the package does not have, on some hundred to some thousand rows.
+    When to use: for a search that the package does not provide, on some hundred to some thousand rows.
 
     Parameters
     ----------
     function : callable
-        ``function(evaluate, start, bounds)`` returns the best vector it has found, shape (p,). ``evaluate(vector)``
-        returns minus the log marginal likelihood an observation, and its gradient, shape (p,); infinity and zeros where
-        the kernel matrix has no factor. ``start`` has shape (p,) and ``bounds`` (p, 2), infinite where the kernel was
-        given none. Vectors hold logarithms of hyperparameters, and half of the logarithm of variances.
+        ``function(evaluate, start, bounds)`` returns the best vector found, shape (p,). ``evaluate(vector)`` returns
+        minus the log marginal likelihood per observation, and its gradient, shape (p,); if the kernel matrix cannot be
+        factored, it returns infinity and zeros. ``start`` has shape (p,). ``bounds`` has shape (p, 2) and is infinite
+        where the kernel has no bounds. With the log transform, vectors hold logarithms of hyperparameters, and half of
+        the logarithm for variances.
     transform : {"log", "softplus"}, default "log"
-        See `gigagp.optimization.ParameterSpace`.
+        How hyperparameters are made unconstrained; see `gigagp.optimization.ParameterSpace`.
 
     Examples
     --------
@@ -148,7 +150,7 @@ class Minimiser(Settings):
         Raises
         ------
         InvalidInputError
-            If the objective has no value or another one at each evaluation, or the vector cannot be used.
+            If the objective has no value or is redrawn for each evaluation, or the returned vector cannot be used.
         """
         require_deterministic(objective, "Minimiser")
         space = ParameterSpace(objective.start(model), self.transform)
@@ -172,13 +174,13 @@ class Minimiser(Settings):
 
 
 def require_deterministic(objective: Objective, owner: str) -> None:
-    """Raise `InvalidInputError` for an objective whose values cannot be compared, as they are drawn anew each time."""
+    """Raise `InvalidInputError` for an objective whose values cannot be compared, because each is drawn anew."""
     if not objective.deterministic:
         raise _incomparable(owner, "estimates another value at each evaluation")
 
 
 def require_value(value: float | None, owner: str) -> float:
-    """Return the value of an evaluation; raise `InvalidInputError` where it has none."""
+    """Return the value of an evaluation; raise `InvalidInputError` if it is None."""
     if value is None:
         raise _incomparable(owner, "has gradients alone")
     return value

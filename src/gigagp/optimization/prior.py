@@ -1,8 +1,9 @@
-"""Weak log-normal priors that keep small subsets from collapsing, and vanish with the number of rows.
+"""Weak log-normal priors that keep fits on small subsets from collapsing, and whose weight vanishes with more rows.
 
-On a few hundred rows the likelihood alone may drive the noise to zero (pol: test NLL 11 to 112) and sends the
-lengthscales of irrelevant inputs to any bound, which costs most of the evaluations. A prior of one to one and a half
-e-folds on each log hyperparameter ends both, and weighs a thousandth of the likelihood at a thousand rows.
+On a few hundred rows the likelihood alone may drive the noise to zero (pol: test NLL 11 to 112). It also sends the
+lengthscales of irrelevant inputs to any bound, which takes most of the evaluations. A prior with a width of one to one
+and a half e-folds on each log hyperparameter prevents both. At a thousand rows it has a thousandth of the likelihood's
+weight.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gigagp.optimization.objective import Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
 
-_NOISE_SCALE = 0.3  # of a standardized target
+_NOISE_SCALE = 0.3  # of the targets' standard deviation
 _LENGTHSCALE_WIDTH = 1.5
 
 
@@ -28,16 +29,16 @@ class WeakPrior:
     Parameters
     ----------
     space : ParameterSpace
-        With ``transform="log"``.
+        The coordinates; must have ``transform="log"``.
     n_inputs : int
-        Lengthscales are centred at its square root.
+        Number of inputs; the priors of lengthscales are centred at its square root.
     target_variance : float
-        Of the targets; scales the priors of signal and noise.
+        Variance of the targets, which scales the priors of signal and noise.
 
     Attributes
     ----------
     centre, precision : Tensor of shape (p,)
-        Of the normal on each coordinate.
+        Mean and inverse variance of the normal prior on each coordinate.
     """
 
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:
@@ -63,7 +64,7 @@ class WeakPrior:
         self.precision = torch.tensor(widths, dtype=torch.float64).pow(-2)
 
     def penalty(self, vector: torch.Tensor) -> float:
-        """Return minus the log density, up to a constant; free numbers have no prior."""
+        """Return minus the log density up to a constant; free numbers have no prior."""
         hyperparameters = vector[: len(self.centre)]
         return 0.5 * float((self.precision * (hyperparameters - self.centre).square()).sum())
 
@@ -75,7 +76,7 @@ class WeakPrior:
 
 
 def _white_terms(kernel: Kernel) -> list[str]:
-    """Return the names of variances that are noise of every row, as the model's own is."""
+    """Return the names of variances that act as noise on every row, like the model's own noise variance."""
     if isinstance(kernel, Sum):
         return [f"{i}.variance" for i, part in enumerate(kernel.parts) if isinstance(part, White)]
     return ["variance"] if isinstance(kernel, White) else []
@@ -84,9 +85,10 @@ def _white_terms(kernel: Kernel) -> list[str]:
 def loss(
     trace: Trace, objective: Objective, space: ParameterSpace, stage: str, prior: WeakPrior | None = None
 ) -> Callable[[torch.Tensor], tuple[float | None, torch.Tensor] | None]:
-    """Return what to minimise: an objective, with a prior if there is one, in nats an observation, with its gradient.
+    """Return a function to minimise: minus the objective, plus the prior's penalty, in nats per observation.
 
-    The value is None where the objective has none; the whole is None where the evaluation was not finite.
+    It returns a value and a gradient. The value is None if the objective has none, and the result is None if the
+    evaluation was not finite.
     """
     n = objective.n_observations
 

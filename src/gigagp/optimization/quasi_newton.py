@@ -1,11 +1,11 @@
-"""Limited-memory BFGS with a step cap, in a box, with or without function values, and any first metric.
+"""Limited-memory BFGS with a step cap, in a box, with or without function values, and with any first metric.
 
-In a box it is a projected method (Bertsekas 1982): coordinates at a bound that descent would push out stay there, and
-the step is that of the others, cut at their bounds.
+In a box it is a projected method (Bertsekas 1982): coordinates at a bound that a descent step would push out are held
+fixed, and the step in the others is clipped at their bounds.
 
-Two things differ from a textbook L-BFGS. No step changes an unconstrained hyperparameter by more than a cap: without
-it the second step of L-BFGS-B can run to every bound at once and stay there (measured on pol). And where only the
-gradient is known (iterative inference has no value) a step is shortened when the slope along it has turned up again.
+Two things differ from a textbook L-BFGS. First, no step changes an unconstrained hyperparameter by more than a cap.
+Without it, the second step of L-BFGS-B can go to every bound at once and stay there (measured on pol). Second, if only
+the gradient is known (iterative inference has no value), a step is shortened when the slope at its end points upwards.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ import torch
 
 from gigagp.optimization.box import Box
 
-#: At a vector: value per observation (None if unknown) and gradient, of the function to minimise; None: not finite.
+#: At a vector, the value per observation (None if unknown) and the gradient of the loss; None if not finite.
 Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
 Metric = Callable[[torch.Tensor], torch.Tensor]
 
 _ARMIJO = 1e-4
-#: Without values: a step is too long when the slope at its end is up again, by this share of the slope at its start.
+#: Without values, a step is too long if the slope at its end is positive and exceeds this share of the initial slope.
 _OVERSHOT = 0.5
 _BACKTRACKS = 6
 
 
 @dataclass(frozen=True)
 class QuasiNewton:
-    """Settings of the loop.
+    """Settings of the quasi-Newton loop.
 
     Attributes
     ----------
     steps : int
         Largest number of accepted steps.
     tolerance : float
-        The loop ends when the decrease that the metric predicts is below this ``patience`` times in a row.
+        The loop ends when the decrease predicted by the metric is below this number ``patience`` times in a row.
     max_change : float
         Largest change of any coordinate in one step.
     memory : int
-        Pairs of L-BFGS.
+        Number of curvature pairs that are kept.
     patience : int
         See ``tolerance``.
     tolerance_without_values : float or None
-        In the place of ``tolerance`` where there are gradients alone, which come from unfinished solves.
+        Replaces ``tolerance`` if there are only gradients, which come from unconverged solves.
     """
 
     steps: int
@@ -68,24 +68,25 @@ def minimise(
     Parameters
     ----------
     evaluate : callable
-        Value and gradient at a vector.
+        Returns value and gradient at a vector.
     start : Tensor of shape (p,)
+        Initial vector.
     settings : QuasiNewton
     metric : callable or None
-        Product with the first inverse Hessian; None: scaled identity.
+        Product with the first inverse Hessian; None stands for a scaled identity.
     box : Box or None
-        Where the minimum is looked for; it holds the start. None: everywhere.
+        Region of the search, which contains the start; None: no bounds.
     accept : callable
-        Called with every point that the loop goes on from.
+        Called with every accepted point.
 
     Returns
     -------
     vector : Tensor of shape (p,)
         The last accepted point.
     step : Tensor of shape (p,)
-        The step that would come next (capped), which has not been evaluated.
+        The next step (capped), which has not been evaluated.
     finite : bool
-        False when the loop had to end at a point that is not finite; ``vector`` is then the last finite one.
+        False if the loop ended because no further evaluation was finite; ``vector`` is then the last finite point.
     """
     if not start.numel():
         return start, start, True
@@ -133,13 +134,13 @@ def _search(
     value: float | None,
     gradient: torch.Tensor,
 ) -> tuple[tuple[torch.Tensor, float | None, torch.Tensor] | None, bool]:
-    """Return the first point on the step that is finite and, where values are known, low enough.
+    """Return the first point along the step that is finite and, if values are known, low enough.
 
     Also returns whether any point was finite.
     """
     slope, length, finite = float(step @ gradient), 1.0, False
     for _ in range(_BACKTRACKS if value is not None else 3):
-        trial = box.clip(vector + length * step)  # the step is in the box but for rounding
+        trial = box.clip(vector + length * step)  # the step may leave the box by rounding
         outcome = evaluate(trial)
         if outcome is None:
             length *= 0.25
@@ -149,21 +150,21 @@ def _search(
         if value is not None and new_value is not None:
             if new_value <= value + _ARMIJO * length * slope:
                 return (trial, new_value, new_gradient), True
-            # minimum of the parabola through both values and the slope, kept inside the step
+            # Minimum of the parabola through both values and the slope, kept inside the step.
             curvature = 2 * (new_value - value - length * slope)
             length *= min(max(-slope * length / curvature, 0.1), 0.5) if curvature > 0 else 0.5
         else:
             new_slope = float(step @ new_gradient)
             if new_slope <= _OVERSHOT * -slope:
                 return (trial, None, new_gradient), True
-            length *= max(slope / (slope - new_slope), 0.1)  # where the line through both slopes is zero
+            length *= max(slope / (slope - new_slope), 0.1)  # zero of the line through both slopes
     return None, finite
 
 
 def _inverse_product(
     gradient: torch.Tensor, pairs: list[tuple[torch.Tensor, torch.Tensor]], metric: Metric | None, free: torch.Tensor
 ) -> torch.Tensor:
-    """Two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) from a given first metric, in the free coordinates."""
+    """Apply the two-loop recursion (Nocedal and Wright 2006, Alg. 7.4) with a given metric, in the free coordinates."""
     direction, weights = gradient * free, []
     if not bool(free.all()):
         pairs = [(moved * free, change * free) for moved, change in pairs]
@@ -178,7 +179,7 @@ def _inverse_product(
         moved, change = pairs[-1]
         direction = direction * (float(moved @ change) / float(change @ change))
     else:
-        # the first step of a problem of unknown scale: the gradient with its largest entry made one
+        # For the first step of a problem of unknown scale, use the gradient with its largest entry scaled to one.
         direction = direction / max(float(gradient.abs().max()), 1e-300)
     for (moved, change), weight in zip(pairs, reversed(weights), strict=True):
         direction = direction + moved * (weight - float(change @ direction) / float(moved @ change))

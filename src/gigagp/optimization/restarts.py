@@ -1,4 +1,4 @@
-"""Several starts of one optimizer, of which the best end is kept."""
+"""An optimizer that runs another one from several starts and keeps the best result."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gigagp.optimization.trace import Trace
 
 @dataclass(frozen=True)
 class Restarts(Settings):
-    """Run an optimizer from where it is told to and from random places, and keep the highest likelihood.
+    """Run an optimizer from the given start and from random ones, and keep the highest likelihood.
 
-    When to use: where the likelihood has several optima: small tables, `Periodic` and `Cosine` kernels, sums of
-    kernels. It needs values that can be compared, so exact inference or a bound without minibatches.
+    When to use: if the likelihood has several optima, as with small tables, `Periodic` and `Cosine` kernels, and sums
+    of kernels. Values must be comparable, so use exact inference or a bound without minibatches.
 
     Parameters
     ----------
     optimizer : Optimizer, default ``Auto()``
-        Its first run is the same as without restarts, so restarts never end lower.
+        Optimizer of each run. Its first run is the same as without restarts, so restarts never end lower.
     restarts : int, default 4
-        Further runs. The starts of k are the first of those of k + 1.
+        Number of further runs. The starts of k runs are the first k starts of k + 1 runs.
     spread : float, default 10
-        A random start is log-uniform between the kernel's bounds where there are two, and otherwise up to this factor
-        below and above the value that was given.
+        A random start is log-uniform between the kernel's bounds if there are two, and otherwise up to this factor
+        below and above the given value.
     """
 
     optimizer: Optimizer = field(default_factory=Auto)
@@ -48,19 +48,20 @@ class Restarts(Settings):
             raise InvalidInputError(msg)
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the best of the models that the runs end with.
+        """Return the best of the models found by all runs.
 
         Raises
         ------
         InvalidInputError
-            If the objective has no value, or another one at each evaluation.
+            If the objective has no value, or is redrawn for each evaluation.
         NonFiniteError, NotPositiveDefiniteError
-            From the first run; a random start that cannot be evaluated is passed over.
+            From the first run; a random start that cannot be evaluated is skipped.
         """
         if not self.restarts or not model.learned_names():
             return self.optimizer.run(objective, model, trace, generator)
         require_deterministic(objective, "Restarts")
-        _value(objective, objective.start(model), trace, "start")  # an objective without values is refused before a run
+        # An objective without values raises an error here, before the first run.
+        _value(objective, objective.start(model), trace, "start")
         best = self.optimizer.run(objective, model, trace, generator)
         best_value, stopped = _value(objective, best, trace, "end"), trace.stopped
         for _ in range(self.restarts):
@@ -80,7 +81,7 @@ class Restarts(Settings):
         return best
 
     def _draw(self, model: Model, generator: torch.Generator) -> Model:
-        """Return the model with every learned hyperparameter drawn anew."""
+        """Return the model with random values for all learned hyperparameters."""
         bounds, values = model.kernel.bounds(), model.parameters()
         drawn = {}
         for name in model.learned_names():
@@ -98,7 +99,7 @@ class Restarts(Settings):
 
 
 def _value(objective: Objective, model: Model, trace: Trace, stage: str) -> float:
-    """Return the value at a model, minus infinity where it is not finite."""
+    """Return the value at a model, or minus infinity if it is not finite."""
     space = ParameterSpace(model, "log")
     found = trace.evaluate(objective, space, space.encode(model), f"restarts, {stage}")
     return -math.inf if found is None else require_value(found[0].value, "Restarts")

@@ -1,4 +1,4 @@
-"""The vector an optimizer moves: learned hyperparameters made unconstrained, then the free numbers."""
+"""The vector that an optimizer changes: the learned hyperparameters, made unconstrained, and then the free numbers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gigagp.fields import checked
 from gigagp.model import Model
 from gigagp.optimization.box import Box
 
-#: How positive hyperparameters are made unconstrained.
+#: Transform that makes positive hyperparameters unconstrained.
 TransformName = Literal["softplus", "log"]
 
 
 class ParameterSpace:
-    """A bijection between what is learned of a model and one unconstrained float64 vector.
+    """A bijection between the learned numbers of a model and one unconstrained float64 vector.
 
-    The hyperparameters come first. Variances are moved as standard deviations (the papers learn scales), so a variance
-    ``v`` with the softplus transform is ``softplus(u)^2`` and with the log transform ``exp(2 u)``. The free
-    numbers of the model (inducing points, actions) follow as they are.
+    The hyperparameters come first. Variances are represented by standard deviations, because the papers learn scales: a
+    variance ``v`` is ``softplus(u)^2`` with the softplus transform and ``exp(2 u)`` with the log transform. The free
+    numbers of the model (inducing points, actions) follow without a transform.
 
-    Bounds of the kernel's hyperparameters (`Kernel.bounds`) are a `box` of vectors. A vector outside means the nearest
-    model inside, so that no optimizer, whatever it knows of the box, can leave it.
+    Bounds of the kernel's hyperparameters (`Kernel.bounds`) become a `box` of vectors. A vector outside the box is
+    decoded as the closest model inside, so that no optimizer can violate the bounds, even one that ignores the box.
 
     Parameters
     ----------
     model : Model
-        Gives names, shapes and the values that stay fixed.
+        Supplies the names, the shapes, and the values that stay fixed.
     transform : {"softplus", "log"}
-        ``"softplus"`` is the papers' choice and goes with Adam; ``"log"`` makes equal steps equal ratios, which
-        is what methods that use curvature need.
+        ``"softplus"`` is the papers' choice and suits Adam. With ``"log"``, equal steps are equal ratios, as methods
+        that use curvature require.
     """
 
     def __init__(self, model: Model, transform: TransformName) -> None:
@@ -42,7 +42,7 @@ class ParameterSpace:
         self.names = model.learned_names()
         self._shapes = {name: values[name].shape for name in self.names}
         self._sizes = {name: values[name].numel() for name in self.names}
-        #: number of hyperparameters, which are the head of the vector
+        #: number of hyperparameters, which come first in the vector
         self.n_hyperparameters = sum(self._sizes.values())
         self._free_shapes = {name: value.shape for name, value in model.free.items()}
         self.size = self.n_hyperparameters + sum(value.numel() for value in model.free.values())
@@ -64,18 +64,18 @@ class ParameterSpace:
                 self._lower[start:stop] = bounds[name].lower.reshape(-1)
                 self._upper[start:stop] = bounds[name].upper.reshape(-1)
             start = stop
-        #: what the bounds leave of the vectors
+        #: region of the vectors that the bounds allow
         self.box = Box.everywhere(self.size)
         self.box.lower[: self.n_hyperparameters] = self._unconstrained(self._lower)
         self.box.upper[: self.n_hyperparameters] = self._unconstrained(self._upper)
 
     def _unconstrained(self, natural: torch.Tensor) -> torch.Tensor:
         scale = torch.where(self.is_variance, natural.sqrt(), natural)
-        # the inverse of softplus is scale + log(1 - exp(-scale)), which does not overflow
+        # The inverse of softplus is written as scale + log(1 - exp(-scale)), which does not overflow.
         return scale.log() if self.transform == "log" else scale + torch.log(-torch.expm1(-scale))
 
     def encode(self, model: Model) -> torch.Tensor:
-        """Return what is learned of the model as an unconstrained vector."""
+        """Return the learned numbers of the model as an unconstrained vector."""
         head = self._unconstrained(self._flatten(model.parameters(), self.names))
         return self.box.clip(torch.cat([head, self._flatten(model.free, self._free_shapes)]))
 
@@ -90,7 +90,7 @@ class ParameterSpace:
         """Return the model at an unconstrained vector."""
         scale = self._scale(vector)
         natural = torch.where(self.is_variance, scale.square(), scale)
-        # At a bound the value is the bound itself, not the exponential of its logarithm: that can be off by a bit.
+        # At a bound the value is the bound itself, because the exponential of its logarithm can be off by a bit.
         head = self._head(vector)
         natural = torch.where(head <= self._head(self.box.lower), self._lower, natural)
         natural = torch.where(head >= self._head(self.box.upper), self._upper, natural)
@@ -106,14 +106,14 @@ class ParameterSpace:
         return replace(self.template.replace(values), free=free)
 
     def jacobian(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of each natural value by its unconstrained coordinate; 1 for the free numbers."""
+        """Return the derivative of each natural value by its unconstrained coordinate; 1 for free numbers."""
         scale = self._scale(vector)
         slope = scale if self.transform == "log" else torch.sigmoid(self._head(vector))
         head = torch.where(self.is_variance, 2 * scale * slope, slope)
         return torch.cat([head, head.new_ones(self.size - self.n_hyperparameters)])
 
     def flatten(self, by_name: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return values given by name (a gradient, say) as one vector in this order, untransformed."""
+        """Return values given by name (for example a gradient) as one vector in this order, untransformed."""
         return self._flatten(by_name, (*self.names, *self._free_shapes))
 
     def _flatten(self, by_name: Mapping[str, torch.Tensor], names: Iterable[str]) -> torch.Tensor:
@@ -121,5 +121,5 @@ class ParameterSpace:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def pull_back(self, gradient: Mapping[str, torch.Tensor], vector: torch.Tensor) -> torch.Tensor:
-        """Return a gradient in natural units as one by the unconstrained vector (chain rule)."""
+        """Return the gradient with respect to the unconstrained vector from one in natural units (chain rule)."""
         return self.flatten(gradient) * self.jacobian(vector)

@@ -1,4 +1,4 @@
-"""The start of Lin et al. 2024 for large tables: exact fits on neighbourhoods of random rows, averaged."""
+"""The start of Lin et al. 2024 for large tables: the average of exact fits on neighbourhoods of random rows."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gigagp.optimization.trace import Trace
 
 @dataclass(frozen=True)
 class SubsetStart(Settings):
-    """Fit the exact likelihood on the nearest rows of a few random rows, average, and go on from there.
+    """Fit the exact likelihood on the neighbourhoods of a few random rows, average, and continue on all rows.
 
-    When to use: to reproduce the papers on more than 50,000 rows. `Auto` starts from random rows instead, which see the
-    global variation of the target too (on pol, neighbourhoods with a constant target spoil the average).
+    When to use: to reproduce the papers on more than 50,000 rows. `Auto` starts from random rows instead, which also
+    show the global variation of the target (on pol, neighbourhoods with a constant target spoil the average).
 
     Parameters
     ----------
     then : Adam or LBFGS
-        Continues on all rows.
+        Optimizer on all rows.
     n_centroids : int, default 10
-        Random rows.
+        Number of random rows.
     n_neighbours : int, default 10_000
-        Nearest rows of each, itself included, by Euclidean distance of the inputs.
-    optimizer : Adam or LBFGS
-        On each neighbourhood; default ``Adam(0.1, 100)``.
+        Number of rows in each neighbourhood, including its centroid, by Euclidean distance of the inputs.
+    optimizer : Adam or LBFGS, default ``Adam(0.1, 100)``
+        Optimizer on each neighbourhood.
 
     References
     ----------
-    Lin et al. 2024, appendix B, "initialisation for n > 50k", after Lin et al. 2023. What it leaves open is read as:
-    hyperparameters are averaged in natural units, variances as standard deviations.
+    Lin et al. 2024, appendix B, "initialisation for n > 50k", after Lin et al. 2023. The paper does not specify the
+    average; here hyperparameters are averaged in natural units, and variances as standard deviations.
     """
 
     then: Adam | LBFGS
@@ -55,7 +55,7 @@ class SubsetStart(Settings):
             try:
                 fitted.append(self.optimizer.run(subset, here, trace, generator))
             except Interrupted:
-                if fitted:  # their average says more than the neighbourhood that was not finished
+                if fitted:  # prefer their average to an unfinished fit
                     space = ParameterSpace(here, "log")
                     trace.accept(subset, space, space.encode(_average(here, fitted)))
                 raise
@@ -63,7 +63,7 @@ class SubsetStart(Settings):
 
 
 def _average(model: Model, fitted: list[Model]) -> Model:
-    """Return the model with what is learned at its mean over some fits."""
+    """Return the model whose learned hyperparameters are the means over several fits."""
     mean = {}
     for name in model.learned_names():
         values = torch.stack([one.parameters()[name] for one in fitted])

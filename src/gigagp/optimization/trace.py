@@ -1,4 +1,4 @@
-"""What every optimizer does at each evaluation: record it, show it, and refuse numbers that are not finite."""
+"""Evaluations by optimizers: record and show each one, and reject numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gigagp.optimization.objective import Evaluation, Objective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.progress import Meter
 
-#: From an objective to its scores on validation rows, or None where it has no posterior at hand.
+#: From an objective to its scores on validation rows, or to None if it has no posterior available.
 Validate = Callable[[Objective], "tuple[float, float] | None"]
 
 
 class EvaluationLog(Protocol):
-    """What remembers the evaluations of one objective; see `gigagp.checkpoint`."""
+    """A record of the evaluations of one objective, for checkpoints; see `gigagp.checkpoint`."""
 
     objective: Any
 
     def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
-        """Return the next logged step and gradient, None where the log has ended."""
+        """Return the next logged step and its gradient, or None at the end of the log."""
         ...
 
     def record(self, vector: torch.Tensor, gradient: torch.Tensor, step: Step) -> None:
@@ -35,19 +35,19 @@ class EvaluationLog(Protocol):
         ...
 
     def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
-        """Return the steps of an optimizer that starts here and the last state it kept; None where it kept none."""
+        """Return the steps and the last state of an optimizer that starts here, or None if no state was kept."""
         ...
 
     def catch_up(self, model: Model) -> None:
-        """Put the objective where it was, if that state is of after all logged steps."""
+        """Restore the objective's state if it was saved after all logged steps."""
         ...
 
     def keep(self, state: dict[str, torch.Tensor]) -> None:
-        """Keep a state that makes what the optimizer's evaluations so far have returned superfluous."""
+        """Keep a state from which the optimizer can continue without the results of its earlier evaluations."""
         ...
 
     def write(self) -> bool:
-        """Put the log into safety."""
+        """Write the log to disk."""
         ...
 
 
@@ -57,13 +57,13 @@ class Trace:
     Parameters
     ----------
     history : History
-        Where steps are recorded.
+        Records the steps.
     meter : Meter
-        Where they are shown.
+        Shows the steps.
     validate : callable or None
-        Scores an objective where it was last evaluated.
+        Scores an objective at its last evaluation.
     log : EvaluationLog or None
-        Answers evaluations that an earlier, killed run of the same fit has made.
+        Replays evaluations of an earlier, killed run of the same fit.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Trace:
         self.meter = meter
         self.validate = validate
         self.log = log
-        #: the model of the last evaluation that was finite
+        #: model of the last evaluation that was finite
         self.last_sound: Model | None = None
-        #: whether a step that is not finite has ended the fit
+        #: whether a step that was not finite has ended the fit
         self.stopped = False
         self._accepted: tuple[Objective, ParameterSpace, torch.Tensor] | None = None
         self._singular: NotPositiveDefiniteError | None = None
@@ -85,8 +85,8 @@ class Trace:
     ) -> tuple[Evaluation, torch.Tensor] | None:
         """Evaluate, record and show; return the evaluation and its unconstrained gradient.
 
-        Returns None when value or gradient are not finite, or the matrix has no factor: the caller keeps what it had.
-        Ctrl-C ends the learning here, with the checkpoint written, or in the middle of the evaluation.
+        Returns None if value or gradient are not finite or the matrix cannot be factored; the caller then keeps its
+        previous point. Ctrl-C ends the learning here, after the checkpoint has been written, or during the evaluation.
         """
         if interruption.is_pending():
             self.write(objective)
@@ -112,23 +112,23 @@ class Trace:
         return evaluation, gradient
 
     def accept(self, objective: Objective, space: ParameterSpace, vector: torch.Tensor) -> None:
-        """Note the best point so far, which the fit ends at after Ctrl-C.
+        """Remember the best point so far, at which Ctrl-C ends the fit.
 
-        Optimizers call it with what they go on from: the lowest loss where there are values, else the last step that
-        they have taken.
+        Optimizers call it with each point from which they continue: the one with the lowest loss if there are values,
+        and otherwise the last one.
         """
         self._accepted = objective, space, vector.clone()
         interruption.keep()
 
     @property
     def accepted(self) -> tuple[Objective, Model]:
-        """The objective whose point was last accepted, and its model."""
+        """The objective of the last accepted point, and the model at that point."""
         assert self._accepted is not None, "Ctrl-C ends no learning that has nothing to keep"
         objective, space, vector = self._accepted
         return objective, space.decode(vector)
 
     def record(self, objective: Objective, model: Model, step: Step) -> None:
-        """Record and show a step that an optimizer has evaluated by itself, in parts too large for one vector."""
+        """Record and show a step that an optimizer evaluated itself, because its numbers do not fit into one vector."""
         log, nothing = self._log_of(objective), torch.zeros(0, dtype=torch.float64)
         found = None if log is None else log.replay(nothing, model)
         if found is not None:
@@ -146,9 +146,9 @@ class Trace:
         return self.log if self.log is not None and self.log.objective is objective else None
 
     def resume(self, objective: Objective, space: ParameterSpace) -> dict[str, torch.Tensor] | None:
-        """Return the state that an optimizer, killed in this place of the fit, has last kept; None at a first start.
+        """Return the last state kept by an optimizer that was killed at this stage of the fit, or None on a first run.
 
-        Its ``"last"`` is the vector of the last evaluation.
+        Its entry ``"last"`` is the vector of the last evaluation.
         """
         log = self._log_of(objective)
         found = None if log is None else log.resume()
@@ -163,13 +163,13 @@ class Trace:
         return found[1]
 
     def keep(self, objective: Objective, **state: torch.Tensor) -> None:
-        """Offer a state that the optimizer can go on from, so that a checkpoint need not hold every gradient."""
+        """Keep a state from which the optimizer can continue, so that a checkpoint need not hold every gradient."""
         log = self._log_of(objective)
         if log is not None:
             log.keep(state)
 
     def write(self, objective: Objective) -> None:
-        """Write the checkpoint now, if there is one: the fit is about to end with an error."""
+        """Write the checkpoint now, if there is one, because the fit is about to end."""
         log = self._log_of(objective)
         if log is not None:
             log.write()
@@ -183,7 +183,7 @@ class Trace:
             self._singular, evaluation = error, _not_finite(model)
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
-        sound = bool(torch.isfinite(gradient).all())  # otherwise the objective still stands at an earlier model
+        sound = bool(torch.isfinite(gradient).all())  # otherwise the objective is at an earlier model
         scores = self._scores(objective) if sound else (None, None)
         values = natural_values(model)
         step = Step(stage, self.history.elapsed(), evaluation.value, norm, values, evaluation.solve, *scores)
@@ -233,7 +233,7 @@ class Trace:
 
 
 def in_range(model: Model) -> bool:
-    """Whether every hyperparameter is a positive finite number: a wild step can leave the range of float64."""
+    """Whether every hyperparameter is positive and finite; a step that is too long can leave the range of float64."""
     values = model.parameters()
     learned = [values[name] for name in model.learned_names()]
     return all(bool((torch.isfinite(value) & (value > 0)).all()) for value in learned) and all(
@@ -242,6 +242,6 @@ def in_range(model: Model) -> bool:
 
 
 def _not_finite(model: Model) -> Evaluation:
-    """Return what stands in the history for an evaluation that could not be made."""
+    """Return the evaluation that represents one that failed."""
     learned = {**model.parameters(), **model.free}
     return Evaluation(None, {name: torch.full_like(value, torch.nan) for name, value in learned.items()})

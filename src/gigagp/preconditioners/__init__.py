@@ -1,4 +1,4 @@
-"""Approximate inverses that conjugate gradients lean on."""
+"""Preconditioners for conjugate gradients: approximations of a matrix that are cheap to invert."""
 
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse
 from gigagp.preconditioners.low_rank import LowRankPlusNoise, Nystrom, PivotedCholesky, RandomlyPivotedCholesky

@@ -1,4 +1,4 @@
-"""What ``preconditioner="auto"`` means, and the preconditioner of an operator from any way of asking for one."""
+"""The meaning of ``preconditioner="auto"``, and the construction of a preconditioner from any accepted choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of
 from gigagp.preconditioners.two_level import TwoLevel
 
-#: A recipe, a preconditioner that was built before, the automatic choice, or none.
+#: A recipe, a preconditioner that has already been built, the automatic choice, or none.
 PreconditionerChoice = (
     Annotated[
         PreconditionerRecipe | Preconditioner,
@@ -23,7 +23,7 @@ PreconditionerChoice = (
 )
 
 _SMALLEST, _LARGEST = 20, 2000
-#: Arrays of n rows and ``size`` columns that are alive at the peak of a build (measured).
+#: Number of arrays of n rows and ``size`` columns that exist at the peak of a build (measured).
 _ARRAYS = 6
 
 
@@ -31,15 +31,16 @@ def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
     """Return the rank and the block size for ``n`` rows: ``1.8 n^(2/3)`` each, from 20 to 2,000.
 
     Iterations fall about as 1 / k (pol, n = 13,500, learned hyperparameters, rank = block size = k: 36, 21 and 12 for
-    k = 300, 500 and 1,000) and the build costs about ``8 n k^2`` operations against ``240 n^2`` for a pass with 65
-    right-hand sides whose kernel entries are computed anew. With a third of n / k iterations, what warm starts leave,
-    the sum is least near ``k = 1.8 n^(2/3)``, and flat around it.
+    k = 300, 500 and 1,000). The build costs about ``8 n k^2`` operations, and a pass with 65 right-hand sides whose
+    kernel entries are recomputed costs ``240 n^2``. With n / (3 k) iterations, about what warm starts leave, the total
+    is smallest near ``k = 1.8 n^(2/3)`` and flat around it.
 
     Parameters
     ----------
     n : int
+        Number of rows.
     budget : int, optional
-        Bytes that the build may take; both sizes shrink in proportion to fit.
+        Bytes that the build may use; both sizes shrink in proportion to fit. None: no limit.
     """
     size = min(max(round(1.8 * n ** (2 / 3)), _SMALLEST), _LARGEST, n)
     if budget is not None:
@@ -48,7 +49,7 @@ def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
 
 
 def automatic(matrix: SymmetricMatrix) -> TwoLevel:
-    """Return the recipe for a matrix; it takes at most half of the memory budget."""
+    """Return the recipe for a matrix; its build uses at most half of the memory budget."""
     rank, block_size = auto_sizes(matrix.n, budget_of(matrix) // 2)
     return TwoLevel(rank=rank, block_size=block_size)
 
@@ -61,14 +62,15 @@ def build(
     *,
     bound: bool = False,
 ) -> Preconditioner | None:
-    """Return the preconditioner of an operator.
+    """Return the preconditioner of an operator, or None if there is to be none.
 
-    "auto" is nothing for an operator whose entries cannot be read, and `automatic` otherwise.
+    "auto" stands for `automatic` if the operator's entries can be read, and for none otherwise.
 
     Raises
     ------
     InvalidInputError
-        If a recipe is given for an operator whose entries cannot be read, or a preconditioner of another size.
+        If a recipe is given for an operator whose entries cannot be read, or a preconditioner was built for another
+        number of rows.
     """
     if choice is None:
         return None

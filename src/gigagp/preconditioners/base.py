@@ -1,4 +1,4 @@
-"""What a preconditioner is: an approximation of one matrix that is cheap to invert, to sample from and to measure."""
+"""The interface of preconditioners: approximations of a matrix that are cheap to invert, sample from and measure."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from gigagp.random import standard_normal
 
 @dataclass(frozen=True)
 class Reuse:
-    """What a later build for a similar matrix may take over; every part is optional.
+    """Parts of a preconditioner that a later build for a similar matrix may reuse; each is optional.
 
     Attributes
     ----------
     pivots : Tensor of shape (k,) or None
-        Rows whose columns span the low-rank part. Kept pivots cost nothing sequential, and along an outer
-        optimisation they may be kept for the whole run.
+        Rows whose columns span the low-rank part. Known pivots avoid the sequential part of a build, and the same
+        pivots may serve for a whole outer optimisation.
     """
 
     pivots: torch.Tensor | None = None
 
 
 class Preconditioner(ABC):
-    """A positive definite matrix ``P`` close to a given one.
+    """A positive definite matrix ``P`` that approximates a given one.
 
     Attributes
     ----------
     n : int
         Number of rows.
     epochs : float
-        Work of building it; one epoch is every entry of the matrix computed once.
+        Cost of building it; one epoch computes every entry of the matrix once.
     jitter : float
         Largest number that had to be added to a diagonal to keep a factor positive definite; usually 0.
     is_lower_bound : bool
-        Whether ``P <= H`` (up to rounding): then ``r' P^-1 r >= r' H^-1 r``.
+        Whether ``P <= H`` up to rounding, so that ``r' P^-1 r >= r' H^-1 r``.
     """
 
     n: int
@@ -50,11 +50,11 @@ class Preconditioner(ABC):
 
     @abstractmethod
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``P^-1 @ vectors`` for vectors of shape (n, s), in their dtype."""
+        """Return ``P^-1 @ vectors`` for vectors of shape (n, s), with their dtype."""
 
     @abstractmethod
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P), shape (n, s), made of standard normal numbers of shape (n + rank, s)."""
+        """Return samples of N(0, P), shape (n, s), from standard normal numbers of shape (n + rank, s)."""
 
     @property
     @abstractmethod
@@ -67,27 +67,27 @@ class Preconditioner(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line that says what was built."""
+        """Return one line that describes what was built."""
 
     def sample(self, n_columns: int, generator: torch.Generator) -> torch.Tensor:
         """Return ``n_columns`` independent draws of N(0, P), shape (n, n_columns)."""
         return self.transform_normal(standard_normal(self.n + self.rank, n_columns, generator=generator))
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """Return ``P'^-1 @ vectors`` of a ``P' <= H``, or None where none is at hand.
+        """Return ``P'^-1 @ vectors`` for some ``P' <= H``, or None if no such matrix is available.
 
-        ``r' P'^-1 r / 2`` is then an upper bound of a solution's error in nats.
+        ``r' P'^-1 r / 2`` is then an upper bound on a solution's error in nats.
         """
         return self.apply(vectors) if self.is_lower_bound else None
 
     def reuse(self) -> Reuse:
-        """Return what the next build may take over."""
+        """Return the parts that the next build may reuse."""
         return Reuse()
 
 
 @dataclass(frozen=True)
 class PreconditionerRecipe(Settings, ABC):
-    """How to build a preconditioner; a small object without data."""
+    """The settings from which a preconditioner is built for any matrix; it holds no data."""
 
     @abstractmethod
     def build(
@@ -98,7 +98,7 @@ class PreconditionerRecipe(Settings, ABC):
         *,
         bound: bool = False,
     ) -> Preconditioner:
-        """Build for one matrix.
+        """Build the preconditioner of one matrix.
 
         Parameters
         ----------
@@ -108,21 +108,21 @@ class PreconditionerRecipe(Settings, ABC):
         reuse : Reuse or None
             ``Preconditioner.reuse()`` of an earlier build for a similar matrix.
         bound : bool
-            Also keep what `Preconditioner.lower_bound_apply` needs (some memory, no kernel entries).
+            Whether to keep what `Preconditioner.lower_bound_apply` needs, which takes memory but no kernel entries.
         """
 
 
 def budget_of(matrix: SymmetricMatrix) -> int:
-    """Return the memory budget that a matrix was given, else the default one."""
+    """Return the memory budget of a matrix in bytes, or the default one if it has none."""
     given = getattr(matrix, "memory_budget", None)
     return memory.resolve_budget(given, matrix.device)
 
 
 def safe_noise(matrix: SymmetricMatrix, residual: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return the noise as float64, lifted off zero where it is lost in rounding, and the largest lift.
+    """Return the noise in float64, raised where it is lost in rounding, and the largest increase.
 
-    A row without noise gets the mean of ``residual``, the diagonal that the low-rank part leaves: next to nothing
-    there would make a preconditioner that is worse than none.
+    A row without noise gets the mean of ``residual``, the diagonal that the low-rank part leaves. A value close to zero
+    would make the preconditioner worse than none.
     """
     noise = matrix.noise().to(torch.float64)
     floor = 10 * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().to(torch.float64).mean())
@@ -131,10 +131,10 @@ def safe_noise(matrix: SymmetricMatrix, residual: torch.Tensor) -> tuple[torch.T
 
 
 def factor_with_jitter(matrices: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor, float]:
-    """Return lower Cholesky factors of a batch (m, b, b) and the largest jitter that was needed.
+    """Return lower Cholesky factors of a batch of shape (m, b, b), and the largest jitter that was needed.
 
-    Only the matrices of the batch whose factor does not exist get any, from 1e-14 of ``scale`` upwards (None: of the
-    mean of their own diagonal; not to be used where that may be all rounding).
+    Jitter is added only to those matrices of the batch that cannot be factored. It starts at 1e-14 of ``scale``. None
+    stands for the mean of each matrix's own diagonal and must not be used where that diagonal may be all rounding.
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     largest = 0.0

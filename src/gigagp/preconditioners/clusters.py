@@ -1,4 +1,4 @@
-"""Balanced clusters of rows, and the layout that lets blocks of nearly equal size be handled as one batch."""
+"""Balanced clusters of rows, and a layout in which blocks of nearly equal size are handled as one batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Partition:
     Parameters
     ----------
     blocks : list of Tensor
-        Row indices of each block; together every row once.
+        Row indices of each block. Every row occurs in exactly one block.
 
     Attributes
     ----------
     blocks : list of Tensor
     size : int
-        Rows of the largest block; the others are padded to it.
+        Number of rows of the largest block, to which the others are padded.
     slots : Tensor of shape (n,)
-        Where each row lies in the padded, stacked layout of shape (number of blocks * size).
+        Position of each row in the padded and stacked layout, whose length is the number of blocks times ``size``.
     """
 
     def __init__(self, blocks: list[torch.Tensor]) -> None:
@@ -39,29 +39,29 @@ class Partition:
         return sum(len(rows) ** 2 for rows in self.blocks)
 
     def stack(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return vectors (n, ...) as (blocks, size, ...), with zeros where a block is padded."""
+        """Return vectors of shape (n, ...) as (blocks, size, ...), with zeros where a block is padded."""
         stacked = vectors.new_zeros(len(self) * self.size, *vectors.shape[1:])
         stacked[self.slots] = vectors
         return stacked.view(len(self), self.size, *vectors.shape[1:])
 
     def unstack(self, stacked: torch.Tensor) -> torch.Tensor:
-        """Return the inverse of `stack`."""
+        """Return stacked vectors as (n, ...), the inverse of `stack`."""
         return stacked.reshape(len(self) * self.size, *stacked.shape[2:])[self.slots]
 
 
 def number_of_blocks(n: int, block_size: int) -> int:
-    """Return how many blocks of at most ``block_size`` rows are needed."""
+    """Return the number of blocks of at most ``block_size`` rows that n rows need."""
     return -(-n // block_size)
 
 
 def contiguous(n: int, block_size: int, device: torch.device, order: torch.Tensor | None = None) -> Partition:
-    """Cut the rows (in ``order``) into blocks of exactly ``block_size``; the last one may be shorter."""
+    """Split the rows (in ``order``) into blocks of exactly ``block_size`` rows; the last one may be shorter."""
     rows = torch.arange(n, device=device) if order is None else order.to(device)
     return Partition(list(rows.split(min(block_size, n))))
 
 
 def clustered(points: torch.Tensor, block_size: int) -> Partition:
-    """Partition rows into clusters of nearby points, of at most ``block_size`` rows; see `clustered_into`.
+    """Partition rows into clusters of nearby points with at most ``block_size`` rows each; see `clustered_into`.
 
     Parameters
     ----------
@@ -74,15 +74,15 @@ def clustered(points: torch.Tensor, block_size: int) -> Partition:
 def clustered_into(points: torch.Tensor, count: int) -> Partition:
     """Partition rows into clusters of nearby points whose sizes differ by at most one, the larger ones first.
 
-    A tree: every node is split across its leading principal axis, in proportion to the number of leaves on each side
-    (a median split when that number is even).
+    The clusters are the leaves of a tree. Every node is split across its leading principal axis, in proportion to the
+    number of leaves on each side (a median split if that number is even).
 
     Parameters
     ----------
     points : Tensor of shape (n, d)
-        Inputs in units of the lengthscale, so that distance means correlation.
+        Inputs in units of the lengthscales, so that distances measure correlation.
     count : int
-        Clusters; at most n.
+        Number of clusters, at most n.
     """
     n = len(points)
     small, larger = divmod(n, count)
@@ -93,7 +93,7 @@ def clustered_into(points: torch.Tensor, count: int) -> Partition:
     while stack:
         rows, first, last = stack.pop()
         if last - first == 1:
-            leaves.append(rows.sort().values)  # in data order inside a block: neighbours in memory stay neighbours
+            leaves.append(rows.sort().values)  # in data order, so that neighbours in memory stay neighbours
             continue
         middle = (first + last) // 2
         cut = sum(sizes[first:middle])

@@ -1,4 +1,4 @@
-"""``P = L L' + noise`` and the recipes that differ only in how the columns of ``L`` are chosen."""
+"""The preconditioner ``P = L L' + noise``, and recipes that differ only in how the columns of ``L`` are chosen."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from gigagp.preconditioners.base import (
 
 
 class LowRankPlusNoise(Preconditioner):
-    """``P = L L' + D`` by Woodbury, with ``D`` the noise of each row.
+    """``P = L L' + D`` applied by the Woodbury identity, where ``D`` is the noise of each row.
 
-    ``P^-1 = D^-1 - U U'`` with ``U = D^-1 L C^-T`` and ``C C' = I + L' D^-1 L``: two matrix products an application
-    (4 n k operations a column), no triangular solve. All factors are made in float64; ``U`` is kept in the
-    matrix's own dtype.
+    ``P^-1 = D^-1 - U U'`` with ``U = D^-1 L C^-T`` and ``C C' = I + L' D^-1 L``. An application takes two matrix
+    products (4 n k operations per column) and no triangular solve. All factors are computed in float64; ``U`` is stored
+    in the matrix's own dtype.
 
     Parameters
     ----------
     factor : PartialCholesky
+        The columns of L.
     noise : Tensor of shape (n,)
-        Float64, positive.
+        Noise variance of each row; float64, positive.
     dtype : torch.dtype
-        Of the vectors that it will be applied to.
+        Dtype of the vectors to which the preconditioner will be applied.
     name : str
-        How the columns were chosen.
+        How the columns were chosen, for `describe`.
     jitter : float
-        What was added to the noise to keep it off zero.
+        Largest number that was added to the noise to keep it off zero.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class LowRankPlusNoise(Preconditioner):
         return result.sub_(tall_product(self._wing, tall_product(self._wing.T, vectors)))
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P) made of normal numbers (n + rank, s)."""
+        """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing.device)
         low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :]).to(self._wing.dtype)  # D^-1 L z
         noise = self._noise.unsqueeze(1)
@@ -79,30 +80,30 @@ class LowRankPlusNoise(Preconditioner):
         return float(self._noise.log().sum() + 2 * self._capacitance_factor.diagonal().log().sum())
 
     def describe(self) -> str:
-        """Return one line that says what was built."""
+        """Return one line that describes what was built."""
         return f"{self.rank} {self.name} columns plus noise" + jitter_note(self.jitter)
 
     def reuse(self) -> Reuse:
-        """Return the pivots."""
+        """Return the pivots, which a later build may reuse."""
         return Reuse(pivots=self.pivots)
 
 
 def jitter_note(jitter: float) -> str:
-    """Return the words for a jitter that was needed, or nothing."""
+    """Return a note about the jitter that was needed, or an empty string."""
     return f" (jitter {jitter:.1e})" if jitter else ""
 
 
 class LowRankRecipe(PreconditionerRecipe):
-    """A choice of columns; the rest is the same for all."""
+    """Base of recipes that differ only in the choice of columns."""
 
-    #: How `LowRankPlusNoise.describe` calls the columns.
+    #: Word for the columns in `LowRankPlusNoise.describe`.
     _name = ""
 
     @abstractmethod
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
     ) -> pivoting.PartialCholesky:
-        """Return the columns alone."""
+        """Return the columns alone, without the noise."""
 
     def build(
         self,
@@ -112,7 +113,7 @@ class LowRankRecipe(PreconditionerRecipe):
         *,
         bound: bool = False,
     ) -> LowRankPlusNoise:
-        """Build for one matrix; see `PreconditionerRecipe.build`. The result is a bound from below by itself."""
+        """Build for one matrix; see `PreconditionerRecipe.build`. ``bound`` has no effect."""
         factor = self.factor(matrix, generator, reuse)
         noise, jitter = safe_noise(matrix, factor.residual)
         return LowRankPlusNoise(factor, noise, matrix.dtype, self._name, jitter)
@@ -122,13 +123,13 @@ class LowRankRecipe(PreconditionerRecipe):
 class PivotedCholesky(LowRankRecipe):
     """Greedy pivoted Cholesky plus noise: the preconditioner of the papers.
 
-    Kept for comparison: it picks isolated rows first, and a random choice of the same rank saves 1.4 to 2.7 times
-    as many iterations. Prefer `TwoLevel` or `RandomlyPivotedCholesky`.
+    It is kept for comparison. The greedy choice picks isolated rows first; a random choice of the same rank saves 1.4
+    to 2.7 times as many iterations. Prefer `TwoLevel` or `RandomlyPivotedCholesky`.
 
     Parameters
     ----------
     rank : int, default 100
-        Number of columns; no more than the matrix has to give are used.
+        Number of columns; fewer are used if the matrix has a lower rank.
 
     References
     ----------
@@ -141,7 +142,7 @@ class PivotedCholesky(LowRankRecipe):
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
     ) -> pivoting.PartialCholesky:
-        """Return the columns alone; they are always chosen anew, so that the choice stays the greedy one."""
+        """Return the columns alone; they are always chosen anew, so that the choice stays greedy."""
         return pivoting.greedy(matrix, self.rank)
 
 
@@ -154,7 +155,8 @@ class RandomlyPivotedCholesky(LowRankRecipe):
     rank : int, default 300
         Number of columns.
     block : int or None
-        Columns that are proposed together; None: a tenth of the rank. It changes the speed, not the law of the pivots.
+        Number of columns proposed together; None: a tenth of the rank. It affects the speed but not the law of the
+        pivots.
 
     References
     ----------
@@ -168,7 +170,7 @@ class RandomlyPivotedCholesky(LowRankRecipe):
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
     ) -> pivoting.PartialCholesky:
-        """Return the columns alone; pivots of an earlier build come first."""
+        """Return the columns alone; pivots of an earlier build are used first."""
         known = None if reuse is None else reuse.pivots
         return pivoting.random(matrix, self.rank, generator, block=self.block, pivots=known)
 
@@ -177,8 +179,8 @@ class RandomlyPivotedCholesky(LowRankRecipe):
 class Nystrom(LowRankRecipe):
     """Nystrom approximation from columns drawn uniformly, plus noise.
 
-    Almost as good as `RandomlyPivotedCholesky` where the rows are spread evenly, and all its columns are known
-    beforehand.
+    It is almost as good as `RandomlyPivotedCholesky` if the rows are spread evenly, and all its columns are known in
+    advance.
 
     Parameters
     ----------
@@ -196,7 +198,7 @@ class Nystrom(LowRankRecipe):
     def factor(
         self, matrix: SymmetricMatrix, generator: torch.Generator, reuse: Reuse | None = None
     ) -> pivoting.PartialCholesky:
-        """Return the columns alone; pivots of an earlier build are kept."""
+        """Return the columns alone; pivots of an earlier build are reused."""
         if reuse is None or reuse.pivots is None:
             pivots = torch.randperm(matrix.n, generator=generator)[: self.rank]
         else:

@@ -1,14 +1,14 @@
-"""Partial Cholesky factors of the smooth part ``K = H - noise``, column by column or in blocks of columns.
+"""Partial Cholesky factors of the smooth part ``K = H - noise``, computed column by column or in blocks of columns.
 
-Three ways of choosing the columns share one growing factor:
+The columns can be chosen in three ways:
 
-- *greedy*: the row with the largest remaining diagonal (Harbrecht et al. 2012), the papers' choice;
+- *greedy*: the row with the largest remaining diagonal (Harbrecht et al. 2012), the choice of the papers;
 - *random*: rows drawn in proportion to the remaining diagonal, by the blocked rejection sampler of
   Epperly, Tropp & Webber (2024, "Embrace rejection", Alg. 2.2), whose pivots have the same law as
   one-at-a-time RPCholesky (Chen, Epperly, Tropp & Webber 2023) at the speed of matrix products;
-- *given*: a fixed list, from an earlier build or uniform.
+- *given*: a fixed list of rows, from an earlier build or drawn uniformly.
 
-Everything is float64, whatever the matrix: the columns are squared on the way to ``K - L L'``.
+All computations are in float64 for any dtype of the matrix, because ``K - L L'`` squares the columns.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class PartialCholesky:
     Attributes
     ----------
     columns : Tensor of shape (n, k)
-        Float64. Row ``pivots[j]`` is zero right of column ``j``: the rows of the pivots form a triangle.
+        Float64. Row ``pivots[j]`` is zero to the right of column ``j``: the rows of the pivots form a triangle.
     pivots : Tensor of shape (k,)
+        Rows whose columns of K were used, in order.
     residual : Tensor of shape (n,)
         Diagonal of ``K - columns @ columns.T``, never negative.
     epochs : float
-        Kernel entries read, in units of n^2.
+        Number of kernel entries read, in units of n^2.
     """
 
     columns: torch.Tensor
@@ -42,19 +43,19 @@ class PartialCholesky:
 
     @property
     def rank(self) -> int:
-        """Number of columns; smaller than what was asked for where the matrix has no more to give."""
+        """Number of columns; smaller than requested if the matrix has a lower rank."""
         return self.columns.shape[1]
 
 
 class _GrowingFactor:
-    """A partial factor that takes candidates in blocks and refuses those that bring nothing new."""
+    """A partial factor that is extended by blocks of candidates and rejects those that add nothing new."""
 
     def __init__(self, matrix: SymmetricMatrix, rank: int) -> None:
         self.matrix = matrix
         self.rank = min(rank, matrix.n)
         self.noise = matrix.noise().to(torch.float64)
         self.residual = (matrix.diagonal().to(torch.float64) - self.noise).clamp_min_(0)
-        # A remaining diagonal below this is rounding: its column would be noise blown up by 1 / sqrt(floor).
+        # A remaining diagonal below this is rounding: its column would be rounding amplified by 1 / sqrt(floor).
         self.floor = 100 * torch.finfo(matrix.dtype).eps * float(self.residual.max())
         self.columns = torch.zeros(matrix.n, self.rank, dtype=torch.float64, device=matrix.device)
         self.pivots: list[int] = []
@@ -70,15 +71,15 @@ class _GrowingFactor:
         return self.missing == 0 or not bool((self.residual > 0).any())
 
     def take(self, candidates: torch.Tensor, thresholds: torch.Tensor | None = None) -> int:
-        """Append the columns of the candidates that are accepted, and return how many.
+        """Append the columns of the accepted candidates, and return their number.
 
-        A candidate is accepted when what remains of its diagonal, given everything accepted before it, is above
-        ``thresholds`` (None: above rounding).
+        A candidate is accepted if its remaining diagonal, given all candidates accepted before it, exceeds its entry of
+        ``thresholds`` (None: the level of rounding).
         """
         local = self._remaining(candidates)
         accepted, triangle = _eliminate(local.cpu(), thresholds, self.floor, self.missing)
         if not accepted:
-            self.residual[candidates] = 0.0  # what looked left is rounding: never propose these again
+            self.residual[candidates] = 0.0  # what seemed to remain is rounding: never propose these rows again
             return 0
         chosen = candidates[torch.tensor(accepted, device=candidates.device)]
         triangle = triangle.to(self.columns.device)
@@ -87,7 +88,7 @@ class _GrowingFactor:
         if start:
             new.addmm_(self.columns[:, :start], self.columns[chosen, :start].T, alpha=-1)
         new = torch.linalg.solve_triangular(triangle.T, new, upper=True, left=False)
-        # The rows of the pivots are known exactly; what the product left above the triangle is rounding.
+        # The rows of the pivots are known exactly; anything else above the triangle is rounding of the product.
         new[chosen] = triangle
         if start:
             new[torch.tensor(self.pivots, device=new.device)] = 0.0
@@ -114,7 +115,7 @@ class _GrowingFactor:
         return columns
 
     def _remaining(self, candidates: torch.Tensor) -> torch.Tensor:
-        """Return ``(K - L L')[candidates, candidates]``; candidates are distinct."""
+        """Return ``(K - L L')[candidates, candidates]``; the candidates must be distinct."""
         local = self.matrix.block(candidates, candidates).to(torch.float64, copy=True)
         local.diagonal().sub_(self.noise[candidates])
         self.entries += local.numel()
@@ -127,7 +128,7 @@ def _eliminate(
 ) -> tuple[list[int], torch.Tensor]:
     """Factor a small matrix in the given order, skipping rows whose pivot is too small.
 
-    Returns the rows kept and the Cholesky factor of the matrix restricted to them.
+    Returns the kept rows and the Cholesky factor of the matrix restricted to them.
     """
     if thresholds is None and len(local) <= limit:
         factor, info = torch.linalg.cholesky_ex(local)
@@ -150,7 +151,7 @@ def _eliminate(
 
 
 def greedy(matrix: SymmetricMatrix, rank: int) -> PartialCholesky:
-    """Take the largest remaining diagonal each time, on the *updated* diagonal."""
+    """Choose the row with the largest remaining diagonal at each step, on the *updated* diagonal."""
     factor = _GrowingFactor(matrix, rank)
     while not factor.exhausted:
         factor.take(factor.residual.argmax().unsqueeze(0))
@@ -158,7 +159,7 @@ def greedy(matrix: SymmetricMatrix, rank: int) -> PartialCholesky:
 
 
 def given(matrix: SymmetricMatrix, rank: int, pivots: torch.Tensor, *, block: int) -> PartialCholesky:
-    """Take the listed rows in their order, leaving out those that bring nothing new."""
+    """Use the listed rows in their order, and skip those that add nothing new."""
     factor = _GrowingFactor(matrix, rank)
     _take_all(factor, pivots, block)
     return factor.finish()
@@ -176,12 +177,12 @@ def random(
 ) -> PartialCholesky:
     """Draw rows in proportion to the remaining diagonal, after those in ``pivots`` (rows of an earlier build).
 
-    With ``weights`` (n,) rows are drawn in proportion to weight times remaining diagonal, which are the pivots of
-    ``D^1/2 K D^1/2``, the weights on the diagonal of D; the factor is still that of K. Ends before ``rank`` where what
-    remains of the weighted trace is at most ``enough`` a column.
+    With ``weights`` of shape (n,), rows are drawn in proportion to their weight times their remaining diagonal. These
+    are the pivots of ``D^1/2 K D^1/2`` with the weights on the diagonal of D, but the factor is still that of K. The
+    result has fewer than ``rank`` columns if the remaining weighted trace falls to ``enough`` per column.
     """
     factor = _GrowingFactor(matrix, rank)
-    # a tenth: as good as one at a time, within an iteration
+    # A tenth of the rank is as good as drawing one at a time, within one iteration of conjugate gradients.
     block = min(block or max(factor.rank // 10, 1), factor.rank)
     if pivots is not None:
         _take_all(factor, pivots, block)
@@ -192,7 +193,7 @@ def random(
             break
         draws = torch.rand(block, generator=generator, dtype=torch.float64).to(before.device) * cumulative[-1]
         proposals = torch.searchsorted(cumulative, draws, right=True).clamp_max_(matrix.n - 1)
-        proposals = torch.tensor(list(dict.fromkeys(proposals.tolist())), device=before.device)  # a repeat is refused
+        proposals = torch.tensor(list(dict.fromkeys(proposals.tolist())), device=before.device)  # drop repeats
         # Epperly et al. 2024, Alg. 2.1: accept with probability (remaining diagonal now) / (when proposed).
         chances = torch.rand(len(proposals), generator=generator, dtype=torch.float64)
         factor.take(proposals, chances * factor.residual[proposals].cpu())

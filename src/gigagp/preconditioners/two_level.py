@@ -1,4 +1,4 @@
-"""The two-level preconditioner: a low rank for what is smooth, clustered blocks for what is local."""
+"""The two-level preconditioner: a low-rank part for smooth components and clustered blocks for local ones."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from gigagp.preconditioners.base import (
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
 from gigagp.preconditioners.low_rank import LowRankPlusNoise, jitter_note
 
-#: Bytes of blocks that are factored together.
+#: Largest number of bytes of blocks that are factored together.
 _CHUNK_BYTES = 2**26
 
 
 class LowRankPlusBlocks(Preconditioner):
-    """``P = L L' + B`` with ``B`` the diagonal blocks of ``H - L L'`` on a partition of the rows.
+    """``P = L L' + B``, where ``B`` has the diagonal blocks of ``H - L L'`` on a partition of the rows.
 
-    ``P`` agrees with ``H`` on every block, and with the smooth part everywhere up to what rank k misses.
-    ``P^-1 = B^-1 - U U'`` with ``U = B^-1 L C^-T`` and ``C C' = I + L' B^-1 L``: 4 n k + 2 n b operations a column,
-    all of them matrix products (the blocks are kept as inverses and applied as one batch). Made in float64; kept in
-    the matrix's own dtype.
+    ``P`` equals ``H`` on every block, and elsewhere it equals the smooth part up to what rank k misses.
+    ``P^-1 = B^-1 - U U'`` with ``U = B^-1 L C^-T`` and ``C C' = I + L' B^-1 L``. An application costs 4 n k + 2 n b
+    operations per column, all in matrix products, because the blocks are stored as inverses and applied as one batch.
+    Factors are computed in float64 and stored in the matrix's own dtype.
 
     Parameters
     ----------
     matrix : SymmetricMatrix
     factor : PartialCholesky or None
-        Columns ``L``; None where one block holds everything.
+        Columns of ``L``; None if one block contains all rows.
     partition : Partition
     lower : LowRankPlusNoise or None
-        A bound from below of the matrix, for errors in nats.
+        A lower bound of the matrix, for bounds on errors in nats.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LowRankPlusBlocks(Preconditioner):
         size = self.partition.size
         per_chunk = max(1, _CHUNK_BYTES // (8 * size * size))
         log_determinant = 0.0
-        scale = float(matrix.diagonal().mean())  # the blocks themselves may be all rounding
+        scale = float(matrix.diagonal().mean())  # the blocks' own diagonals may be all rounding
         for first in range(0, len(self.partition), per_chunk):
             chunk = self.partition.blocks[first : first + per_chunk]
             blocks = torch.eye(size, dtype=torch.float64, device=columns.device).repeat(len(chunk), 1, 1)
@@ -102,11 +102,11 @@ class LowRankPlusBlocks(Preconditioner):
         return result.sub_(tall_product(self._wing, tall_product(self._wing.T, vectors))) if self.rank else result
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
-        """Return the product with the inverse of ``L L' + noise <= H``, if it was kept."""
+        """Return the product with the inverse of ``L L' + noise <= H``, or None if it was not kept."""
         return super().lower_bound_apply(vectors) if self._lower is None else self._lower.lower_bound_apply(vectors)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
-        """Return samples of N(0, P) made of normal numbers (n + rank, s)."""
+        """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing.device)
         # With B^-1 = G G', B z = G^-T G^-1 z, and G^-T z ~ N(0, B). L = B U C'.
         low_rank = self._wing.to(torch.float64) @ (self._capacitance_factor.T @ normal[self.n :])
@@ -123,37 +123,38 @@ class LowRankPlusBlocks(Preconditioner):
         return self._log_determinant
 
     def describe(self) -> str:
-        """Return one line that says what was built."""
+        """Return one line that describes what was built."""
         text = f"{len(self.partition)} blocks of at most {self.partition.size} rows"
         if self.rank:
             text = f"{self.rank} randomly pivoted columns plus " + text
         return text + jitter_note(self.jitter)
 
     def reuse(self) -> Reuse:
-        """Return the pivots."""
+        """Return the pivots, which a later build may reuse."""
         return Reuse(pivots=self.pivots)
 
 
 @dataclass(frozen=True)
 class TwoLevel(PreconditionerRecipe):
-    """Low rank plus clustered blocks: the default of conjugate gradients.
+    """Low rank plus clustered blocks: the default preconditioner of conjugate gradients.
 
-    Columns of randomly pivoted Cholesky take the smooth part, Cholesky factors of clusters of nearby rows (a balanced
-    tree on the inputs in units of their lengthscales) take what is left and local. On pol (n = 4,000, learned
-    hyperparameters) conjugate gradients need 13 iterations to 0.01 with it, 50 with the columns alone, 67 with the
-    blocks alone and 147 with the papers' greedy pivoted Cholesky.
+    Columns of randomly pivoted Cholesky represent the smooth part. Cholesky factors of clusters of nearby rows (a
+    balanced tree on the inputs in units of their lengthscales) represent the remainder, which is local. On pol
+    (n = 4,000, learned hyperparameters) conjugate gradients reach 0.01 in 13 iterations with it, 50 with the columns
+    alone, 67 with the blocks alone and 147 with the papers' greedy pivoted Cholesky.
 
     Parameters
     ----------
     rank : int, default 300
-        Columns of the low-rank part.
+        Number of columns in the low-rank part.
     block_size : int, default 500
-        Largest block. From ``n`` upwards the preconditioner is the matrix itself and the solve is direct.
+        Largest number of rows in a block. If it is ``n`` or more, the preconditioner is the matrix itself and the
+        solve is direct.
 
     Notes
     -----
-    Memory: ``n * (2 * rank + block_size)`` float64 numbers while it is built, ``n * (rank + block_size)`` numbers of
-    the matrix's dtype afterwards. Both sizes pay: see `auto_sizes` for the balance.
+    Memory: ``n * (2 * rank + block_size)`` float64 numbers during the build, and ``n * (rank + block_size)`` numbers of
+    the matrix's dtype afterwards. Increasing either size reduces iterations; see `auto_sizes` for the balance.
     """
 
     rank: Count = 300
@@ -180,7 +181,7 @@ class TwoLevel(PreconditionerRecipe):
             return LowRankPlusBlocks(matrix, None, contiguous(n, n, matrix.device))
         factor = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
         points = matrix.coordinates()
-        # Without points the rows of the factor serve: their inner products are the correlations that it has found.
+        # Without points the rows of the factor are used: their inner products are the correlations found so far.
         partition = clustered(factor.columns[:, :32] if points is None else points, size)
         lower = None
         if bound:

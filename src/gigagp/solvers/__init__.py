@@ -1,4 +1,4 @@
-"""Solvers of ``H v = b`` and the preconditioners they take."""
+"""Solvers of ``H v = b`` and the preconditioners that they accept."""
 
 from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
 from gigagp.solvers.alternating_projections import AlternatingProjections

@@ -26,7 +26,7 @@ from gigagp.solvers.base import (
 )
 from gigagp.solvers.solution import Solution, Start, Status
 
-#: The running residual is compared with the true one this often, where rounding may have parted them.
+#: Epochs between comparisons of the running residual with the true one; rounding errors may have separated the two.
 _CHECK_EPOCHS = 50
 
 
@@ -34,39 +34,42 @@ _CHECK_EPOCHS = 50
 class AlternatingProjections(Solver):
     """Greedy block coordinate descent on ``v' H v / 2 - v' b``, with a coarse space.
 
-    Every step reads only ``n * block_size`` entries of the matrix, so it suits matrices that are read from far away
-    (another device, a disk). With clusters and the coarse space it needs about as many epochs as `ConjugateGradients`
-    with `TwoLevel` (12 to 14 on learned hyperparameters, n = 2,000 to 4,000); without either it is the papers'
-    algorithm, quick to a residual of 0.1 and then slow.
+    A step reads only ``n * block_size`` entries of the matrix, so this solver suits matrices that are expensive to
+    read (from another device or from a disk). With clustered blocks and the coarse space it needs about as many epochs
+    as `ConjugateGradients` with `TwoLevel` (12 to 14 on learned hyperparameters, n = 2,000 to 4,000). Without either
+    it is the algorithm of the papers: fast down to a relative residual of 0.1, and slow below.
 
     Parameters
     ----------
     block_size : int, default 1000
-        Largest block. From ``n`` upwards the solve is direct.
+        Largest number of rows in a block. If it is ``n`` or more, the solve is direct.
     tolerance : float, default 0.01
-        Relative residual of each target.
+        Relative residual that each target has to reach.
     max_epochs : float, default 1000
-        Budget of the loop; one step costs ``block_size / n`` epochs.
+        Largest number of epochs in the loop; one step costs ``block_size / n`` epochs.
     probe_tolerance : float, optional
-        Mean relative residual of the probe vectors; None: ``tolerance``.
-    partition : {"clustered", "contiguous", "shuffled"}
-        Which rows form a block: nearby points (of `SymmetricMatrix.coordinates`, else of the rows of the coarse
-        columns; without either it is "contiguous"); neighbours in the data (the paper's choice); random rows.
-    score : {"frobenius", "sum"}
-        The next block has the largest norm of the residual over all columns ("frobenius"), or the largest norm of the
-        *sum* over columns, in which columns cancel: the formula printed in the paper, no better and often worse.
+        Mean relative residual that the probe vectors have to reach. None stands for ``tolerance``.
+    partition : {"clustered", "contiguous", "shuffled"}, default "clustered"
+        How rows are grouped into blocks. "clustered" groups nearby points: those of `SymmetricMatrix.coordinates`, or
+        else the rows of the coarse columns; with neither, blocks are contiguous. "contiguous" takes consecutive rows
+        (the paper's choice), and "shuffled" random ones.
+    score : {"frobenius", "sum"}, default "frobenius"
+        How the next block is chosen. "frobenius" chooses the block whose residual has the largest norm over all
+        columns. "sum" chooses the block in which the *sum* of the residual's columns has the largest norm. This is the
+        formula printed in the paper; because columns can cancel, it is no better and often worse.
     coarse_rank : int, default 300
-        Dimension of the coarse space, at most n / 4; it costs one pass over the matrix (shared with that for a warm
-        start's residual). 0: none.
+        Dimension of the coarse space, at most n / 4; 0 disables it. The space costs one pass over the matrix, which
+        also computes the first residual of a warm start.
 
     Notes
     -----
     The paper's configuration is ``partition="contiguous", coarse_rank=0``.
 
-    Block steps leave the smooth part of the error, which is spread over all blocks, nearly untouched. The coarse space
-    is the span W of randomly pivoted columns; after every step the error is projected off it,
-    ``v += W (W'HW)^-1 W'r``, with ``HW`` kept and ``W'r`` known without a pass over the rows (it was zero before the
-    step). Both kinds of step minimise the energy norm of the error over a subspace, so that norm never grows.
+    Block steps hardly reduce the smooth part of the error, which is spread over all blocks. The coarse space is the
+    span W of randomly pivoted columns. After every step the error is projected off this space,
+    ``v += W (W'HW)^-1 W'r``. ``HW`` is stored, and ``W'r`` is known without a pass over the rows because it was zero
+    before the step. Both kinds of step minimise the energy norm of the error over a subspace, so that norm never
+    grows.
 
     References
     ----------
@@ -137,7 +140,7 @@ class AlternatingProjections(Solver):
     def _partition(
         self, matrix: SymmetricMatrix, generator: torch.Generator, coarse: _CoarseSpace | None
     ) -> tuple[Partition, str]:
-        """Return the blocks, and how they were really made."""
+        """Return the blocks and the name of the partition that was used."""
         size = min(self.block_size, matrix.n)
         memory.require(
             8 * matrix.n * size,
@@ -158,7 +161,7 @@ class AlternatingProjections(Solver):
 
 
 class _CoarseSpace:
-    """An orthonormal basis W of smooth vectors, with HW and the factor of W'HW once these are known."""
+    """An orthonormal basis W of smooth vectors, with HW and the factor of W'HW once they have been computed."""
 
     def __init__(self, factor: pivoting.PartialCholesky, dtype: torch.dtype) -> None:
         self.basis = torch.linalg.qr(factor.columns)[0].to(dtype)
@@ -173,7 +176,7 @@ class _CoarseSpace:
     def build(
         cls, matrix: SymmetricMatrix, rank: int, generator: torch.Generator, reuse: Reuse | None
     ) -> _CoarseSpace | None:
-        """Return the space spanned by ``rank`` randomly pivoted columns, or None where there is none."""
+        """Return the space spanned by ``rank`` randomly pivoted columns, or None if it would be empty."""
         if rank == 0:
             return None
         pivots = None if reuse is None else reuse.pivots
@@ -181,27 +184,27 @@ class _CoarseSpace:
         return cls(factor, matrix.dtype) if factor.rank else None
 
     def complete(self, product: torch.Tensor) -> None:
-        """Take ``H W``."""
+        """Store the product ``H W`` and factor ``W'HW``."""
         self.product = product
         energy = self.basis.to(torch.float64).T @ product.to(torch.float64)
         (self._factor,), _ = factor_with_jitter(((energy + energy.T) / 2).unsqueeze(0))
 
     def project(self, residual: torch.Tensor, restricted: torch.Tensor) -> torch.Tensor:
-        """Take the space out of the residual, given ``W' residual``; return the norms of the change of the value."""
+        """Project the space out of the residual, given ``W' residual``; return the norm of each column's change."""
         change = torch.cholesky_solve(restricted.to(torch.float64), self._factor).to(self.basis.dtype)
         self._coefficients = change if self._coefficients is None else self._coefficients.add_(change)
         residual.addmm_(self.product, change, alpha=-1)
         return torch.linalg.vector_norm(change, dim=0)
 
     def flush(self, value: torch.Tensor) -> None:
-        """Add to the value what all projections so far have changed; until then it is kept by its coefficients."""
+        """Add the changes of all projections since the last call to the value; until then only coefficients exist."""
         if self._coefficients is not None:
             value.addmm_(self.basis, self._coefficients)
             self._coefficients = None
 
 
 class _Run:
-    """One solve: the state of the loop of Alg. 2."""
+    """The state of one solve by the loop of Alg. 2."""
 
     def __init__(
         self,
@@ -226,7 +229,7 @@ class _Run:
         self.selectors = [_as_slice(rows) for rows in partition.blocks]
 
     def loop(self) -> Status:
-        """Iterate to the end, and return why it ended."""
+        """Iterate until a stopping condition holds, and return the reason."""
         problem = self.problem
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
@@ -240,7 +243,7 @@ class _Run:
                 return Status.CONVERGED
             claimed = self.rule.met(norms * margin)
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
-                # Rounding may have parted the running residual from the true one.
+                # Rounding may have separated the running residual from the true one.
                 believed = self.rule.excess(norms)
                 self.flush()
                 norms = problem.refresh()
@@ -259,12 +262,12 @@ class _Run:
                 return Status.NOT_FINITE
 
     def flush(self) -> None:
-        """Complete the value."""
+        """Add the pending projections to the value."""
         if self.coarse is not None:
             self.coarse.flush(self.problem.value)
 
     def _choose(self, squares: torch.Tensor) -> int:
-        """Return the block with the largest score (Alg. 2, line 9; the Frobenius norm is the authors' code)."""
+        """Return the block with the largest score (Alg. 2, line 9; the authors' code uses the Frobenius norm)."""
         rows = squares.sum(1) if self.solver.score == "frobenius" else self.problem.residual.sum(1).square()
         return int(self.partition.stack(rows).sum(1).argmax())
 
@@ -287,13 +290,13 @@ class _Run:
         return True
 
     def _project_all(self) -> None:
-        """Take the coarse space out of the residual at hand."""
+        """Project the coarse space out of the current residual."""
         if self.coarse is not None:
             self.coarse.project(self.problem.residual, self.coarse.basis.T @ self.problem.residual)
 
 
 def _as_slice(rows: torch.Tensor) -> Index:
-    """Return consecutive rows as a slice, which needs no gather."""
+    """Return consecutive rows as a slice, so that indexing needs no gather."""
     first, last = int(rows[0]), int(rows[-1])
     consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
     return slice(first, last + 1) if consecutive else rows

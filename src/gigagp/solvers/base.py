@@ -1,4 +1,4 @@
-"""What all solvers share: checked and scaled right-hand sides, the stopping rule, and the true residual."""
+"""Parts shared by all solvers: checks and scaling of right-hand sides, the stopping rule, and the true residual."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gigagp.solvers.solution import Solution, Start, Status
 
 
 class Solver(Settings, ABC):
-    """A way of solving ``H v = b`` for many right-hand sides; an immutable value without data."""
+    """A method of solving ``H v = b`` for many right-hand sides; immutable, and independent of the data."""
 
     @abstractmethod
     def solve(
@@ -34,18 +34,21 @@ class Solver(Settings, ABC):
         Parameters
         ----------
         operator : LinearOperator
+            The matrix ``H``.
         right_hand_sides : Tensor of shape (n, s) or (n,)
             Cast to the operator's dtype and device.
         initial : Tensor or Start, optional
-            First guess, of the same shape. A column whose guess is worse than zero starts from zero.
+            Initial guess, of the same shape. A column whose guess is worse than zero starts from zero.
         generator : torch.Generator, optional
-            Source of random pivots and batches. None is a fixed seed, so that a solve gives the same bits every time.
+            Source of random pivots and batches. None stands for a fixed seed, so that a solve always gives the same
+            bits.
         n_targets : int, optional
-            None: every column has to reach the tolerance. k: each of the first k columns has to reach it, of the
-            others (the probe vectors) only the mean relative residual has to reach the probe tolerance.
+            Number k of leading columns that are targets; the others are probe vectors. Each target has to reach the
+            tolerance, but only the mean relative residual of the probe vectors has to reach the probe tolerance. None:
+            every column is a target.
         reuse : object, optional
-            ``Solution.detail["reuse"]`` of an earlier solve with a similar matrix; it saves work and changes nothing
-            else.
+            ``Solution.detail["reuse"]`` of an earlier solve with a similar matrix. It saves work and has no other
+            effect.
 
         Returns
         -------
@@ -61,9 +64,9 @@ class Solver(Settings, ABC):
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When a solve is done: each target below one tolerance *and* the mean probe below the other.
+    """The condition that ends a solve: every target reaches one tolerance *and* the mean probe reaches the other.
 
-    Lin et al. 2024, App. B. (The printed pseudo-code stops at the first of the two; the text means both.)
+    See Lin et al. 2024, App. B. The printed pseudo-code stops when either holds; the text requires both.
     """
 
     tolerance: float
@@ -71,7 +74,7 @@ class StoppingRule:
     n_targets: int
 
     def excess(self, values: torch.Tensor) -> float:
-        """Return the largest ratio of a residual to its tolerance (NaN: infinity); done when it is at most 1."""
+        """Return the largest ratio of a residual to its tolerance (infinity for NaN); at most 1 means converged."""
         ratios = []
         if self.n_targets:
             ratios.append(float(values[: self.n_targets].max()) / self.tolerance)
@@ -85,16 +88,16 @@ class StoppingRule:
 
 
 def slack(dtype: torch.dtype) -> float:
-    """Return the share by which a loop has to be below its tolerance before it stops.
+    """Return the relative margin by which a loop must undershoot its tolerance before it stops.
 
-    It is more than rounding can change when the solution is scaled back and handed in again, so that a solve started
+    The margin exceeds the rounding error of scaling a solution back and passing it in again, so that a solve started
     at its own solution takes no step.
     """
     return 1e-6 if dtype == torch.float64 else 1e-3
 
 
 class Problem:
-    """Right-hand sides scaled to unit norm, with the solution and the residual that a loop updates in place.
+    """Right-hand sides scaled to unit norm, with a solution and a residual that a solver's loop updates in place.
 
     Lin et al. 2024, App. B: ``H v~ = b / ||b||``, and the initial guess is scaled with its right-hand side.
     A zero column stays zero. Norms are those of the operator's own inner product.
@@ -103,14 +106,15 @@ class Problem:
     ----------
     operator : LinearOperator
     scale : Tensor of shape (s,)
+        Factors by which the right-hand sides were divided.
     right_hand_sides, value, residual : Tensor of shape (n, s)
-        Scaled.
+        In scaled units.
     setup_epochs : float
-        Work outside the loop's own steps.
+        Epochs spent outside the loop's own steps.
     drift : Tensor of shape (s,)
-        Bound of the distance between ``residual`` and the true residual that rounding may have opened.
+        Bound on the distance between ``residual`` and the true residual that rounding may have caused.
     companion_product : Tensor or None
-        ``H @ companion``, where a first residual had to be computed and the companion could ride on its pass.
+        ``H @ companion``, if a first residual had to be computed and the companion could share that pass.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class Problem:
         self.norm = norm or _euclidean_norm
         self._flat = right_hand_sides.ndim == 1
         b = _as_columns(operator, right_hand_sides, "right_hand_sides")
-        # Divided by the largest entry first: the squares of tiny or huge entries would leave the range of the dtype.
+        # Divide by the largest entry first: the squares of tiny or huge entries would leave the range of the dtype.
         largest = b.abs().amax(0) if b.numel() else b.new_zeros(b.shape[1])
         largest = torch.where(largest > 0, largest, torch.ones_like(largest))
         norms = self.norm(b / largest)
@@ -171,7 +175,7 @@ class Problem:
         self.residual[:, worse] = b[:, worse]
 
     def _size_of_operator(self) -> float:
-        """Return a bound of ``||abs(H)||``, or 0 where none is known beforehand.
+        """Return a bound on ``||abs(H)||``, or 0 if none is known in advance.
 
         For a positive semi-definite matrix ``|H_ij| <= sqrt(H_ii H_jj)``, so the trace bounds even the norm of the
         matrix of absolute values.
@@ -183,23 +187,23 @@ class Problem:
         return self.norm(self.residual)
 
     def multiply(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return the product with the whole matrix, counted as one epoch outside of the loop."""
+        """Return the product with the whole matrix, counted as one epoch outside the loop."""
         self.setup_epochs += 1.0
         return self.operator @ vectors
 
     def true_residual(self) -> torch.Tensor:
-        """Return ``b - H v`` (scaled) by a product; one epoch."""
+        """Compute ``b - H v`` (scaled) with one product, which costs one epoch."""
         self.setup_epochs += 1.0
         return self.operator.residual(self.right_hand_sides, self.value)
 
     def refresh(self, residual: torch.Tensor | None = None) -> torch.Tensor:
-        """Replace the running residual by the true one (None: computed, one epoch) and return its norms."""
+        """Replace the running residual and return its norms; None computes the true residual, which costs one epoch."""
         self.residual.copy_(self.true_residual() if residual is None else residual)
         self.drift.zero_()
         return self.residual_norms()
 
     def start_again(self) -> None:
-        """Go back to the initial guess (without which: zero)."""
+        """Return to the initial guess, or to zero if there was none."""
         if self._initial is None:
             self.value.zero_()
             self.refresh(self.right_hand_sides)
@@ -210,9 +214,9 @@ class Problem:
     def account(self, step_norms: torch.Tensor, norms: torch.Tensor, observed_size: float = 0.0) -> None:
         """Bound the rounding error of one update ``v += d``, ``r -= H d``.
 
-        The gap between recurrence and truth grows a step by at most a small multiple of
-        ``eps (||H|| (||d|| + ||v||) + ||r||)`` (van der Vorst & Ye 2000, section 2), which is what lets a loop know
-        its true residual without a pass.
+        The gap between the recurrence's residual and the true one grows per step by at most a small multiple of
+        ``eps (||H|| (||d|| + ||v||) + ||r||)`` (van der Vorst & Ye 2000, section 2). This bound tells a loop how
+        accurate its residual is without a pass over the matrix.
         """
         self._size = max(self._size, observed_size)
         moved = 4 * step_norms + torch.linalg.vector_norm(self.value, dim=0)
@@ -228,7 +232,7 @@ class Problem:
         nats: torch.Tensor | None = None,
         detail: dict[str, object] | None = None,
     ) -> Solution:
-        """Scale back, and make sure that the residual that is reported is the true one."""
+        """Return the solution in the original units, with a residual that is true."""
         finite = bool(torch.isfinite(self.value).all())
         norms = self.residual_norms()
         known = bool((self.drift <= 0.01 * norms.clamp_min(0.1 * min(rule.tolerance, rule.probe_tolerance))).all())
@@ -248,17 +252,17 @@ class Problem:
         )
 
     def in_units(self, columns: torch.Tensor) -> torch.Tensor:
-        """Return scaled columns, (n, s), in the units and the shape of the right-hand sides."""
+        """Return scaled columns, shape (n, s), in the units and the shape of the right-hand sides."""
         columns = columns * self.scale
         return columns[:, 0] if self._flat else columns
 
     def nats_from(self, precondition: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Return ``r' P^-1 r / 2`` of the residuals in the units of the problem, shape (s,)."""
+        """Return ``r' P^-1 r / 2`` for the residuals in the problem's units, shape (s,)."""
         product = self.operator.inner(self.residual, precondition(self.residual))
         return (0.5 * self.scale.to(torch.float64).square() * product.to(torch.float64)).clamp_min(0)
 
     def nats_from_noise(self) -> torch.Tensor | None:
-        """Return the crude bound ``r' N^-1 r / 2``: H is never below its noise N. None without noise."""
+        """Return the crude bound ``r' N^-1 r / 2`` from the noise N, which never exceeds H; None without noise."""
         if not isinstance(self.operator, SymmetricMatrix):
             floor = self.operator.floor
             return None if floor is None else self.nats_from(lambda vectors: vectors / floor)
@@ -273,12 +277,12 @@ def _euclidean_norm(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def inner_norm(operator: LinearOperator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the norm that belongs to the operator's inner product."""
+    """Return the norm that the operator's inner product defines."""
     return lambda vectors: operator.inner(vectors, vectors).clamp_min(0).sqrt()
 
 
 def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> torch.Tensor:
-    """Check one argument and return it as a matrix of the operator's dtype, on its device."""
+    """Check one argument and return it as a matrix with the operator's dtype and device."""
     if not isinstance(vectors, torch.Tensor):
         msg = f"{name} of solve must be a torch.Tensor; got {type(vectors).__name__}. Use torch.as_tensor."
         raise InvalidInputError(msg)
@@ -299,7 +303,7 @@ def _as_columns(operator: LinearOperator, vectors: torch.Tensor, name: str) -> t
 def stopping_rule(
     problem: Problem, tolerance: float, probe_tolerance: float | None, n_targets: int | None
 ) -> StoppingRule:
-    """Return the rule for a problem, with ``n_targets`` checked."""
+    """Check ``n_targets`` and return the stopping rule for a problem."""
     n_columns = len(problem.scale)
     if n_targets is not None and not 0 <= n_targets <= n_columns:
         msg = f"n_targets of solve must be between 0 and the number of right-hand sides, {n_columns}; got {n_targets}."
@@ -312,7 +316,7 @@ def stopping_rule(
 
 
 def require_matrix(operator: LinearOperator, owner: str) -> SymmetricMatrix:
-    """Return the operator if its entries can be read."""
+    """Return the operator if its entries can be read, and raise an error otherwise."""
     if not isinstance(operator, SymmetricMatrix):
         msg = f"{owner} reads entries of the matrix: operator must be a SymmetricMatrix; got {type(operator).__name__}."
         raise InvalidInputError(msg)
@@ -320,12 +324,12 @@ def require_matrix(operator: LinearOperator, owner: str) -> SymmetricMatrix:
 
 
 def has_finite_diagonal(operator: LinearOperator) -> bool:
-    """Whether the diagonal is finite: the cheap look at a matrix before anything is built from it."""
+    """Whether the diagonal is finite; a cheap check before anything is built from the matrix."""
     return not isinstance(operator, SymmetricMatrix) or bool(torch.isfinite(operator.diagonal()).all())
 
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
-    """Return the given generator, or a new one with a fixed seed."""
+    """Return the given generator, or a new one with a fixed seed if it is None."""
     if generator is not None:
         return generator
     fixed = torch.Generator()

@@ -1,4 +1,4 @@
-"""The direct solver."""
+"""The direct solver by a Cholesky factor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gigagp.solvers.solution import Solution, Start, Status
 class Cholesky(Solver):
     """Factor the whole matrix in float64: the reference, and the fastest choice for a few thousand rows.
 
-    Memory: two dense n x n float64 matrices; n^3 / 3 operations. No jitter is ever added. ``initial``, ``generator``
-    and ``reuse`` are accepted and not used. ``detail["log_determinant"]`` is the exact log-determinant.
+    A solve stores two dense n x n float64 matrices and takes n^3 / 3 operations. No jitter is ever added. ``initial``,
+    ``generator`` and ``reuse`` are accepted and ignored. ``detail["log_determinant"]`` is the exact log-determinant.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If the matrix has no factor in float64.
+        If the matrix cannot be factored in float64.
     MemoryBudgetError
-        If the two matrices do not fit.
+        If the two matrices exceed the memory budget.
     """
 
     def solve(

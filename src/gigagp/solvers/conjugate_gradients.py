@@ -28,70 +28,72 @@ from gigagp.solvers.truncated import TruncatedRun
 from gigagp.truncation import Distribution, RussianRoulette, TruncatedSeries
 from gigagp.truncation.estimators import TruncationChoice
 
-#: A refreshed residual this many times without progress means that the precision is exhausted.
+#: Comparisons with the true residual without progress after which the working precision counts as exhausted.
 _PATIENCE = 2
-#: With products that are less precise than the residual has to be (`LinearOperator.fast`) the true residual takes the
-#: place of the recurrence's each time that one has fallen by this factor ...
+#: If products are less precise than the residual has to be (`LinearOperator.fast`), the true residual replaces that of
+#: the recurrence each time the latter has fallen by this factor.
 _CORRECTED_EVERY = 0.03
-#: ... and the directions are kept where it moves by at most this share.
+#: Such a replacement keeps the directions if it changes the residual by at most this share.
 _SMALL_CORRECTION = 0.5
-#: Steps that are looked back on for `ConjugateGradients.errors`.
+#: Number of past steps that `ConjugateGradients.errors` sums.
 _DELAY = 10
 #: Relative residual that no healthy run reaches: conjugate gradients may raise it by the root of the condition number.
 _BLOWN_UP = 1e8
-#: Of targets and probes.
+#: Bounds for targets and probes.
 _Bounds = Annotated[tuple[Positive, Positive], Words("a pair of positive numbers (targets, probes)")]
 
 
 @dataclass(frozen=True)
 class ConjugateGradients(Solver):
-    """Conjugate gradients: the default iterative solver. One iteration is one epoch.
+    """Preconditioned conjugate gradients, the default iterative solver. One iteration costs one epoch.
 
     Parameters
     ----------
     tolerance : float, default 0.01
-        Relative residual of each target.
+        Relative residual that each target has to reach.
     max_epochs : float, default 1000
-        Budget of the loop.
-    preconditioner : "auto", recipe, Preconditioner or None
-        "auto": `TwoLevel` with sizes from the number of rows (`gigagp.preconditioners.automatic`), nothing for an
-        operator whose entries cannot be read. A recipe is built for the operator at hand; a Preconditioner that was
-        built before is used as it is. None: none.
+        Largest number of iterations.
+    preconditioner : "auto", recipe, Preconditioner or None, default "auto"
+        "auto" uses `TwoLevel` with sizes chosen from the number of rows (`gigagp.preconditioners.automatic`), and no
+        preconditioner if the operator's entries cannot be read. A recipe is built for each operator. A Preconditioner
+        that has already been built is used unchanged. None uses no preconditioner.
     truncation : Distribution, RussianRoulette, SingleSample or None, default None
-        Cut each solve at a random length and reweight its steps, so that the mean over the length is the solution
-        (`gigagp.truncation`; a distribution is Russian roulette with it). The gradients of a fit are unbiased then,
-        whatever the expected length; the last solve, which predictions are made of, is never truncated. ``tolerance``,
-        ``probe_tolerance`` and ``refresh_every`` are those of untruncated solves: a truncated one ends before its
-        length only where the residual is rounding. It must leave ``nats`` None.
+        Cut each solve at a random length and reweight its steps, so that the mean over lengths is the solution (see
+        `gigagp.truncation`; a distribution stands for Russian roulette with it). The gradients of a fit are then
+        unbiased for any expected length. The last solve, from which predictions are made, is never truncated.
+        ``tolerance``, ``probe_tolerance`` and ``refresh_every`` apply to untruncated solves only: a truncated solve
+        ends before its length only once the residual is at rounding level. ``nats`` must be None.
     probe_tolerance : float, optional
-        Mean relative residual of the probe vectors; None: ``tolerance``.
+        Mean relative residual that the probe vectors have to reach. None stands for ``tolerance``.
     nats : (float, float), optional
-        Also stop when the bound of the error in nats is at most the first number for each target and at most the
-        second in the mean over the probes. (1, 10) took 1.7 times fewer epochs than a residual of 0.01, at a drift of
-        the hyperparameters five times below that of the choice of probes.
+        Also stop when the bound on the error in nats is at most the first number for each target and, averaged over
+        the probes, at most the second. (1, 10) took 1.7 times fewer epochs than a residual of 0.01; the drift of the
+        hyperparameters that it caused was a fifth of that caused by the choice of probes.
     errors : (float, float), optional
-        Also stop when the last ten steps together, of which each takes error away, were at most as long as the first
-        number for each target and the second in the mean over the probes. An estimate (of the error ten steps ago, in
-        the operator's norm), no bound. It must be None with a truncation.
+        Also stop when the combined length of the last ten steps is at most the first number for each target and,
+        averaged over the probes, at most the second. Every step reduces the error, so this length estimates the error
+        ten steps ago in the operator's norm; it is not a bound. It must be None with a truncation.
     refresh_every : int or None, default 50
-        Compare the residual of the recurrence with the true one this often, where rounding may have parted them, and
-        start again from the true one where it has. None: only when convergence is claimed.
+        Number of iterations between comparisons of the recurrence's residual with the true one. Comparisons are made
+        only if rounding may have separated the two, and the recurrence restarts from the true residual if it has. None
+        compares them only when convergence is claimed.
 
     Notes
     -----
-    What differs from Lin et al. 2024, Alg. 1:
+    The differences from Lin et al. 2024, Alg. 1, are:
 
-    1. The stronger preconditioner.
-    2. Columns that start worse than zero start from zero.
-    3. The residual at return is true: the rounding error of the recurrence is bounded as it runs, and where the bound
-       is not far below the tolerance (always in float32) a product decides, and the loop goes on if it has to.
+    1. The default preconditioner is stronger.
+    2. Columns whose guess is worse than zero start from zero.
+    3. The residual at return is the true one. The rounding error of the recurrence is bounded during the run. Where
+       the bound is not far below the tolerance (always in float32), a product decides, and the loop continues if
+       necessary.
     4. A column without positive curvature (a matrix that is not positive definite in the working precision) stops.
 
     A truncated solve reads two solutions of independent lengths from one run, `Solution.value` and
-    ``Solution.truncated.second``: quadratic forms need both. Its status is `Status.TRUNCATED`, its relative residual is
-    that of ``value``, true and not small. A length has at most as many iterations as the matrix has rows. A warm start
-    is kept: the increments after it are the series, so that the mean is the solution from any start that the lengths
-    do not depend on.
+    ``Solution.truncated.second``; quadratic forms need both. Its status is `Status.TRUNCATED`. Its relative residual is
+    the true one of ``value`` and is not small. A length is at most the number of rows of the matrix. Warm starts are
+    allowed: the series consists of the increments after the start, so the mean is the solution for any start that does
+    not depend on the lengths.
 
     References
     ----------
@@ -134,7 +136,7 @@ class ConjugateGradients(Solver):
 
     @property
     def is_random(self) -> bool:
-        """Whether two solves of the same system differ, by the random length of a truncation."""
+        """Whether two solves of the same system can differ because of a truncation's random length."""
         return self.truncation is not None and self._series.distribution.n_points != 1
 
     @property
@@ -159,7 +161,7 @@ class ConjugateGradients(Solver):
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         run = _Run(self, problem, rule) if series is None else TruncatedRun(problem, series, generator, self.max_epochs)
         detail: dict[str, object] = {"preconditioner": "none", "reuse": reuse}
-        if run.rule.met(problem.residual_norms()):  # a good start needs no preconditioner either
+        if run.rule.met(problem.residual_norms()):  # a good start needs no preconditioner
             return run.finish(Status.CONVERGED, detail)
         if not has_finite_diagonal(operator):
             return run.finish(Status.NOT_FINITE, detail)
@@ -176,14 +178,14 @@ class ConjugateGradients(Solver):
     def build_preconditioner(
         self, operator: LinearOperator, generator: torch.Generator | None = None, *, reuse: object = None
     ) -> Preconditioner | None:
-        """Return the preconditioner that `solve` would use for this operator; None where it would use none."""
+        """Return the preconditioner that `solve` would use for this operator, or None."""
         known = reuse if isinstance(reuse, Reuse) else None
         return build(self.preconditioner, operator, own_generator(generator), known, bound=self.nats is not None)
 
 
 @dataclass
 class _Run:
-    """One solve: the recurrence, and the decisions around it."""
+    """The state of one solve: the recurrence and the decisions about when to stop, correct or restart it."""
 
     solver: ConjugateGradients
     problem: Problem
@@ -198,7 +200,7 @@ class _Run:
     _corrected_at: torch.Tensor | None = None
 
     def loop(self, preconditioner: Preconditioner | None) -> Status:
-        """Iterate to the end, and return why it ended."""
+        """Iterate until a stopping condition holds, and return the reason."""
         problem, self.preconditioner = self.problem, preconditioner
         precondition = None if preconditioner is None else preconditioner.apply
         delay = 0 if self.solver.errors is None else _DELAY
@@ -235,15 +237,15 @@ class _Run:
                 problem.account(step_norms, norms, recurrence.operator_size)
 
     def finish(self, status: Status, detail: dict[str, object]) -> Solution:
-        """Return the solution, with the better bound of its error where there is one."""
+        """Return the solution, with the tightest available bound on its error."""
         nats = self.nats()
         return self.problem.finish(status, self.iterations, float(self.iterations), self.rule, nats=nats, detail=detail)
 
     def _compare_with_truth(self, norms: torch.Tensor, margin: float, *, claimed: bool, stuck: bool) -> Status | None:
-        """Compute the true residual, and replace the running one where the two have parted.
+        """Compute the true residual, and replace the running one if the two have separated.
 
-        Where they agree the recurrence goes on with its own residual: a replaced one is not conjugate to the
-        directions at hand, and in float32 replacing it again and again makes the iteration grow.
+        If they agree, the recurrence keeps its own residual: a replacement is not conjugate to the current directions,
+        and in float32 repeated replacement makes the iteration grow.
         """
         problem = self.problem
         believed = self.rule.excess(norms)
@@ -276,24 +278,24 @@ class _Run:
             return True
         if self._nats_rule is None:
             return False
-        # r' P^-1 r / 2 is at hand, and an estimate of the error: where it is too large the bound is not worth its cost.
+        # r' P^-1 r / 2 is known and estimates the error; where it is too large the bound is not worth its cost.
         if self.preconditioner is not None and not self._nats_rule.met(self._energy()):
             return False
         nats = self.nats()
         return nats is not None and self._nats_rule.met(nats)
 
     def nats(self) -> torch.Tensor | None:
-        """Return the bound of each column's error in nats, or None where there is no better one than the noise."""
+        """Return the bound on each column's error in nats, or None if only the noise gives one."""
         preconditioner, problem = self.preconditioner, self.problem
         if preconditioner is None:
             return problem.nats_from_noise() if self._nats_rule is not None else None
-        if preconditioner.is_lower_bound:  # the recurrence has r' P^-1 r already
+        if preconditioner.is_lower_bound:  # the recurrence already has r' P^-1 r
             return self._energy()
         bound = preconditioner.lower_bound_apply(problem.residual)
         return None if bound is None else problem.nats_from(lambda _: bound)
 
     def _energy(self) -> torch.Tensor:
-        """Return ``r' P^-1 r / 2`` in the units of the problem."""
+        """Return ``r' P^-1 r / 2`` in the problem's units."""
         return 0.5 * (self.problem.scale.square() * self.recurrence.gamma).clamp_min(0)
 
     def _refresh_due(self) -> bool:
@@ -314,7 +316,7 @@ class _Run:
         return bool((norms < _CORRECTED_EVERY * self._corrected_at).any())
 
     def _stuck(self, norms: torch.Tensor) -> bool:
-        """Whether a column that is not done cannot move."""
+        """Whether a column that has not converged cannot move."""
         waiting = norms > min(self.rule.tolerance, self.rule.probe_tolerance)
         still = self.recurrence.failed | (self.recurrence.gamma <= 0)
         return bool((waiting & still).any())

@@ -1,7 +1,7 @@
-"""The recurrence of preconditioned conjugate gradients, by itself.
+"""The recurrence of preconditioned conjugate gradients.
 
-`ConjugateGradients` drives it to a tolerance or weights its increments at random, `gigagp.lanczos` reads its
-coefficients as a tridiagonal matrix: the mathematics is written once, here.
+`ConjugateGradients` runs it to a tolerance, `TruncatedRun` weights its increments at random, and `gigagp.lanczos` reads
+its coefficients as a tridiagonal matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gigagp.operators.base import LinearOperator
 
 
 class Coefficients(NamedTuple):
-    """Scalars of one step, shape (s,) each; zero for columns that did not move."""
+    """Scalars of one step, each of shape (s,); zero for columns that did not move."""
 
     alpha: torch.Tensor
     beta: torch.Tensor
@@ -25,12 +25,12 @@ class Coefficients(NamedTuple):
 
 @dataclass
 class WeightedSum:
-    """A sum of the increments of a run with weights of its own, and the residual that belongs to it.
+    """A weighted sum of the increments of a run, and the residual of that sum.
 
     Attributes
     ----------
     value, residual : Tensor of shape (n, s)
-        Updated in place; before the first step, value and residual of the run.
+        Updated in place. Before the first step they are the value and the residual of the run.
     """
 
     value: torch.Tensor
@@ -40,9 +40,9 @@ class WeightedSum:
 class Recurrence:
     """Conjugate gradients on s systems at once, each with its own scalars.
 
-    Lin et al. 2024, Alg. 1, with three differences: the first direction is the *preconditioned* residual (line 8
-    prints ``d <- b``, which diverges), inner products are the operator's own, and a column that has nothing left to
-    gain, or whose matrix turns out not to be positive definite, stops moving instead of dividing zero by zero.
+    This is Lin et al. 2024, Alg. 1, with three differences. The first direction is the *preconditioned* residual
+    (line 8 prints ``d <- b``, which diverges). Inner products are the operator's own. A column that has converged
+    completely, or whose matrix turns out not to be positive definite, stops moving; dividing zero by zero is avoided.
 
     Parameters
     ----------
@@ -50,23 +50,23 @@ class Recurrence:
     value, residual : Tensor of shape (n, s)
         Updated in place.
     precondition : callable or None
-        ``P^-1``; self-adjoint in the operator's inner product.
+        Maps vectors to ``P^-1`` times them; self-adjoint in the operator's inner product.
     sums : sequence of WeightedSum
-        Formed beside the value, from the same increments (Potapczynski et al. 2021, eq. 16). The recurrence itself
-        never sees a weight: that would break conjugacy.
+        Weighted sums of the same increments (Potapczynski et al. 2021, eq. 16), updated beside the value. The weights
+        do not enter the recurrence itself, because they would break conjugacy.
     delay : int, default 0
-        Steps that `moved` looks back on; 0: it is not asked for.
+        Number of past steps that `moved` sums. 0: `moved` is not used.
 
     Attributes
     ----------
     gamma : Tensor of shape (s,)
         ``<r, P^-1 r>`` of each column.
     failed : Tensor of shape (s,), bool
-        Columns that met a direction of no positive curvature.
+        Columns that met a direction without positive curvature.
     frozen : Tensor of shape (s,), bool
-        Columns that are not to move any more; set by whoever drives the run.
+        Columns that must not move any more; set by the caller.
     finite : bool
-        False once a product was NaN or infinite; the value is then still that of the step before.
+        False once a product was NaN or infinite. The value is then that of the previous step.
     operator_size : float
         Largest ``||H d|| / ||d||`` seen.
     """
@@ -92,7 +92,7 @@ class Recurrence:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the directions and go on from the present residual by steepest descent."""
+        """Discard the directions and continue from the current residual by steepest descent."""
         preconditioned = self._preconditioned()
         self.direction = preconditioned.clone() if preconditioned is self.residual else preconditioned
         self.gamma = self.operator.inner(self.residual, preconditioned)
@@ -100,9 +100,10 @@ class Recurrence:
         self.finite = self.finite and bool(torch.isfinite(self.gamma).all())
 
     def correct(self, residual: torch.Tensor) -> None:
-        """Put a better residual in the place of the present one, and keep the directions.
+        """Replace the residual by a more accurate one, and keep the directions.
 
-        For corrections that are small beside the residual: conjugacy suffers by as much, where a restart would lose it.
+        This suits corrections that are small beside the residual: conjugacy is lost only in proportion to the
+        correction, whereas a restart would lose it entirely.
         """
         self.direction.sub_(self._preconditioned())
         self.residual.copy_(residual)
@@ -111,18 +112,18 @@ class Recurrence:
         self.gamma = self.operator.inner(self.residual, preconditioned)
 
     def step(self, weights: Sequence[float] = ()) -> tuple[Coefficients, torch.Tensor]:
-        """Take one step of every column; one product with the operator.
+        """Take one step in every column, with one product with the operator.
 
         Parameters
         ----------
         weights : sequence of float
-            Factors on this step's increment, one for each of ``sums``.
+            Factor of this step's increment in each of ``sums``.
 
         Returns
         -------
         coefficients : Coefficients
         step_norms : Tensor of shape (s,)
-            Norm of each increment of the value.
+            Norm of the increment of each column.
         """
         product = self.operator @ self.direction  # Alg. 1, line 11: the only pass over the matrix
         curvature = self.operator.inner(self.direction, product)
@@ -148,9 +149,9 @@ class Recurrence:
 
     @property
     def moved(self) -> torch.Tensor:
-        """Lengths of the last ``delay`` steps together, shape (s,); infinite before so many were taken.
+        """Sum of the lengths of the last ``delay`` steps, shape (s,); infinite until that many have been taken.
 
-        About what the error was before them, where they took most of it away: no step adds to it.
+        Every step reduces the error, so if these steps removed most of it, the sum is about the error before them.
         """
         if len(self._lengths) < (self._lengths.maxlen or 0):
             return torch.full_like(self.gamma, torch.inf)

@@ -1,4 +1,4 @@
-"""What a solve returns: never a bare tensor, always what happened."""
+"""The result of a solve: the solution together with its status, residual and cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Status(Enum):
-    """Why a solve ended. The value is the message for the user."""
+    """The reason why a solve ended. The value is the message for the user."""
 
     CONVERGED = "Every tolerance was reached."
     TRUNCATED = (
@@ -33,17 +33,17 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """An initial solution whose residual is known already, so that no solver has to spend a pass on it.
+    """An initial solution whose residual may be known already, so that the solver need not spend a pass on it.
 
     Attributes
     ----------
     value : Tensor of shape (n, s)
     residual : Tensor of shape (n, s) or None
-        ``b - H value``; None when it has to be computed (one epoch).
+        ``b - H value``, or None if it still has to be computed (one epoch).
     epochs : float
-        Work already spent on finding it; solvers report it with their set-up.
+        Epochs already spent on finding ``value``; solvers report them as part of their set-up.
     rounding : float
-        Relative error of the products that ``residual`` was computed with; 0 for the operator's own.
+        Relative error of the products from which ``residual`` was computed; 0 for the operator's own.
     """
 
     value: torch.Tensor
@@ -54,21 +54,21 @@ class Start:
 
 @dataclass(frozen=True)
 class Truncated:
-    """What a randomly truncated run has beside its `Solution.value`.
+    """The results of a randomly truncated run beyond `Solution.value`.
 
     Attributes
     ----------
     lengths : (int, int)
-        The two lengths that were drawn, of `Solution.value` and of ``second``.
+        The two lengths that were drawn, for `Solution.value` and for ``second``.
     second : Tensor, of the shape of `Solution.value`
-        Another unbiased solution from the same run, of an independent length: a product of the two is unbiased, the
-        square of either is not.
+        Another unbiased solution from the same run, with an independent length. A product of the two solutions is
+        unbiased; the square of either is not.
     plain : Start
-        The unweighted iterate at the end of the run with its residual: not unbiased, but the nearest to the solution.
+        The unweighted iterate at the end of the run and its residual: biased, but the closest to the solution.
     expected_iterations : float
-        Mean of the run's length, the longer of the two, were there no convergence before.
+        Expected number of iterations, the longer of the two lengths, if the run does not converge before.
     ended_early : bool
-        Whether conjugate gradients converged before the longer length: the rest of the series is zero.
+        Whether conjugate gradients converged before the longer length, so that the rest of the series is zero.
     """
 
     lengths: tuple[int, int]
@@ -80,7 +80,7 @@ class Truncated:
 
 @dataclass(frozen=True)
 class Solution:
-    """The outcome of ``solver.solve(operator, right_hand_sides)``.
+    """The result of ``solver.solve(operator, right_hand_sides)``.
 
     Attributes
     ----------
@@ -89,20 +89,20 @@ class Solution:
     status : Status
         Why the solve ended.
     relative_residual : Tensor of shape (s,)
-        ``||b - H v|| / ||b||`` of each column, computed from a true residual at return.
+        ``||b - H v|| / ||b||`` of each column, from the true residual at return.
     iterations : int
-        Steps of the solver's own loop.
+        Number of steps of the solver's own loop.
     epochs : float
-        Work of those steps; one epoch is every entry of H used once (for all right-hand sides together).
+        Cost of those steps. One epoch uses every entry of H once, for all right-hand sides together.
     setup_epochs : float
-        Work before the loop: the first residual of a warm start, the columns and blocks of a preconditioner.
+        Cost before the loop: the first residual of a warm start, and the columns and blocks of a preconditioner.
     nats : Tensor of shape (s,) or None
-        Upper bound (or None where the solver has none) of ``(b - Hv)' H^-1 (b - Hv) / 2``, the error of each
-        solution in nats.
+        Upper bound on ``(b - Hv)' H^-1 (b - Hv) / 2``, the error of each solution in nats; None if the solver has
+        none.
     truncated : Truncated or None
-        What a random truncation adds; None for solves that went to a tolerance.
+        Further results of a random truncation; None for untruncated solves.
     detail : dict
-        What else the solver wants to tell (its learning rate, its preconditioner, ...); plain values.
+        Further information from the solver (its learning rate, its preconditioner, ...) as plain values.
     """
 
     value: torch.Tensor
@@ -122,5 +122,5 @@ class Solution:
 
     @property
     def total_epochs(self) -> float:
-        """Epochs of the loop and of the set-up."""
+        """Epochs of the loop and of the set-up together."""
         return self.epochs + self.setup_epochs

@@ -24,9 +24,10 @@ from gigagp.solvers.base import (
 from gigagp.solvers.learning_rate import automatic_step
 from gigagp.solvers.solution import Solution, Start, Status
 
-#: Growth of the residual over the best one seen that counts as divergence; a found rate is given up sooner.
+#: Ratio of the residual to the best one seen that counts as divergence, for a rate that was given and for one that was
+#: found automatically, which is abandoned sooner.
 _GROWTH_GIVEN, _GROWTH_FOUND = 1e3, 10.0
-#: A found rate is also given up when the residual stays this factor above the best one for this many epochs.
+#: A rate found automatically is also halved if the residual stays this factor above the best one for this many epochs.
 _WORSE, _PATIENCE_EPOCHS = 1.5, 10.0
 _MOST_HALVINGS = 12
 
@@ -35,34 +36,36 @@ _MOST_HALVINGS = 12
 class StochasticGradientDescent(Solver):
     """Mini-batch gradient descent with heavy-ball momentum.
 
-    The cheapest step of all solvers, ``batch_size`` rows of the matrix, and the slowest to a small residual: use it
-    where only a loose tolerance or a fixed small budget is wanted. No learning rate has to be given.
+    A step reads only ``batch_size`` rows of the matrix, less than in any other solver, but the loop is the slowest to
+    reach a small residual. Use it for a loose tolerance or a small fixed budget. No learning rate has to be given.
 
     Parameters
     ----------
     batch_size : int, default 500
-        Rows of a step; one step costs ``batch_size / n`` epochs.
+        Number of rows in a step; one step costs ``batch_size / n`` epochs.
     tolerance : float, default 0.01
-        Relative residual of each target.
+        Relative residual that each target has to reach.
     max_epochs : float, default 1000
-        Budget of the loop.
+        Largest number of epochs in the loop.
     probe_tolerance : float, optional
-        Mean relative residual of the probe vectors; None: ``tolerance``.
-    learning_rate : "auto" or float
+        Mean relative residual that the probe vectors have to reach. None stands for ``tolerance``.
+    learning_rate : "auto" or float, default "auto"
         The paper's gamma: a step moves by ``learning_rate / batch_size`` times the gradient, for right-hand sides of
-        unit norm. "auto" finds it from four sampled blocks (`gigagp.solvers.learning_rate`), and halves it, from the
-        best iterate so far, if the residual ever grows. ``detail["learning_rate"]`` is the rate at the end.
+        unit norm. "auto" chooses the rate from four sampled blocks (`gigagp.solvers.learning_rate`). If the residual
+        then grows, the solve returns to its best iterate and continues with half the rate.
+        ``detail["learning_rate"]`` is the rate at the end.
     momentum : float, default 0.9
-    sampling : {"independent", "epoch"}
-        Batches drawn independently of each other (the paper's), or every row once an epoch.
+        Share of the previous step that is added to the next one.
+    sampling : {"independent", "epoch"}, default "independent"
+        "independent" draws every batch independently (the paper's choice); "epoch" visits every row once per epoch.
 
     Notes
     -----
-    The residual that the loop sees is put together from the batches, each row as old as its last visit; in practice
-    it lags behind the true one by an epoch. It starts at the true residual of the initial guess (the
-    paper's starts at ``b``, which costs a warm start up to nine epochs: pass ``Start(value, residual=b)`` to have
-    that). When it reaches the tolerance a product decides, and another gives the residual at return; these passes are
-    in ``setup_epochs``.
+    The running residual is assembled from the batches: each row dates from the last batch that contained it. In
+    practice it lags behind the true residual by one epoch. It starts at the true residual of the initial guess. The
+    paper's starts at ``b``, which costs a warm start up to nine epochs; pass ``Start(value, residual=b)`` to reproduce
+    that. When the running residual reaches the tolerance, a product checks it, and another product gives the residual
+    at return. These passes are counted in ``setup_epochs``.
 
     References
     ----------
@@ -104,7 +107,7 @@ class StochasticGradientDescent(Solver):
             step = self.learning_rate / batch_size
         run = _Run(self, matrix, problem, rule, step)
         status = run.loop(_batches(matrix.n, batch_size, self.sampling, generator, matrix.device))
-        problem.drift.fill_(math.inf)  # the running residual is an estimate: have a product give the true one
+        problem.drift.fill_(math.inf)  # the running residual is an estimate: a product gives the true one
         detail: dict[str, object] = {
             "learning_rate": run.step_size * batch_size,
             "halvings": run.halvings,
@@ -116,7 +119,7 @@ class StochasticGradientDescent(Solver):
 def _batches(
     n: int, batch_size: int, sampling: str, generator: torch.Generator, device: torch.device
 ) -> Iterator[torch.Tensor]:
-    """Yield row indices for ever, without repeats inside a batch."""
+    """Yield row indices without end and without repeats inside a batch."""
     while True:
         order = torch.randperm(n, generator=generator)
         if sampling == "independent":
@@ -126,7 +129,7 @@ def _batches(
 
 
 class _Run:
-    """One solve: the state of the loop of Alg. 3, and the best iterate so far."""
+    """The state of one solve by the loop of Alg. 3, and the best iterate so far."""
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class _Run:
         self._keep(self._size(problem.residual_norms()))
 
     def loop(self, batches: Iterator[torch.Tensor]) -> Status:
-        """Iterate to the end, and return why it ended; the problem then holds the best iterate."""
+        """Iterate until a stopping condition holds and return the reason; the problem then holds the best iterate."""
         problem = self.problem
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
@@ -204,7 +207,7 @@ class _Run:
         self._last_good = self.rows_used
 
     def _failure(self) -> Status:
-        """Tell a matrix with NaN from a rate that is too high."""
+        """Distinguish a matrix with NaN from a learning rate that is too high."""
         product = self.problem.multiply(self.problem.value)
         return Status.DIVERGED if bool(torch.isfinite(product).all()) else Status.NOT_FINITE
 

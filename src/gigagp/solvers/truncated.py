@@ -12,38 +12,38 @@ from gigagp.solvers.krylov import Recurrence, WeightedSum
 from gigagp.solvers.solution import Solution, Start, Status, Truncated
 from gigagp.truncation import RussianRoulette, TruncatedSeries
 
-#: Relative residual of a column whose further steps are rounding: its series has ended.
+#: Relative residual below which a column's further steps are rounding, so that its series has ended.
 EXHAUSTED = {torch.float64: 1e-13, torch.float32: 1e-6}
 #: Relative residual that no healthy run reaches; see `ConjugateGradients`.
 _BLOWN_UP = 1e8
 
 
 class TruncatedRun:
-    """One run that two independent solutions are read from.
+    """One run from which two independent solutions are read.
 
-    The solution is the start plus the increments of conjugate gradients, one term of the series an iteration. Each
-    of two independent lengths weights those increments (Potapczynski et al. 2021, eq. 16) for all columns, and the run
-    goes on to the longer one. Where every column has converged before, the rest of the series is zero and the sums
-    are complete; the weights stay.
+    The solution is the start plus the increments of conjugate gradients, one term of the series per iteration. Each
+    of two independent lengths weights these increments (Potapczynski et al. 2021, eq. 16) for all columns, and the run
+    continues to the longer length. If every column converges earlier, the rest of the series is zero and the sums are
+    complete; the weights still apply.
 
-    Whatever the start is, as long as it does not depend on these lengths, the mean over them is the solution. Products
-    are exact ones, never `LinearOperator.fast`: nothing could correct the terms of the series afterwards.
+    For any start that does not depend on the lengths, the mean over them is the solution. Products are exact and never
+    those of `LinearOperator.fast`, because nothing could correct the terms of the series later.
 
     Parameters
     ----------
     problem : Problem
         Its ``value`` and ``residual`` become those of the first solution.
     series : TruncatedSeries
-        Bounded by the number of rows.
+        Its distribution is bounded by the number of rows.
     generator : torch.Generator
-        The lengths are drawn from it here.
+        Source of the two lengths, which are drawn by the constructor.
     max_epochs : float
-        Budget, for lengths that a law without a maximum may exceed.
+        Largest number of iterations, in case a law without a maximum gives a longer length.
 
     Attributes
     ----------
     rule : StoppingRule
-        That of an exhausted series: every column at rounding level.
+        The rule of an exhausted series: every column is at rounding level.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TruncatedRun:
         self.converged = False
 
     def loop(self, preconditioner: Preconditioner | None) -> Status:
-        """Iterate to the longer length or to convergence, and return why it ended."""
+        """Iterate to the longer length or to convergence, and return the reason for stopping."""
         problem, plain = self.problem, self.plain
         recurrence = Recurrence(
             problem.operator,
@@ -76,7 +76,7 @@ class TruncatedRun:
             if bool((norms > _BLOWN_UP).any()):
                 self._start_again()
                 return Status.DIVERGED
-            recurrence.frozen = norms <= self.rule.tolerance  # more steps would be rounding, times large weights
+            recurrence.frozen = norms <= self.rule.tolerance  # more steps would add rounding times large weights
             if bool(recurrence.frozen.all()):
                 return self._exhausted()
             if bool(((recurrence.gamma <= 0) | recurrence.failed)[~recurrence.frozen].any()):
@@ -91,7 +91,7 @@ class TruncatedRun:
             problem.account(weights[0] * step_norms, problem.residual_norms(), recurrence.operator_size)
 
     def _exhausted(self) -> Status:
-        """Return what a converged run's value is: the solution itself where no step had to be reweighted."""
+        """Return the status of a converged run, whose value is the solution itself if no step had to be reweighted."""
         self.converged = True
         if isinstance(self.series, RussianRoulette) and self.series.trust_convergence:
             totals = (WeightedSum(self.problem.value, self.problem.residual), self.second)
@@ -108,7 +108,7 @@ class TruncatedRun:
             total.residual.copy_(self.problem.residual)
 
     def finish(self, status: Status, detail: dict[str, object]) -> Solution:
-        """Return the first solution, and with it the second and the unweighted iterate."""
+        """Return the first solution together with the second one and the unweighted iterate."""
         problem, converged = self.problem, self.converged or status is Status.CONVERGED
         solution = problem.finish(status, self.iterations, float(self.iterations), self.rule, detail=detail)
         truncated = Truncated(

@@ -1,7 +1,7 @@
-"""Randomized truncation: cut a series at a random length, reweight what was computed, and lose the bias.
+"""Randomized truncation: cut a series at a random length and reweight its terms, so that the estimate is unbiased.
 
-A `Distribution` says how long the series may become, a `RussianRoulette` or `SingleSample` says how its terms are
-weighted, so that the mean over the random length is the sum of the whole series.
+A `Distribution` is the law of the length. A `RussianRoulette` or `SingleSample` defines the weights of the terms, with
+which the mean over the random length is the sum of the whole series.
 """
 
 from gigagp.truncation.bounded import Fixed, OneOverJ, Uniform

@@ -1,4 +1,4 @@
-"""Laws that need a largest length, for series that converge slowly; and the law of one length."""
+"""Laws that need a largest length, for series that converge slowly, and the law of a fixed length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gigagp.truncation.special import harmonic
 
 @dataclass(frozen=True)
 class OneOverJ(Distribution):
-    """``P(J) ~ 1 / J`` on ``base + step, base + 2 step, ..., maximum``: for series whose error falls like ``1 / J``.
+    """``P(J) ~ 1 / J`` on ``base + step, base + 2 step, ..., maximum``, for series whose error falls like ``1 / J``.
 
     When to use: for single-sample estimates over the number of random features.
 
@@ -23,9 +23,10 @@ class OneOverJ(Distribution):
     base : int, default 1
         Length that is always computed; may be 0.
     maximum : int, optional
-        Needed before there are probabilities: the sum of ``1 / J`` has no end. None: what it is used on bounds it.
+        Largest length. Probabilities require one, because the sum of ``1 / J`` diverges. None: the length of the series
+        to which the law is applied.
     step : int, default 1
-        Terms added at once. Larger steps have larger probabilities, and less variance.
+        Number of terms added at once. Larger steps have larger probabilities, and so give less variance.
 
     References
     ----------
@@ -42,7 +43,7 @@ class OneOverJ(Distribution):
         return self.base + self.step
 
     def _sum_from(self, index: int) -> float:
-        """Return the sum of ``1 / j`` over the support from an index on, times the step."""
+        """Return the sum of ``1 / j`` over the support from an index on, multiplied by the step."""
         return harmonic(self.minimum / self.step + index, self._require_points() - index)
 
     def _tail(self, index: int) -> float:
@@ -59,12 +60,12 @@ class OneOverJ(Distribution):
     @classmethod
     @checks_arguments
     def from_moments(cls, mean: MeanLength, standard_deviation: Deviation, step: Count = 1) -> OneOverJ:
-        """Return the law whose mean and standard deviation are nearest.
+        """Return the law whose mean and standard deviation are closest to the given ones.
 
-        ``E[J^2] = E[J] (first + last) / 2`` gives the sum of the two ends; the mean then decides between pairs.
+        ``E[J^2] = E[J] (first + last) / 2`` determines the sum of the two ends; the mean then selects a pair.
         """
         ends = round(2 * (mean + standard_deviation**2 / mean))
-        # the mean of the law on [first, ends - first] grows with first
+        # The mean of the law on [first, ends - first] grows with first.
         low, high = step, max(step, ends // 2)
         if cls(0, max(ends - step, step), step).mean > mean:
             msg = (
@@ -81,16 +82,18 @@ class OneOverJ(Distribution):
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
-    """Every length from ``minimum`` to ``maximum`` is as likely as any other.
+    """A law under which every length from ``minimum`` to ``maximum`` is equally likely.
 
-    When to use: to compare; it spends as much on the tail of the series as on its head.
+    When to use: for comparisons. It spends as much work on the tail of the series as on its head.
 
     Parameters
     ----------
     minimum : int, default 1
+        Smallest length.
     maximum : int, optional
-        Needed before there are probabilities. None: what it is used on bounds it.
+        Largest length, required for probabilities. None: the length of the series to which the law is applied.
     step : int, default 1
+        Distance between two lengths.
     """
 
     minimum: Count = 1
@@ -111,7 +114,7 @@ class Uniform(Distribution):
     @classmethod
     @checks_arguments
     def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Uniform:
-        """Return the law whose mean and standard deviation are nearest."""
+        """Return the law whose mean and standard deviation are closest to the given ones."""
         width = math.sqrt(12 * standard_deviation**2 + 1) - 1
         minimum = round(mean - width / 2)
         if minimum < 1:
@@ -125,17 +128,18 @@ class Uniform(Distribution):
 
 @dataclass(frozen=True)
 class Fixed(Distribution):
-    """The same length always: no randomness, no reweighting, and the bias of stopping early.
+    """A fixed length: no randomness and no reweighting, but the bias of stopping early.
 
-    When to use: as the control that the random laws are compared with.
+    When to use: as the control for comparisons with random lengths.
 
     Parameters
     ----------
     length : int
+        The length.
     """
 
     length: Count
-    step: ClassVar[int] = 1  # type: ignore[misc]  # there is one length only
+    step: ClassVar[int] = 1  # type: ignore[misc]  # there is only one length
 
     @property
     def minimum(self) -> int:
@@ -159,7 +163,7 @@ class Fixed(Distribution):
     @classmethod
     @checks_arguments
     def from_moments(cls, mean: MeanLength, standard_deviation: NotNegative = 0.0) -> Fixed:
-        """Return the law of one length, which has to be an integer with standard deviation 0."""
+        """Return the law of one length; the mean must be an integer and the standard deviation 0."""
         if standard_deviation != 0 or mean != round(mean):
             msg = (
                 "from_moments of Fixed needs an integer mean and standard_deviation 0; got "

@@ -22,7 +22,7 @@ class _Decay(Distribution):
         """Return ``a``."""
 
     def _tail(self, index: int) -> float:
-        # e^(-ak) - e^(-aK) over 1 - e^(-aK), with nothing left to cancel
+        # (e^(-ak) - e^(-aK)) / (1 - e^(-aK)), in a form without cancellation
         a, n_points = self._decay, self.n_points
         share = 1.0 if n_points is None else math.expm1(-a * (n_points - index)) / math.expm1(-a * n_points)
         return math.exp(-a * index) * share
@@ -44,13 +44,13 @@ class _Decay(Distribution):
         a, n_points = self._decay, self.n_points
         if n_points is None:
             return math.floor(-math.log(level) / a)
-        # level + (1 - level) e^(-aK), without the rounding of 1 - level
+        # level + (1 - level) e^(-aK), in a form that does not round 1 - level
         return min(math.floor(-math.log1p((1 - level) * math.expm1(-a * n_points)) / a), n_points - 1)
 
 
 def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tuple[float, int]:
-    """Return the decay and the smallest length that meet a mean exactly and a standard deviation nearly."""
-    # sd = 1 / (2 sinh(a / 2)) gives the mean's distance from the smallest length, which has to be an integer
+    """Return the decay and the smallest length that match a mean exactly and a standard deviation approximately."""
+    # sd = 1 / (2 sinh(a / 2)) gives the distance of the mean from the smallest length, which must be an integer.
     offset = 1 / math.expm1(2 * math.asinh(0.5 / standard_deviation))
     minimum = round(mean - offset)
     if minimum >= mean:
@@ -66,20 +66,22 @@ def _decay_of_moments(owner: str, mean: float, standard_deviation: float) -> tup
 
 @dataclass(frozen=True)
 class ExponentialDecay(_Decay):
-    """``P(J) ~ exp(-rate * J)`` from ``minimum`` on: the law for series that converge geometrically.
+    """``P(J) ~ exp(-rate * J)`` from ``minimum`` on, for series that converge geometrically.
 
-    When to use: for conjugate gradients. Rates of 0.05 to 0.1 (standard deviations of 20 to 10) and a minimum of most
-    of the wanted mean; a larger minimum costs iterations and saves variance. The variance stays moderate while the
-    error of conjugate gradients falls by more than ``exp(-rate / 2)`` an iteration.
+    When to use: for conjugate gradients. Choose a rate of 0.05 to 0.1 (standard deviations of 20 to 10) and a minimum
+    close to the wanted mean; a larger minimum costs iterations and reduces the variance. The variance stays moderate as
+    long as the error of conjugate gradients falls by more than ``exp(-rate / 2)`` per iteration.
 
     Parameters
     ----------
     rate : float
-        Positive.
+        Decay per term; positive.
     minimum : int, default 1
+        Smallest length.
     maximum : int, optional
-        None: the number of rows, where conjugate gradients end.
+        Largest length. None: the number of rows, where conjugate gradients end.
     step : int, default 1
+        Distance between two lengths.
 
     References
     ----------
@@ -106,22 +108,25 @@ class ExponentialDecay(_Decay):
     @classmethod
     @checks_arguments
     def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> ExponentialDecay:
-        """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
+        """Return the law with this mean and, as closely as an integer minimum allows, this standard deviation."""
         decay, minimum = _decay_of_moments("ExponentialDecay", mean, standard_deviation)
         return cls(decay, minimum)
 
 
 @dataclass(frozen=True)
 class Geometric(_Decay):
-    """``P(J = minimum + k step) ~ ratio^k``: `ExponentialDecay` in other words.
+    """``P(J = minimum + k step) ~ ratio^k``; `ExponentialDecay` with another parameter.
 
     Parameters
     ----------
     ratio : float, default 0.5
-        Between 0 and 1, both excluded: the chance to go on.
+        Probability of continuing after each step; between 0 and 1, both excluded.
     minimum : int, default 1
+        Smallest length.
     maximum : int, optional
+        Largest length. None: no bound, or the length of the series to which the law is applied.
     step : int, default 1
+        Distance between two lengths.
     """
 
     ratio: Fraction = 0.5
@@ -136,6 +141,6 @@ class Geometric(_Decay):
     @classmethod
     @checks_arguments
     def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Geometric:
-        """Return the law with this mean and, as nearly as an integer minimum allows, this standard deviation."""
+        """Return the law with this mean and, as closely as an integer minimum allows, this standard deviation."""
         decay, minimum = _decay_of_moments("Geometric", mean, standard_deviation)
         return cls(math.exp(-decay), minimum)

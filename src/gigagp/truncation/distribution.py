@@ -1,7 +1,7 @@
 """Laws of the random length J at which a series is cut.
 
-Every law lives on ``minimum, minimum + step, ..., maximum``. Survival functions are closed forms in float64: weights
-are their inverses, and one minus a cumulative sum has no digits left where the weights are large.
+The support of every law is ``minimum, minimum + step, ..., maximum``. Survival functions are closed forms in float64.
+Weights are their inverses, and one minus a cumulative sum would have no correct digits where weights are large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Range, Settings
 
-#: Mean and standard deviation of lengths, of which the smallest is 1; they are counted exactly up to 2^53.
+#: Mean and standard deviation of lengths. The smallest length is 1, and lengths up to 2^53 are exact in float64.
 MeanLength = Annotated[float, Range(least=1, below=2**53)]
 Deviation = Annotated[float, Range(least=1e-12, below=2**53)]
 
@@ -25,15 +25,15 @@ Deviation = Annotated[float, Range(least=1e-12, below=2**53)]
 class Distribution(Settings, ABC):
     """A law of the length J of a truncated series.
 
-    Terms are counted from 1. ``minimum`` terms are always computed; where the law does not reach the end of the
-    series, what is estimated is the sum of its first ``maximum`` terms.
+    Terms are counted from 1. ``minimum`` terms are always computed. If the law does not reach the end of the series,
+    the estimated quantity is the sum of its first ``maximum`` terms.
 
     Attributes
     ----------
     minimum : int
         Smallest length.
     maximum : int or None
-        No length is larger. None: no bound; see `bounded`.
+        Upper limit of the length. None: no limit; see `bounded`.
     step : int
         Distance between two lengths.
     """
@@ -48,7 +48,7 @@ class Distribution(Settings, ABC):
 
     @abstractmethod
     def _tail(self, index: int) -> float:
-        """Return P(J >= the support point of this index), 0 < index < number of points."""
+        """Return P(J >= the support point of this index), for 0 < index < number of points."""
 
     @abstractmethod
     def _mass(self, index: int) -> float:
@@ -56,36 +56,36 @@ class Distribution(Settings, ABC):
 
     @abstractmethod
     def _moments(self) -> tuple[float, float]:
-        """Return mean and variance of the index."""
+        """Return the mean and the variance of the index."""
 
     @classmethod
     @abstractmethod
     def from_moments(cls, mean: MeanLength, standard_deviation: Deviation) -> Distribution:
-        """Return the law of this kind with a wanted mean and standard deviation of J.
+        """Return the law of this kind with a given mean and standard deviation of J.
 
-        Lengths are integers, so that not every pair can be met: the mean comes first.
+        Lengths are integers, so not every pair is possible; the mean takes precedence.
 
         Raises
         ------
         InvalidInputError
-            If no law of this kind is near.
+            If no law of this kind is close.
         """
 
     # ------------------------------------------------------------------ support
 
     @property
     def base(self) -> int:
-        """Length one step before the smallest: what a single-sample estimate always computes."""
+        """Length one step below the smallest, which a single-sample estimate always computes."""
         return self.minimum - self.step
 
     @property
     def n_points(self) -> int | None:
-        """Number of lengths with positive probability; None where there is no maximum."""
+        """Number of lengths with positive probability; None if there is no maximum."""
         return None if self.maximum is None else (self.maximum - self.minimum) // self.step + 1
 
     @property
     def last(self) -> int | None:
-        """Largest length with positive probability, `maximum` or a little below it; None without a maximum."""
+        """Largest length with positive probability, `maximum` or slightly less; None without a maximum."""
         n_points = self.n_points
         return None if n_points is None else self.minimum + (n_points - 1) * self.step
 
@@ -100,19 +100,19 @@ class Distribution(Settings, ABC):
         return range(self.minimum, self.minimum + self._require_points() * self.step, self.step)
 
     def bounded(self, largest: int, what: str = "the length of the series") -> Self:
-        """Return the law on lengths of at most ``largest``, normalised again.
+        """Return the law restricted to lengths of at most ``largest``, with probabilities that sum to one.
 
         Parameters
         ----------
         largest : int
-            Where the series ends, for instance the number of rows for conjugate gradients.
+            Length of the series, for instance the number of rows for conjugate gradients.
         what : str
-            The meaning of ``largest``, for the message.
+            Meaning of ``largest``, for the error message.
 
         Raises
         ------
         InvalidInputError
-            If the smallest length, or a maximum that was asked for, is above it.
+            If the smallest length, or an explicit maximum, exceeds it.
         """
         name = type(self).__name__
         for label, value in (("minimum", self.minimum), ("maximum", self.maximum)):
@@ -127,7 +127,7 @@ class Distribution(Settings, ABC):
     # ------------------------------------------------------------ probabilities
 
     def survival(self, j: int) -> float:
-        """Return ``P(J >= j)``; 1 up to the smallest length, 0 beyond the largest."""
+        """Return ``P(J >= j)``, which is 1 up to the smallest length and 0 beyond the largest."""
         index = -((self.minimum - j) // self.step)  # the next support point at or above j
         if index <= 0:
             return 1.0
@@ -153,12 +153,12 @@ class Distribution(Settings, ABC):
         return self.step * math.sqrt(max(self._moments()[1], 0.0))
 
     def expected_longest(self, draws: int = 2) -> float:
-        """Return the mean of the longest of several independent lengths: the cost of a run that all are read from."""
+        """Return the mean of the longest of several independent lengths, the cost of a run that serves all of them."""
         return _expected_longest(self, draws)
 
     def sample(self, generator: torch.Generator) -> int:
         """Return a random length."""
-        # 1 - U is never zero, so that J is the largest length that survives it.
+        # 1 - U is never zero, so J is the largest length whose survival probability is at least that.
         uniform = 1.0 - float(torch.rand((), generator=generator, dtype=torch.float64))
         return self.minimum + self.step * self._index(uniform)
 
@@ -192,7 +192,7 @@ class Distribution(Settings, ABC):
 
 @lru_cache(maxsize=64)
 def _expected_longest(law: Distribution, draws: int) -> float:
-    """Return ``sum_j P(max >= j)``; the sum ends where it has no digits left to add."""
+    """Return ``sum_j P(max >= j)``; the sum ends when further terms no longer change it."""
     total, j = float(law.minimum), law.minimum + law.step
     while True:
         tail = law.survival(j)

@@ -1,6 +1,6 @@
 """Estimates of the sum of a series from a random number of its terms.
 
-Both are weights on the terms ``D_j`` of the series: given the length J, the estimate is ``sum_j w_j(J) D_j`` with
+Each estimate is a weighted sum of the terms ``D_j``: given the length J it is ``sum_j w_j(J) D_j`` with
 ``E[w_j(J)] = 1`` (Potapczynski et al. 2021, eqs. 6 and 7).
 """
 
@@ -19,7 +19,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import Settings, Words
 from gigagp.truncation.distribution import Distribution
 
-#: A term of a series: a number or a tensor, whatever can be added and multiplied by a float.
+#: A term of a series: a float or a tensor.
 Term = TypeVar("Term", float, torch.Tensor)
 
 #: A law of the length.
@@ -27,40 +27,40 @@ Law = Annotated[Distribution, Words("one of gigagp.truncation, such as Exponenti
 
 
 class TruncatedSeries(Settings, ABC):
-    """How the terms of a series are weighted when it is cut at a random length.
+    """The weights of the terms of a series that is cut at a random length.
 
     Attributes
     ----------
     distribution : Distribution
-        The law of the length.
+        Law of the length.
     """
 
     distribution: Distribution
 
     @abstractmethod
     def weight(self, j: int, length: int) -> float:
-        """Return the weight of the j-th term (from 1) of a series cut at ``length``; 0 beyond it."""
+        """Return the weight of the j-th term (from 1) of a series cut at ``length``; 0 for later terms."""
 
     def bounded(self, largest: int, what: str = "the length of the series") -> Self:
-        """Return the same with the law bounded; see `Distribution.bounded`."""
+        """Return this estimate with a bounded law; see `Distribution.bounded`."""
         return replace(self, distribution=self.distribution.bounded(largest, what))  # type: ignore[type-var]
 
     def coefficients(self, length: int) -> dict[int, float]:
-        """Return the weights of the partial sums that the estimate is made of.
+        """Return the weights of the partial sums that make up the estimate.
 
-        The estimate is ``sum_i c_i S_i`` with ``S_i`` the sum of the first i terms. Increments are between
-        consecutive lengths of the law, so that a step larger than 1 leaves nothing out.
+        The estimate is ``sum_i c_i S_i``, where ``S_i`` is the sum of the first i terms. Increments are taken between
+        consecutive lengths of the law, so that a step larger than 1 leaves no term out.
 
         Parameters
         ----------
         length : int
-            One that the law can give.
+            A length that has positive probability under the law.
 
         Returns
         -------
         dict of int to float
-            By number of terms, ascending; partial sums that are not needed, and the empty one, are left out. The
-            coefficients add up to 1 if that includes the empty one.
+            Coefficient for each number of terms, in ascending order. Zero coefficients and the empty sum are left out.
+            Together with that of the empty sum, the coefficients add up to 1.
         """
         law = self.distribution
         if law.probability(length) == 0:
@@ -77,7 +77,8 @@ class TruncatedSeries(Settings, ABC):
         Parameters
         ----------
         partial_sum : callable
-            From a number of terms to their sum, a float or a tensor; called once for each that is needed, ascending.
+            Maps a number of terms to their sum, a float or a tensor. It is called once for each number that is needed,
+            in ascending order.
         length : int
             Drawn from the law, independently of the series.
         """
@@ -90,17 +91,18 @@ class TruncatedSeries(Settings, ABC):
 
 @dataclass(frozen=True)
 class RussianRoulette(TruncatedSeries):
-    """Keep every term up to J, each divided by the chance that it was reached.
+    """Keep every term up to J, each divided by the probability of reaching it.
 
-    When to use: where the terms before the last come for free, as in conjugate gradients.
+    When to use: if the terms before the last one are computed anyway, as in conjugate gradients.
 
     Parameters
     ----------
     distribution : Distribution
+        Law of the length.
     trust_convergence : bool, default False
-        True: where conjugate gradients converge before J, return the converged solution without weights, as the
-        authors' code does. Its variance is smaller, and it is biased: those draws should be larger than the solution
-        by what the shorter ones lack. Only to reproduce that code.
+        True: if conjugate gradients converge before J, return the converged solution without weights, as the authors'
+        code does. This reduces the variance but is biased, because those draws should exceed the solution by what the
+        shorter ones lack. Use it only to reproduce that code.
 
     References
     ----------
@@ -111,20 +113,20 @@ class RussianRoulette(TruncatedSeries):
     trust_convergence: bool = False
 
     def weight(self, j: int, length: int) -> float:
-        """Return ``1 / P(J >= j)`` for terms that were reached."""
+        """Return ``1 / P(J >= j)`` for terms that were reached, and 0 for later ones."""
         return 1 / self.distribution.survival(j) if j <= length else 0.0
 
 
 @dataclass(frozen=True)
 class SingleSample(TruncatedSeries):
-    """Keep the terms that are always computed, and those of the last step divided by the chance of that step.
+    """Keep the terms that are always computed, and those of the last step divided by the probability of that step.
 
-    When to use: where each partial sum is a computation of its own, as over the number of random features.
+    When to use: if each partial sum is a separate computation, as with the number of random features.
 
     Parameters
     ----------
     distribution : Distribution
-        ``OneOverJ(base, maximum, step)`` for random features.
+        Law of the length; ``OneOverJ(base, maximum, step)`` for random features.
 
     References
     ----------
@@ -134,14 +136,14 @@ class SingleSample(TruncatedSeries):
     distribution: Law
 
     def weight(self, j: int, length: int) -> float:
-        """Return 1 up to the law's base, ``1 / P(J = length)`` within the last step, 0 between."""
+        """Return 1 up to the law's base, ``1 / P(J = length)`` within the last step, and 0 between."""
         law = self.distribution
         if j <= law.base:
             return 1.0
         return 1 / law.probability(length) if length - law.step < j <= length else 0.0
 
 
-#: What users give to be truncated by: a law alone stands for the estimate that is usual where it is used.
+#: A setting that asks for truncation. A law alone stands for the estimate that is usual in that context.
 TruncationChoice = Annotated[
     Distribution | TruncatedSeries,
     Words("one of gigagp.truncation, such as ExponentialDecay(rate=0.05, minimum=80)"),
@@ -154,8 +156,8 @@ def russian_roulette(terms: Iterable[Term], distribution: Distribution, length: 
     Parameters
     ----------
     terms : iterable of float or Tensor
-        ``D_1, D_2, ...``; no more than ``length`` of them are taken, so that they may be computed as they are asked
-        for. A series that ends sooner goes on with zeros.
+        ``D_1, D_2, ...``. At most ``length`` of them are taken, so that they may be computed lazily. A shorter series
+        is continued with zeros.
     distribution : Distribution
         Law of the length.
     length : int
@@ -165,9 +167,9 @@ def russian_roulette(terms: Iterable[Term], distribution: Distribution, length: 
 
 
 def single_sample(terms: Iterable[Term], distribution: Distribution, length: int) -> Term:
-    """Return the first terms and ``sum D_j / P(J = length)`` over the last step, unbiased for the sum of all terms.
+    """Return the first terms plus ``sum D_j / P(J = length)`` over the last step, unbiased for the sum of all terms.
 
-    Where a partial sum costs less than all of its terms, `SingleSample.estimate` needs three partial sums only.
+    If a partial sum costs less than its terms one by one, use `SingleSample.estimate`, which needs three partial sums.
 
     Parameters
     ----------
@@ -198,14 +200,14 @@ def _weighted_sum(terms: Iterable[Term], kind: TruncatedSeries, length: int) -> 
 def russian_roulette_variance(terms: Sequence[float], distribution: Distribution) -> float:
     """Return the exact variance of `russian_roulette` for a series of known terms.
 
-    ``sum_j D_j (D_j + 2 sum_{k > j} D_k) / P(J >= j) - (sum_j D_j)^2``; terms that the law never reaches are no part
-    of what is estimated.
+    It is ``sum_j D_j (D_j + 2 sum_{k > j} D_k) / P(J >= j) - (sum_j D_j)^2``. Terms that the law never reaches are not
+    part of the estimated sum.
     """
     reached = [(term, distribution.survival(j)) for j, term in enumerate(terms, start=1)]
     reached = [(term, survival) for term, survival in reached if survival > 0]
     rest, total = 0.0, []
     for term, survival in reversed(reached):
-        # The same sum with every weight less 1: what the terms that are always computed would cancel out.
+        # The same sum with every weight reduced by 1, which avoids cancellation in the terms that are always computed.
         total.append(term * (term + 2 * rest) * (1 / survival - 1))
         rest += term
     return math.fsum(total)
@@ -214,7 +216,7 @@ def russian_roulette_variance(terms: Sequence[float], distribution: Distribution
 def single_sample_variance(terms: Sequence[float], distribution: Distribution) -> float:
     """Return the exact variance of `single_sample` for a series of known terms.
 
-    ``sum_J I_J^2 / P(J) - (sum_J I_J)^2`` over the increments ``I_J`` between consecutive lengths of the law.
+    It is ``sum_J I_J^2 / P(J) - (sum_J I_J)^2`` over the increments ``I_J`` between consecutive lengths of the law.
     """
     law = distribution
     increments, j = [], law.base

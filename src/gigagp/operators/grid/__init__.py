@@ -1,4 +1,4 @@
-"""Operators of grid inference: what multiplies vectors on the nodes of a regular grid."""
+"""Operators for grid inference, which act on values at the nodes of a regular grid."""
 
 from gigagp.operators.grid.factorised import GridOperator, Starts
 from gigagp.operators.grid.gram import Gram, RowsGram

@@ -1,4 +1,4 @@
-"""Factorised conjugate gradients and Lanczos as an operator: n-vectors held by what the grid sees of them."""
+"""An operator for factorised conjugate gradients and Lanczos, which represents n-vectors by their grid statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gigagp.operators.grid.kernel import GridKernel
 
 
 class Starts(NamedTuple):
-    """Vectors of the rows, known by their statistics.
+    """Vectors over the rows, known by their statistics.
 
     Attributes
     ----------
@@ -31,16 +31,18 @@ class Starts(NamedTuple):
 class GridOperator(LinearOperator):
     """``K~ = W K_G W' + noise``, the n by n matrix of kernel interpolation, without any vector of n numbers.
 
-    All vectors that conjugate gradients and Lanczos meet have the form ``z = W a + c z_0`` (Yadav et al. 2021, section
-    4). They are held as ``[a; u; c]`` with ``u = W'z``: in this form ``K~ z`` is ``[K_G u + noise a; W'W K_G u + noise
-    u; noise c]`` and the inner product of two vectors is ``a_1'u_2 + c_1 z_0'z_2``: one grid product and one product
-    with ``W'W`` a step, none for inner products. That is what the paper's Algorithms 3 and 7 reach with auxiliary
-    recurrences; here the package's own loops do it.
+    All vectors that occur in conjugate gradients and Lanczos have the form ``z = W a + c z_0`` (Yadav et al. 2021,
+    section 4). They are represented as ``[a; u; c]`` with ``u = W'z``. In this form ``K~ z`` is
+    ``[K_G u + noise a; W'W K_G u + noise u; noise c]`` and the inner product of two vectors is
+    ``a_1'u_2 + c_1 z_0'z_2``. A step takes one grid product and one product with ``W'W``; inner products take none. The
+    paper's Algorithms 3 and 7 reach the same cost with auxiliary recurrences, which the package's own loops do not
+    need.
 
     Without ``starts`` every vector lies in the span of W and is ``[a; W'W a]`` (the simplified form, Algorithm 4).
 
-    With ``sources`` they are ``[a; W'W a; q]`` with ``a = K_G q``, which costs nothing either: ``K~ W K_G q`` has the
-    source ``W'W a + noise q``. At a solution that is not exact q is far better known than ``W'(z - W a) / noise``.
+    With ``sources`` vectors are ``[a; W'W a; q]`` with ``a = K_G q``. This costs no further product, because
+    ``K~ W K_G q`` has the source ``W'W a + noise q``. At an inexact solution q is far more accurate than
+    ``W'(z - W a) / noise``.
 
     Parameters
     ----------
@@ -48,18 +50,18 @@ class GridOperator(LinearOperator):
     gram : Gram
         ``W'W``.
     noise : float
-        Variance; positive.
+        Noise variance; positive.
     starts : Starts, optional
-        The vectors ``z_0``, one for each column of what is multiplied.
+        The vectors ``z_0``, one for each column of the multiplied vectors.
     n_rows : int, optional
-        Rows n, for log-determinants.
+        Number of rows n; required for log-determinants.
     sources : bool, default False
-        Not together with ``starts``.
+        Whether vectors carry their source q. It cannot be combined with ``starts``.
 
     Attributes
     ----------
     grid_products, gram_products : int
-        Products with ``K_G`` and with ``W'W`` so far.
+        Number of products with ``K_G`` and with ``W'W`` so far.
     """
 
     def __init__(
@@ -90,16 +92,16 @@ class GridOperator(LinearOperator):
 
     @property
     def dimension(self) -> int:
-        """Number of rows n, which is the dimension of the vectors that are held."""
+        """Number of rows n, the dimension of the represented vectors."""
         if self.n_rows is None:
             msg = "n_rows of GridOperator must be given for a log-determinant."
             raise InvalidInputError(msg)
         return self.n_rows
 
-    # The parts of a vector --------------------------------------------------------------------------------------
+    # Parts of a vector -------------------------------------------------------------------------------------------
 
     def coefficients(self, vectors: Tensor) -> Tensor:
-        """Return ``a``, shape (m, s)."""
+        """Return the coefficients ``a``, shape (m, s)."""
         return vectors[: self.m]
 
     def adjoint(self, vectors: Tensor) -> Tensor:
@@ -107,24 +109,24 @@ class GridOperator(LinearOperator):
         return vectors[self.m : 2 * self.m]
 
     def sources(self, vectors: Tensor) -> Tensor:
-        """Return ``q``, shape (m, s), of an operator with sources."""
+        """Return the sources ``q``, shape (m, s), for an operator with sources."""
         return vectors[2 * self.m : 3 * self.m]
 
     def lift_sources(self, sources: Tensor) -> Tensor:
-        """Return the vectors ``W K_G q`` of sources (m, s); one product with ``K_G`` and one with ``W'W``."""
+        """Return the vectors ``W K_G q`` for sources (m, s); one product with ``K_G`` and one with ``W'W``."""
         self.grid_products += 1
         self.gram_products += 1
         coefficients = self.kernel @ sources
         return torch.cat([coefficients, self.gram @ coefficients, sources])
 
     def lift(self, coefficients: Tensor) -> Tensor:
-        """Return the vectors ``W a`` of coefficients (m, s); one product with ``W'W``."""
+        """Return the vectors ``W a`` for coefficients (m, s); one product with ``W'W``."""
         self.gram_products += 1
         parts = [coefficients, self.gram @ coefficients]
         return torch.cat(parts if self.starts is None else [*parts, coefficients.new_zeros(1, coefficients.shape[1])])
 
     def start_vectors(self) -> Tensor:
-        """Return the vectors ``z_0`` themselves."""
+        """Return the vectors ``z_0``."""
         if self.starts is None:
             msg = "start_vectors of GridOperator needs starts: without them vectors lie in the span of W."
             raise InvalidInputError(msg)
@@ -147,10 +149,10 @@ class GridOperator(LinearOperator):
         return product
 
     def residual(self, right_hand_sides: Tensor, vectors: Tensor) -> Tensor:
-        """Return ``b - K~ v``; with sources from those alone.
+        """Return ``b - K~ v``; an operator with sources computes it from the sources alone.
 
-        ``K_G h`` and its product are sums over all rows that differ by next to nothing where rows are many; of
-        sources, only sums over the rows of a node are subtracted.
+        ``K_G h`` and its product are sums over all rows, which nearly cancel if there are many rows. With sources, only
+        sums over the rows near a node are subtracted.
         """
         if not self.has_sources:
             return super().residual(right_hand_sides, vectors)
@@ -159,7 +161,7 @@ class GridOperator(LinearOperator):
         return self.lift_sources(self.sources(right_hand_sides) - product)
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the inner products in n dimensions (Claim 4), shape (s,)."""
+        """Return the inner products of the represented n-vectors (Claim 4), shape (s,)."""
         found = (self.coefficients(left) * self.adjoint(right)).sum(0)
         if self.starts is None:
             return found

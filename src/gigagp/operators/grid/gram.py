@@ -1,4 +1,4 @@
-"""What stands for the rows in grid inference: ``W'W``, formed or not."""
+"""The matrix ``W'W``, which represents the rows in grid inference, stored or computed from the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gigagp.grids import RegularGrid
 
 
 class Gram(Protocol):
-    """The matrix ``W'W`` of interpolation weights, as far as the grid operators need it."""
+    """Interface of the matrix ``W'W`` of interpolation weights that the grid operators require."""
 
     grid: RegularGrid
 
@@ -26,16 +26,16 @@ class Gram(Protocol):
 
 
 class RowsGram:
-    """``W'W`` without forming it: ``W'(W v)`` over the rows that are kept.
+    """``W'W`` without forming it: ``W'(W v)`` over the stored rows.
 
-    When to use: where the grid has so many nodes that ``W'W`` holds more numbers than ``W`` (more than n 4^d / 7^d
-    nodes, cubic). Each product then costs O(n 4^d) (Yadav et al. 2021, section 3, last paragraph).
+    When to use: if the grid has so many nodes that ``W'W`` would hold more numbers than ``W`` (more than n 4^d / 7^d
+    nodes for cubic interpolation). Each product then costs O(n 4^d) (Yadav et al. 2021, section 3, last paragraph).
 
     Parameters
     ----------
     grid : RegularGrid
     X : Tensor of shape (n, d)
-        Every row has to be accepted by the grid.
+        Inputs; the grid must accept every row.
     """
 
     def __init__(self, grid: RegularGrid, X: Tensor) -> None:
@@ -52,12 +52,12 @@ class RowsGram:
         return self._transposed @ (self._weights @ vectors)
 
     def row_sums(self) -> Tensor:
-        """Return ``W'1``, shape (m,): rows of weights sum to one."""
+        """Return ``W'1``, shape (m,), which equals ``W'W 1`` because the rows of W sum to one."""
         return (self._transposed @ torch.ones(len(self.X), 1, dtype=torch.float64))[:, 0]
 
     @property
     def nnz(self) -> int:
-        """Weights that are stored."""
+        """Number of stored weights."""
         return self._weights.values().numel()
 
 

@@ -1,4 +1,4 @@
-"""Kernel interpolation in the space of the rows: what grid inference is measured against."""
+"""Kernel interpolation in the space of the rows, the baseline of grid inference."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from gigagp.operators.grid.kernel import GridKernel
 class InterpolatedKernelMatrix(LinearOperator):
     """``W K_G W' + noise`` on vectors of n rows: structured kernel interpolation (SKI, KISS-GP).
 
-    When to use: as the baseline of `GridOperator`, which has the same spectrum and the same iterates; or where the grid
-    has more nodes than there are rows. Every product reads all rows: O(n 4^d + m log m).
+    When to use: as the baseline of `GridOperator`, which has the same spectrum and the same iterates, or if the grid
+    has more nodes than there are rows. Every product reads all rows and costs O(n 4^d + m log m).
 
     Parameters
     ----------
     kernel : GridKernel
     X : Tensor of shape (n, d)
+        Inputs; the grid must accept every row.
     noise : float
-        Variance; positive.
+        Noise variance; positive.
 
     Attributes
     ----------
     grid_products, weight_products : int
-        Products with ``K_G``, and with ``W`` or ``W'``, so far.
+        Number of products with ``K_G``, and with ``W`` or ``W'``, so far.
 
     References
     ----------

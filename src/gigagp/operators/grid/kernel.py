@@ -14,7 +14,8 @@ from gigagp.grids import RegularGrid
 from gigagp.kernels import Kernel
 from gigagp.operators.grid.torus import Torus, column_major
 
-#: Nodes of a torus as multiples of the grid's: where a covariance vanishes, and where it has to be made positive.
+#: Candidate numbers of torus nodes as multiples of the grid's. The short ones suffice where a covariance vanishes; the
+#: long ones are for covariances whose spectrum has to be made positive.
 _SHORT_PADDINGS = (1.1, 1.2, 1.35, 1.5, 1.75)
 _LONG_PADDINGS = (2.0, 2.5, 3.0, 4.0)
 
@@ -24,21 +25,22 @@ class GridKernel:
 
     Two nodes with the same offset have the same covariance, so ``K_G`` is a block of a matrix that is diagonal in
     Fourier space on a larger torus (Lee 1986; Yadav et al. 2021, section 2). Products use the smallest torus and are
-    exact. A square root needs a spectrum without negative parts; it lives on a torus with more room, and what had
-    to be clipped there is reported.
+    exact. A square root requires a spectrum without negative values. It uses a larger torus, and the part of the
+    spectrum that still has to be clipped is reported.
 
     Parameters
     ----------
     kernel : Kernel
-        Bound to the grid's inputs if it is not. White parts are noise and no part of ``K_G``.
+        Bound to the grid's inputs if it is not bound yet. White parts are noise and are not part of ``K_G``.
     grid : RegularGrid
     root_torus : Torus, optional
-        For `root`, `root_transposed` and `sample`. Default: 2.5 times the grid in each direction; see `fitting_torus`.
+        Torus for `root`, `root_transposed` and `sample`. Default: 2.5 times the grid in each direction; see
+        `fitting_torus`.
 
     Attributes
     ----------
     products : int
-        Products with ``K_G`` so far; one pass through `root` and `root_transposed` counts as one.
+        Number of products with ``K_G`` so far; one pass through `root` and `root_transposed` counts as one.
 
     Raises
     ------
@@ -62,12 +64,12 @@ class GridKernel:
 
     @cached_property
     def torus(self) -> Torus:
-        """The torus of exact products."""
+        """The torus on which products are exact."""
         return Torus.around(self.grid.shape)
 
     @cached_property
     def spectrum(self) -> Tensor:
-        """Eigenvalues on `torus`, half of them; some may be negative."""
+        """Half spectrum of eigenvalues on `torus`; some may be negative."""
         return self._spectrum(self.torus)
 
     @cached_property
@@ -76,7 +78,7 @@ class GridKernel:
 
     @cached_property
     def root_spectrum(self) -> Tensor:
-        """Eigenvalues on `root_torus` with the negative ones clipped to zero, half of them."""
+        """Half spectrum of eigenvalues on `root_torus`, with negative values clipped to zero."""
         return self._root_spectrum.clamp_min(0)
 
     @cached_property
@@ -85,17 +87,17 @@ class GridKernel:
 
     @cached_property
     def clipped(self) -> float:
-        """Bound of the error of the clipped spectrum's covariance at any offset, in units of the kernel's variance.
+        """Bound on the covariance error at any offset due to clipping, in units of the kernel's variance.
 
-        The sum of the clipped eigenvalues over the number of nodes of the torus; it is also the variance that the
-        clipped kernel has too much.
+        It is the sum of the clipped eigenvalues divided by the number of nodes of the torus. The variance of the
+        clipped kernel is too large by the same amount.
         """
         negative = (self._root_spectrum.clamp_max(0) * self.root_torus.multiplicity()).sum()
         return float(-negative) / self.root_torus.size
 
     @cached_property
     def wrapped(self) -> float:
-        """Largest error of the covariance on `root_torus` at offsets that are shorter the other way round it."""
+        """Largest covariance error on `root_torus`, at offsets that are shorter the other way around the torus."""
         worst = 0.0
         for k, (count, length) in enumerate(zip(self.grid.shape, self.root_torus.lengths, strict=True)):
             if length < 2 * count - 1:
@@ -104,11 +106,11 @@ class GridKernel:
 
     @property
     def root_error(self) -> float:
-        """Bound of the error of ``R R'`` as a covariance between nodes, in units of the kernel's variance."""
+        """Bound on the error of ``R R'`` as a covariance between nodes, in units of the kernel's variance."""
         return self.clipped + self.wrapped
 
     def _along(self, axis: int, steps: Tensor) -> float:
-        """Return the largest covariance (in size) of nodes so many steps apart along one axis."""
+        """Return the largest absolute covariance of nodes that are ``steps`` apart along one axis."""
         d = self.grid.n_inputs
         offsets = [torch.zeros(1, dtype=torch.float64) for _ in range(d)]
         offsets[axis] = steps.double() * self.grid.spacing[axis]
@@ -116,11 +118,11 @@ class GridKernel:
             return float(self._at_offsets(offsets).abs().max())
 
     def fitting_torus(self, limit: float) -> Torus:
-        """Return a small torus on which the kernel's root has an error of at most ``limit``, if there is one.
+        """Return a small torus on which the kernel's root has an error of at most ``limit``, or the largest one tried.
 
-        As many nodes are added in each direction as the covariance needs to vanish; where it never does, as many that
-        no distance is shorter the other way round, and more until the spectrum is positive, to at most four times the
-        grid.
+        In each direction, nodes are added until the covariance vanishes. If it does not vanish, the torus is made long
+        enough that no distance is shorter the other way around, and is then enlarged until the spectrum is positive, to
+        at most four times the grid.
         """
         shape = self.grid.shape
         paddings = []
@@ -137,13 +139,13 @@ class GridKernel:
     @torch.no_grad()
     def _spectrum(self, torus: Torus) -> Tensor:
         column = self._first_column(torus)
-        # real: taking the real part makes even what the two ends of an odd offset leave uneven
+        # The real part makes the spectrum even where the two ends of an odd offset do not match.
         return torch.fft.rfftn(column).real.contiguous()
 
     def _first_column(self, torus: Torus, kernel: Kernel | None = None) -> Tensor:
-        """Return the covariance of the first node with every node of a torus, shape ``torus.lengths``."""
+        """Return the covariance between the first node and every node of a torus, shape ``torus.lengths``."""
         spacing = self.grid.spacing
-        if self.even:  # even in each direction: the rest of the torus is a mirror image
+        if self.even:  # even in each input: the rest is a mirror image
             halves = [torus.lags(k)[: length // 2 + 1] * spacing[k] for k, length in enumerate(torus.lengths)]
             column = self._at_offsets(halves, kernel)
             for k, length in enumerate(torus.lengths):
@@ -157,9 +159,9 @@ class GridKernel:
         return self._at_offsets(whole, kernel)
 
     def _at_offsets(self, axes: list[Tensor], kernel: Kernel | None = None) -> Tensor:
-        """Return the covariance at all combinations of offsets along the axes."""
+        """Return the covariance at all combinations of the offsets along the axes."""
         points = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-        # the single point second: distances are taken about it, without rounding
+        # The single point is the second argument: distances are then taken about it, without rounding.
         block = (kernel or self.kernel).block(points, torch.zeros(1, len(axes), dtype=torch.float64))
         return block.reshape([len(axis) for axis in axes])
 
@@ -181,7 +183,7 @@ class GridKernel:
         )
 
     def diagonal(self) -> Tensor:
-        """Return the diagonal, shape (m,): one variance."""
+        """Return the diagonal, shape (m,), whose entries are all equal."""
         with torch.no_grad():
             return self.kernel.diagonal(torch.zeros(1, self.grid.n_inputs, dtype=torch.float64)).expand(self.n)
 
@@ -191,25 +193,25 @@ class GridKernel:
         return float(self.diagonal()[0])
 
     def to_dense(self) -> Tensor:
-        """Return the matrix, shape (m, m); for small grids."""
+        """Return the matrix, shape (m, m); only for small grids."""
         nodes = self.grid.nodes()
         with torch.no_grad():
             return self.kernel.block(nodes, nodes)
 
     @torch.no_grad()
     def root(self, packed: Tensor) -> Tensor:
-        """Return ``R c``, shape (m, s), where ``R R'`` is ``K_G`` up to `clipped`, for packed torus vectors c."""
+        """Return ``R c``, shape (m, s), for packed torus vectors c, where ``R R'`` is ``K_G`` up to `clipped`."""
         self.products += 1
         return self.root_torus.to_grid(packed, self._root_factor)
 
     @torch.no_grad()
     def root_transposed(self, vectors: Tensor) -> Tensor:
-        """Return ``R' v``, packed, for vectors of shape (m, s)."""
+        """Return ``R' v``, packed, for vectors v of shape (m, s)."""
         self._check(vectors)
         return self.root_torus.from_grid(vectors, self._root_factor)
 
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Return independent draws of ``N(0, K_G)`` up to `clipped`, shape (m, s) (Dietrich and Newsam 1997)."""
+        """Return independent samples of ``N(0, K_G)`` up to `clipped`, shape (m, s) (Dietrich and Newsam 1997)."""
         batches = self.root_torus.batches(n_samples)
         parts = [self.root(self.root_torus.white_noise(c.stop - c.start, generator)) for c in batches]
         return column_major(parts, self.n)
@@ -227,19 +229,20 @@ class GridKernel:
     def gradient(self, left: Tensor, right: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Return ``sum_j w_j L_j' (dK_G / d parameter) R_j`` for every hyperparameter of the kernel at once.
 
-        The sum depends on left and right only through their correlation at each offset between nodes, which is one
-        transform more than a product has; what remains is the derivative of m covariances.
+        The sum depends on left and right vectors only through their correlation at each offset between nodes. Computing
+        this correlation takes one transform more than a product; the rest is the derivative of m covariances.
 
         Parameters
         ----------
         left, right : Tensor of shape (m, s)
+            Vectors L and R.
         weights : Tensor of shape (s,), optional
-            Default: ones.
+            Weights w; None stands for ones.
 
         Returns
         -------
         dict of str to Tensor
-            In natural units, fixed hyperparameters too.
+            Derivatives in natural units, including those of fixed hyperparameters.
         """
         self._check(left)
         self._check(right)
@@ -250,28 +253,29 @@ class GridKernel:
             other = one if left is right else torus.forward(right[:, columns])
             scaled = one if weights is None else one * weights[columns].reshape(-1, *[1] * len(torus.lengths))
             total += (scaled.conj() * other).sum(0)
-        # 1 / L of the inverse transform is in the orthonormal spectra already
+        # The orthonormal spectra already contain the factor 1 / L of the inverse transform.
         correlation = torch.fft.irfftn(total, s=torus.lengths) * torus.size
         return self._pull_back(correlation)
 
     def spectral_gradient(self, dual: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_j w_j q_j' (dT / d parameter) q_j`` for packed vectors on `root_torus`, T the kernel there.
+        """Return ``sum_j w_j q_j' (dT / d parameter) q_j`` for packed vectors q, where T is the kernel on `root_torus`.
 
         Parameters
         ----------
         dual : Tensor of shape (n_packed, s)
-            `WhitenedOperator.to_dual` of solutions.
+            The vectors q: `WhitenedOperator.to_dual` of solutions.
         weights : Tensor of shape (s,)
+            Weights w.
         """
         torus = self.root_torus
         powers = (dual.square() @ weights).reshape(*torus.spectrum_shape, 2).sum(-1)
-        # Coefficients that come twice carry both; irfftn counts them again.
+        # Coefficients that occur twice already include both; irfftn counts them twice again.
         powers = torch.where(self._root_spectrum > 0, powers / torus.multiplicity(), 0.0)
         by_offset = torch.fft.irfftn(powers.to(torch.complex128), s=torus.lengths) * torus.size
         return self._differentiate(lambda kernel: self._first_column(torus, kernel), by_offset)
 
     def weighted_gradient(self, matrix_weights: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_ij A_ij d(K_G)_ij / d parameter`` for a dense A of shape (m, m); for small grids."""
+        """Return ``sum_ij A_ij d(K_G)_ij / d parameter`` for a dense A of shape (m, m); only for small grids."""
         nodes = self.grid.nodes()
         return self._differentiate(lambda kernel: kernel.block(nodes, nodes), matrix_weights)
 
@@ -294,7 +298,7 @@ class GridKernel:
         values = {name: value.detach().clone().requires_grad_() for name, value in self.kernel.parameters().items()}
         with torch.enable_grad():
             block = evaluate(self.kernel.replace(values))  # type: ignore[operator]
-            if not block.requires_grad:  # only white parts
+            if not block.requires_grad:  # the kernel has only white parts
                 return {name: torch.zeros_like(value) for name, value in values.items()}
             found = torch.autograd.grad(block, list(values.values()), weights, allow_unused=True)
         return {
@@ -304,14 +308,14 @@ class GridKernel:
 
 
 def check_stationary(kernel: Kernel, grid: RegularGrid) -> bool:
-    """Return whether a kernel is even in each input by itself; raise `InvalidInputError` if it is not stationary.
+    """Return whether a kernel is even in each input separately; raise `InvalidInputError` if it is not stationary.
 
-    Looked at numerically, on a few pairs of points: that holds for kernels of a user's own too.
+    The check is numerical, at a few pairs of points, so that it also applies to user-defined kernels.
     """
     d = grid.n_inputs
     lower, upper = (torch.tensor(corner, dtype=torch.float64) for corner in (grid.lower, grid.upper))
     extent = upper - lower
-    # a few offsets of different lengths and directions, from three different places
+    # A few offsets with different lengths and directions, at three different places.
     share = torch.tensor([[math.sin(3.0 * k + i * i) for k in range(1, d + 1)] for i in range(5)], dtype=torch.float64)
     offsets = share * extent * torch.tensor([0.05, 0.1, 0.2, 0.4, 0.6], dtype=torch.float64)[:, None]
     middle = lower + 0.5 * extent
@@ -321,7 +325,7 @@ def check_stationary(kernel: Kernel, grid: RegularGrid) -> bool:
         variances = kernel.diagonal(torch.stack(places))
         whites = kernel.white(torch.stack(places))
         mirrored = [kernel.block(middle + offsets * _flip(d, k), middle[None])[:, 0] for k in range(d)]
-    # the absolute size of the covariances, and of their derivative by a rounding of the coordinates
+    # The absolute size of the covariances; the tolerance below allows for rounding of the coordinates.
     scale = float(found.abs().max() + variances.abs().max()) + 1e-300
     differs = max(float((part - part[0]).abs().max()) for part in (found, variances, whites))
     if not differs <= 1e-6 * scale:

@@ -1,4 +1,4 @@
-"""A regular grid laid on a torus, where a stationary covariance is diagonal in Fourier space."""
+"""A regular grid embedded in a torus, on which a stationary covariance is diagonal in Fourier space."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 
-#: Bytes that the transforms of one batch of columns may take.
+#: Largest number of bytes for the transforms of one batch of columns.
 _BATCH_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Torus:
-    """A grid of nodes with more nodes around it, closed to a torus.
+    """A grid of nodes, extended by further nodes and closed to a torus.
 
-    With at least ``2 * shape - 1`` nodes no distance on the grid is shorter the other way round, and a stationary
-    covariance on the torus is that on the grid. Fewer do for a covariance that is negligible beyond the nodes that were
-    added (`GridKernel.root_error`).
+    With at least ``2 * shape - 1`` nodes, no distance on the grid is shorter the other way around, and a stationary
+    covariance on the torus equals that on the grid. Fewer nodes suffice for a covariance that is negligible beyond the
+    added nodes (`GridKernel.root_error`).
 
-    Vectors on the torus are kept as *packed* Fourier coefficients: real and imaginary parts of the half spectrum of the
-    real transform, scaled so that the plain dot product of two packed vectors is that of the vectors. Sums and products
-    with functions of the frequency then need no transform.
+    Vectors on the torus are stored as *packed* Fourier coefficients: real and imaginary parts of the half spectrum of
+    the real transform, scaled so that the plain dot product of two packed vectors equals that of the vectors. Sums, and
+    products with functions of the frequency, then need no transform.
 
     Parameters
     ----------
     shape : tuple of int
-        Nodes of the grid, one number an input.
+        Number of grid nodes for each input.
     lengths : tuple of int
-        Nodes of the torus: more than ``shape`` each.
+        Number of torus nodes for each input; each must exceed its entry of ``shape``.
     """
 
     shape: tuple[int, ...]
@@ -49,9 +49,9 @@ class Torus:
 
     @classmethod
     def around(cls, shape: Sequence[int], padding: Sequence[float] | float = 2.0) -> Torus:
-        """Return the torus of at least ``padding`` times the nodes of the grid, in lengths that transform fast.
+        """Return the torus with at least ``padding`` times the nodes of the grid, in lengths with fast transforms.
 
-        From a padding of 2 on, one less than twice the nodes is the least.
+        A padding of exactly 2 requires only one node less than twice those of the grid, which makes products exact.
         """
         from scipy.fft import next_fast_len
 
@@ -62,7 +62,7 @@ class Torus:
 
     @property
     def size(self) -> int:
-        """Number of nodes L."""
+        """Number of torus nodes L."""
         return math.prod(self.lengths)
 
     @property
@@ -72,7 +72,7 @@ class Torus:
 
     @property
     def n_packed(self) -> int:
-        """Numbers of a packed vector; a little more than L, because some coefficients come twice."""
+        """Length of a packed vector; slightly more than L, because some coefficients occur twice."""
         return 2 * math.prod(self.spectrum_shape)
 
     @property
@@ -80,7 +80,7 @@ class Torus:
         return tuple(range(-len(self.lengths), 0))
 
     def multiplicity(self) -> Tensor:
-        """Return how often each coefficient of the half spectrum stands in the whole, shape ``spectrum_shape``."""
+        """Return how often each coefficient of the half spectrum occurs in the whole, shape ``spectrum_shape``."""
         length = self.lengths[-1]
         last = torch.full((length // 2 + 1,), 2.0, dtype=torch.float64)
         last[0] = 1.0
@@ -89,35 +89,35 @@ class Torus:
         return last.expand(self.spectrum_shape)
 
     def lags(self, axis: int) -> Tensor:
-        """Return the distance in nodes that each step along an axis of the torus stands for, shape (length,).
+        """Return the distance in nodes assigned to each step along an axis of the torus, shape (length,).
 
-        On the grid it is the distance. Beyond, where the values do not matter but the positivity of the spectrum does,
-        it levels off smoothly: a covariance that is still falling half way round would have a kink there. On a
-        torus of 2.5 times the grid this takes the negative part of Matern-3/2's spectrum, at a lengthscale of 0.3 of
-        the grid, from 6e-5 of the variance to zero (one input), or from 3e-4 to 3e-8 (two).
+        On the grid it is the true distance. Beyond the grid, values do not matter but the positivity of the spectrum
+        does, so the distance levels off smoothly: a covariance that is still falling half way around would have a kink
+        there. On a torus of 2.5 times the grid this reduces the negative part of Matern-3/2's spectrum, at a
+        lengthscale of 0.3 of the grid, from 6e-5 of the variance to zero (one input), or from 3e-4 to 3e-8 (two).
         """
         count, length = self.shape[axis], self.lengths[axis]
         step = torch.arange(length, dtype=torch.float64)
         step = torch.minimum(step, length - step)
         inside, half = min(count - 1.0, length / 2), max(length / 2, count - 0.5)
         s = ((step - inside) / (half - inside)).clamp(0, 1)
-        # slope 1 - (3 s^2 - 2 s^3), integrated
+        # Integral of the slope 1 - (3 s^2 - 2 s^3).
         return torch.where(step <= inside, step, inside + (half - inside) * (s - s**3 + s**4 / 2))
 
     # Transforms -------------------------------------------------------------------------------------------------------
 
     def batches(self, n_columns: int, arrays: int = 1) -> list[slice]:
-        """Return slices of columns whose transforms, of so many arrays each, keep to a fixed number of bytes."""
+        """Return slices of columns whose transforms, with ``arrays`` arrays each, fit into a fixed number of bytes."""
         step = max(1, _BATCH_BYTES // (32 * self.size * arrays))
         return [slice(a, b) for a, b in pairwise([*range(0, n_columns, step), n_columns])]
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return the orthonormal half spectra, (s, *spectrum_shape), of grid vectors (m, s) with zeros around them."""
+        """Return the orthonormal half spectra, (s, *spectrum_shape), of grid vectors (m, s) padded with zeros."""
         return self._forward(vectors.T.reshape(-1, *self.shape))
 
     def backward(self, spectra: Tensor) -> Tensor:
         """Return the grid part, (m, s), of the vectors with these half spectra, in column-major memory."""
-        # One input after the other, each cut to the grid at once: half of the work and less of the whole transform's.
+        # Transforming one axis after the other, each cut to the grid at once, takes at most half of the work.
         for axis, count in enumerate(self.shape[:-1], 1):
             spectra = torch.fft.ifft(spectra, dim=axis, norm="ortho").narrow(axis, 0, count)
         grid = torch.fft.irfft(spectra, n=self.lengths[-1], dim=-1, norm="ortho")[..., : self.shape[-1]]
@@ -130,7 +130,7 @@ class Torus:
         return torch.fft.irfftn(spectra, s=self.lengths, dim=self._axes, norm="ortho")
 
     def from_grid(self, vectors: Tensor, factor: Tensor) -> Tensor:
-        """Return ``factor`` times the spectra of grid vectors (m, s), packed, (n_packed, s)."""
+        """Return ``factor`` times the spectra of grid vectors (m, s), packed, shape (n_packed, s)."""
         parts = [self.pack(self.forward(vectors[:, c]), factor) for c in self.batches(vectors.shape[1])]
         return column_major(parts, self.n_packed)
 
@@ -158,13 +158,13 @@ class Torus:
         return column_major(parts, self.n_packed)
 
     def pack(self, spectra: Tensor, factor: Tensor) -> Tensor:
-        """Return ``factor * spectra`` as packed vectors, (n_packed, s); ``spectra`` is used up."""
+        """Return ``factor * spectra`` as packed vectors, shape (n_packed, s); ``spectra`` is overwritten."""
         packed = torch.view_as_real(spectra).mul_((factor * self.multiplicity().sqrt()).unsqueeze(-1))
         return packed.reshape(packed.shape[0], -1).T
 
     def unpack(self, packed: Tensor, factor: Tensor) -> Tensor:
         """Return ``factor`` times the half spectra of packed vectors."""
-        columns = packed.T.contiguous().reshape(-1, *self.spectrum_shape, 2)  # no copy of what `from_grid` gave
+        columns = packed.T.contiguous().reshape(-1, *self.spectrum_shape, 2)  # no copy of a result of `from_grid`
         return torch.view_as_complex(columns * (factor / self.multiplicity().sqrt()).unsqueeze(-1))
 
     def spread(self, values: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class Torus:
 
 
 def column_major(parts: list[Tensor], n_rows: int) -> Tensor:
-    """Return blocks of columns side by side, stored column by column: transforms read them so."""
+    """Return blocks of columns side by side in column-major memory, the order in which transforms read them."""
     if len(parts) == 1:
         return parts[0]
     return torch.cat([part.T for part in parts]).T if parts else torch.zeros(n_rows, 0, dtype=torch.float64)

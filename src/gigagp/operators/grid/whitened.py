@@ -1,4 +1,4 @@
-"""The system of grid inference in coordinates in which it is nearly the identity where rows lie evenly."""
+"""The system of grid inference in coordinates in which it is nearly the identity if rows are spread evenly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gigagp.operators.grid.kernel import GridKernel
 class WhitenedOperator(LinearOperator):
     """``P^-1/2 (I + R' W'W R / noise) P^-1/2`` with ``R R' = K_G`` and ``P = I + density * lambda / noise``.
 
-    The values on the grid are ``R c`` with ``c ~ N(0, I)`` a priori, c on a torus and held as packed Fourier
-    coefficients; ``H = I + R' W'W R / noise`` is the posterior precision of c. ``P`` is what H would be with the same
-    density of rows everywhere, and diagonal in these coordinates: the circulant preconditioner costs nothing here and
-    is part of the operator, so that a plain residual of it is the preconditioned one. A step has two transforms and one
-    product with ``W'W``, as a step of `GridOperator` has.
+    The values on the grid are ``R c`` with the prior ``c ~ N(0, I)``; c is a vector on a torus, stored as packed
+    Fourier coefficients. ``H = I + R' W'W R / noise`` is the posterior precision of c. ``P`` is the matrix that H would
+    be if the density of rows were the same everywhere, and it is diagonal in these coordinates. This circulant
+    preconditioner therefore costs nothing and is part of the operator, so that a plain residual of the operator is a
+    preconditioned one. A step takes two transforms and one product with ``W'W``, the same as a step of `GridOperator`.
 
-    A plain residual of H deceives: it weighs waves by their eigenvalue and can fall a thousandfold before the long ones
-    are right (elevation data: 90 % off at 1e-3).
+    A plain residual of H would be misleading: it weights waves by their eigenvalues and can fall a thousandfold before
+    the long waves are right (elevation data: 90 % off at 1e-3).
 
     Parameters
     ----------
@@ -30,19 +30,18 @@ class WhitenedOperator(LinearOperator):
     gram : Gram
         ``W'W``.
     noise : float
-        Variance; positive.
+        Noise variance; positive.
     density : float, optional
-        Rows a node. Default: the mean over nodes near a row. 0: no preconditioning.
+        Number of rows per node. None: the mean over nodes close to a row. 0: no preconditioning.
 
     Attributes
     ----------
     grid_products, gram_products : int
-        Products with ``R R'`` and with ``W'W`` so far.
+        Number of products with ``R R'`` and with ``W'W`` so far.
 
     Notes
     -----
-    ``R`` has the clipped spectrum (`GridKernel.clipped`): the prior is that of a kernel that differs from the given one
-    by so much.
+    ``R`` has the clipped spectrum, so the kernel of the prior differs from the given one by `GridKernel.clipped`.
     """
 
     def __init__(self, kernel: GridKernel, gram: Gram, noise: float, density: float | None = None) -> None:
@@ -58,42 +57,42 @@ class WhitenedOperator(LinearOperator):
         self.n = self.torus.n_packed
         self.dtype, self.device = torch.float64, torch.device("cpu")
         self.grid_products = self.gram_products = 0
-        #: eigenvalues of P, half of them
+        #: Half spectrum of the eigenvalues of P.
         self.eigenvalues = kernel.root_spectrum * (self.density / self.noise) + 1
-        #: of ``R P^-1/2``
+        #: Half spectrum of ``R P^-1/2``.
         self.factor = (kernel.root_spectrum / self.eigenvalues).sqrt()
         self._rest = self.torus.spread(1 / self.eigenvalues)
 
     @property
     def dimension(self) -> int:
-        """Nodes of the torus; packed vectors have some coefficients twice."""
+        """Number of torus nodes; it is less than ``n`` because packed vectors contain some coefficients twice."""
         return self.torus.size
 
     def to_grid(self, vectors: Tensor) -> Tensor:
-        """Return the values on the grid, ``R P^-1/2 e`` of shape (m, s), of packed vectors e."""
+        """Return the values on the grid, ``R P^-1/2 e`` of shape (m, s), for packed vectors e."""
         return self.torus.to_grid(vectors, self.factor)
 
     def from_grid(self, vectors: Tensor) -> Tensor:
-        """Return ``P^-1/2 R' v``, packed, of grid vectors (m, s)."""
+        """Return ``P^-1/2 R' v``, packed, for grid vectors v of shape (m, s)."""
         return self.torus.from_grid(vectors, self.factor)
 
     def right_hand_side(self, cross: Tensor) -> Tensor:
-        """Return the right-hand sides that belong to ``W'z`` of shape (m, s)."""
+        """Return the right-hand sides for statistics ``W'z`` of shape (m, s)."""
         return self.from_grid(cross).div_(self.noise)
 
     def to_dual(self, vectors: Tensor) -> Tensor:
-        """Return the packed q of ``c = R' q`` on the whole torus, for a vector ``e = P^1/2 c``.
+        """Return the packed q with ``c = R' q`` on the whole torus, for vectors ``e = P^1/2 c``.
 
-        At the solution it is ``W' K~^-1 z``, which changes little from one kernel to the next where c changes with
-        every eigenvalue.
+        At the solution q is ``W' K~^-1 z``. It changes little from one kernel to the next, whereas c changes with every
+        eigenvalue.
         """
-        # All vectors of a solve are multiples of the root of the spectrum; where that vanishes nothing is known.
+        # All vectors of a solve are multiples of the root of the spectrum; where that vanishes, q is not determined.
         power = self.kernel.root_spectrum * self.eigenvalues
         factor = torch.where(power > 0, power, torch.inf).rsqrt()
         return vectors * self.torus.spread(factor)
 
     def from_dual(self, dual: Tensor) -> Tensor:
-        """Return the vectors that `to_dual` makes ``dual`` of, for this kernel and noise."""
+        """Return the vectors that `to_dual` maps to ``dual``, for this kernel and noise."""
         return dual * self.torus.spread((self.kernel.root_spectrum * self.eigenvalues).sqrt())
 
     def prior_squares(self, dual: Tensor) -> Tensor:
@@ -101,7 +100,7 @@ class WhitenedOperator(LinearOperator):
         return (dual.square() * self.torus.spread(self.kernel.root_spectrum)).sum(0)
 
     def residual_from_adjoint(self, vectors: Tensor, adjoint: Tensor) -> Tensor:
-        """Return the residuals of vectors e whose ``W'(z - W R c) / noise`` is known already; no product with W'W."""
+        """Return the residuals of vectors e from ``adjoint = W'(z - W R c) / noise``, without a product with W'W."""
         return self.from_grid(adjoint).addcmul_(vectors, self._rest, value=-1)
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -113,20 +112,20 @@ class WhitenedOperator(LinearOperator):
         return product.div_(self.noise).addcmul_(vectors, self._rest)
 
     def log_determinant_of_scaling(self) -> float:
-        """Return ``log det P``, by which the log-determinant of H exceeds this operator's."""
+        """Return ``log det P``, by which the log-determinant of H exceeds that of this operator."""
         return float((self.torus.multiplicity() * self.eigenvalues.log()).sum())
 
     def gap(self, residuals: Tensor) -> Tensor:
         """Return the gap between primal and dual value, in nats, of solutions with these residuals, shape (s,).
 
-        ``r'r / 2`` of H's own residual, because H is never below the identity. The posterior mean is then nowhere
-        further from the exact one than ``sqrt(2 gap)`` posterior standard deviations.
+        It is ``r'r / 2`` for the residual r of H itself, because H is bounded below by the identity. The posterior mean
+        then differs from the exact one by at most ``sqrt(2 gap)`` posterior standard deviations everywhere.
         """
         return 0.5 * (residuals.square() / self._rest).sum(0)
 
 
 def mean_density(row_sums: Tensor) -> float:
-    """Return the rows a node, over the nodes that have any near."""
-    # Cubic weights of a single row sum to next to nothing at its outer nodes, or to less.
+    """Return the mean number of rows per node, over the nodes that are close to a row."""
+    # Cubic weights of a single row sum to almost zero, or to a negative number, at its outer nodes.
     near = row_sums > 0.05
     return float(row_sums[near].mean()) if bool(near.any()) else 0.0
