@@ -104,7 +104,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """Value k of a program: a term, ``a_factor * a + b_factor * b``, ``a * b`` or one."""
 
     operation: Operation
@@ -141,7 +141,7 @@ class Program:
     kernel: Kernel
     derivatives: bool
     terms: list[Term] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProgramStep] = field(default_factory=list)
     factor: float = 1.0
 
     def gradient(self, values: list[float], sums: list[TermSums]) -> dict[str, Tensor]:
@@ -225,20 +225,20 @@ def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, 
         last, factor = parts[0]
         for other, other_factor in parts[1:]:
             if isinstance(kernel, Sum):
-                program.steps.append(Step(Operation.ADD, last, other, factor, other_factor))
+                program.steps.append(ProgramStep(Operation.ADD, last, other, factor, other_factor))
                 factor = 1.0
             else:
-                program.steps.append(Step(Operation.MULTIPLY, last, other))
+                program.steps.append(ProgramStep(Operation.MULTIPLY, last, other))
                 factor *= other_factor
             last = len(program.steps) - 1
         return last, factor
     if isinstance(kernel, Constant | White):
-        program.steps.append(Step(Operation.ONE))
+        program.steps.append(ProgramStep(Operation.ONE))
         return len(program.steps) - 1, 0.0 if isinstance(kernel, White) else float(kernel.value("variance"))
     assert isinstance(kernel, Leaf)
     term, factor = _term(kernel, X, Z, program.derivatives)
     program.terms.append(term)
-    program.steps.append(Step(Operation.TERM, len(program.terms) - 1))
+    program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     return len(program.steps) - 1, factor
 
 

@@ -102,7 +102,7 @@ class StochasticGradientDescent(Solver):
             problem.setup_epochs += epochs
         else:
             step = self.learning_rate / batch_size
-        run = _Run(self, matrix, problem, rule, step)
+        run = _DescentSolve(self, matrix, problem, rule, step)
         status = run.loop(_batches(matrix.n, batch_size, self.sampling, generator, matrix.device))
         problem.drift.fill_(math.inf)  # the running residual is an estimate: have a product give the true one
         detail: dict[str, object] = {
@@ -125,7 +125,7 @@ def _batches(
             yield from order.to(device).split(batch_size)
 
 
-class _Run:
+class _DescentSolve:
     """One solve: the state of the loop of Alg. 3, and the best iterate so far."""
 
     def __init__(
