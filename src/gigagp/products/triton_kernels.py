@@ -20,7 +20,8 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 from gigagp.kernels import distances
-from gigagp.products.program import Operation, Profile
+from gigagp.kernels.fused import Profile
+from gigagp.products.program import Operation
 from gigagp.products.triton_packing import Method
 
 RBF = tl.constexpr(Profile.RBF.value)

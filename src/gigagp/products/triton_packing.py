@@ -8,8 +8,9 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from gigagp.kernels.fused import Profile
 from gigagp.products.native_tiles import FEW_INPUTS
-from gigagp.products.program import Operation, Profile, Program, ProgramStep, Term
+from gigagp.products.program import Operation, Program, ProgramStep, Term
 
 #: Point counts are padded to multiples of this, so that no block of rows or columns ends early.
 PADDING = 64
