@@ -101,7 +101,7 @@ def signals(monkeypatch):
 
     monkeypatch.setattr(interruption, "check", watched(interruption.check))
     monkeypatch.setattr(trace.Trace, "evaluate", watched(trace.Trace.evaluate))
-    monkeypatch.setattr(sparse._Run, "_take_step", watched(sparse._Run._take_step))
+    monkeypatch.setattr(sparse._AscentRun, "_take_step", watched(sparse._AscentRun._take_step))
     before = signal.getsignal(signal.SIGINT)
 
     def come_at(*places):

@@ -82,7 +82,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
     """Against a mean that is taken of all entries at every step; the control is where the last step ends."""
     settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60, n_columns=3)
     objective, model = objective_of(settings)
-    seen, original = [], sparse._Run._take_step
+    seen, original = [], sparse._AscentRun._take_step
 
     def take_step(self):
         if self.plateau is not None and self.plateau.fresh:
@@ -91,7 +91,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
         seen.append({name: array.clone() for name, array in objective.arrays().items()})
         return found
 
-    monkeypatch.setattr(sparse._Run, "_take_step", take_step)
+    monkeypatch.setattr(sparse._AscentRun, "_take_step", take_step)
     SparseAdam(0.01, steps=steps, hyper_learning_rate=0, final_share=0.3).run(
         objective, model, new_trace(), generator(0)
     )

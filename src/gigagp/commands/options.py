@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,7 @@ Seed = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
+#: Words for `--kernel` in the help, which loads no kernels; `choose_kernel` takes all that kernel classes declare.
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
 #: The registered inferences of the package, for help texts: reading the registry would import torch.
 INFERENCES = (
@@ -80,27 +81,18 @@ def choose_kernel(text: str) -> Kernel:
     Raises
     ------
     InvalidInputError
-        If a word is not one of `KERNELS`.
+        If no kernel class has declared a word.
     """
-    from gigagp import kernels
+    from gigagp.kernels.catalogue import by_word
 
-    makers: dict[str, Callable[[], Kernel]] = {
-        "rbf": kernels.RBF,
-        "matern12": lambda: kernels.Matern(nu=0.5),
-        "matern32": lambda: kernels.Matern(nu=1.5),
-        "matern52": lambda: kernels.Matern(nu=2.5),
-        "rq": kernels.RationalQuadratic,
-        "periodic": kernels.Periodic,
-        "linear": kernels.Linear,
-        "constant": kernels.Constant,
-        "white": kernels.White,
-    }
+    makers = by_word()
     total: Kernel | None = None
     for term in text.lower().split("+"):
         product: Kernel | None = None
         for word in (part.strip() for part in term.split("*")):
             if word not in makers:
-                msg = f"--kernel must be made of {', '.join(KERNELS)}, joined by + and *; got {text!r}."
+                words = ", ".join(dict.fromkeys([*KERNELS, *makers]))
+                msg = f"--kernel must be made of {words}, joined by + and *; got {text!r}."
                 raise InvalidInputError(msg)
             product = makers[word]() if product is None else product * makers[word]()
         assert product is not None  # split gives at least one word

@@ -31,6 +31,7 @@ class Constant(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
     units: ClassVar[dict[str, Unit]] = {"variance": "target"}
     has_spectrum: ClassVar[bool] = True
+    words: ClassVar[dict[str, dict[str, Any]]] = {"constant": {}}
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
 
@@ -79,6 +80,7 @@ class Linear(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": True}
     units: ClassVar[dict[str, Unit]] = {"variance": "slope"}
     has_spectrum: ClassVar[bool] = True
+    words: ClassVar[dict[str, dict[str, Any]]] = {"linear": {}}
 
     variance = Hyperparameter("Variances of the slopes; None if not settled.")
 
@@ -194,6 +196,7 @@ class White(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": False}
     units: ClassVar[dict[str, Unit]] = {"variance": "target"}
     has_spectrum: ClassVar[bool] = True
+    words: ClassVar[dict[str, dict[str, Any]]] = {"white": {}}
     is_white: ClassVar[bool] = True
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")

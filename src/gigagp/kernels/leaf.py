@@ -1,11 +1,11 @@
-"""An elementary kernel: its hyperparameters, the columns it looks at, and what is held fixed."""
+"""An elementary kernel: its hyperparameters, its input columns, and what is held fixed."""
 
 from __future__ import annotations
 
 import copy
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self, overload
+from typing import Any, ClassVar, NoReturn, Self, TypedDict, overload
 
 import numpy as np
 import torch
@@ -24,9 +24,22 @@ ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
 #: What a constructor takes for bounds: by name the smallest and the largest value, None for no bound.
 BoundsLike = Mapping[str, tuple[ParameterLike, ParameterLike]] | None
 
+#: What a class computes its covariances with, and what has to agree with them for random features.
+_COVARIANCE = frozenset({"block", "profile"})
+_FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequencies", "amplitude_and_phase"})
+
+
+class LeafOptions(TypedDict, total=False):
+    """Arguments that the constructors of most elementary kernels share; see `Leaf`."""
+
+    ard: bool
+    columns: Sequence[int] | None
+    fixed: Sequence[str] | bool
+    bounds: BoundsLike
+
 
 class Hyperparameter:
-    """Attribute of a `Leaf` that reads the hyperparameter of its own name: a tensor, None while it is not settled.
+    """Attribute of a `Leaf` that reads the hyperparameter of the same name: a tensor, None while it is not settled.
 
     Parameters
     ----------
@@ -59,7 +72,8 @@ class Leaf(Kernel):
     """Base of the elementary kernels, and of kernels of your own.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
-    `diagonal`, reading values with `value` and inputs with `active`. `Hyperparameter` makes attributes of them.
+    `diagonal`. It reads values with `value` and inputs with `active`. `Hyperparameter` turns names into attributes.
+    A subclass that replaces `block` has no random features unless it writes those too.
 
     Parameters
     ----------
@@ -68,23 +82,32 @@ class Leaf(Kernel):
     ard : bool
         Whether hyperparameters that belong to inputs have one value each, or one for all.
     columns : sequence of int, optional
-        The input columns that the kernel looks at; None for all.
+        The input columns that the kernel depends on; None for all.
     fixed : sequence of str or bool
-        Names that are not to be learned; True for all of them.
+        Names that are not learned; True for all of them.
     bounds : mapping of str to (lower, upper), optional
         Smallest and largest value that learning may reach, in the units of the value: one number or one for each active
         input, None where there is no bound.
     """
 
-    #: Hyperparameters: whether each has one value an input (True) or is a single number (False).
+    #: Hyperparameters by name: True for one value for each input, False for a single number.
     shapes: ClassVar[dict[str, bool]] = {}
-    #: What each hyperparameter is measured in. A kernel of your own that says so is given, and read, in the data's own
-    #: units; one that leaves a name out sees standardized inputs.
+    #: The unit of each hyperparameter. A kernel that names all of them is given, and read, in the data's own units; one
+    #: that leaves a name out sees standardized inputs.
     units: ClassVar[dict[str, Unit]] = {}
     #: Whether random features are known.
     has_spectrum: ClassVar[bool] = False
     #: Whether the kernel is noise between a row and itself.
     is_white: ClassVar[bool] = False
+    #: Words of the command line for this class, each with the constructor's arguments that it stands for.
+    words: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Withdraw random features where a class has another covariance than its parent and no features of its own."""
+        super().__init_subclass__(**options)
+        own = vars(cls).keys()
+        if own & _COVARIANCE and not own & _FEATURES:
+            cls.has_spectrum = False
 
     def __init__(
         self,
@@ -103,7 +126,7 @@ class Leaf(Kernel):
         for name in self._bounds:
             self._require_within(name, self._values[name])
         self._n_inputs: int | None = None
-        #: of a kernel that has one lengthscale for all inputs, where standardizing gave them different units
+        #: Factors of the inputs where one lengthscale serves all of them and standardizing gave them different units.
         self._input_weights: Tensor | None = None
 
     # Construction ---------------------------------------------------------------------------------------------------
@@ -192,14 +215,14 @@ class Leaf(Kernel):
             value = torch.tensor(self.default(name, n_active), dtype=torch.float64) if given is None else given
             value = self._for_inputs(name, name, value, n_active)
             if given is None and name in bound._bounds:
-                value = bound._bounds[name].clip(value)  # a default is no wish
+                value = bound._bounds[name].clip(value)  # nobody asked for the default
             bound._values[name] = value
         for name in bound._bounds:
             bound._require_within(name, bound._values[name])
         return bound
 
     def _for_inputs(self, label: str, name: str, value: Tensor, n_active: int) -> Tensor:
-        """Return numbers that belong to a hyperparameter, one for each active input where it has one for each."""
+        """Return numbers for a hyperparameter: one for each active input where its shape says so."""
         if not self.shapes[name]:
             return value
         length = n_active if self._ard else 1
@@ -212,7 +235,7 @@ class Leaf(Kernel):
         return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
 
     def _require_within(self, name: str, value: Tensor | None) -> None:
-        """Refuse a value outside of its bounds; numbers for unlike numbers of inputs are left to `bind`."""
+        """Refuse a value outside of its bounds; numbers that do not broadcast are left for `bind` to refuse."""
         pair = self._bounds[name]
         if value is None or len({value.numel(), pair.lower.numel(), pair.upper.numel()} - {1}) > 1:
             return
@@ -236,7 +259,7 @@ class Leaf(Kernel):
 
     @property
     def columns(self) -> tuple[int, ...] | None:
-        """The input columns that the kernel looks at; None for all."""
+        """The input columns that the kernel depends on; None for all."""
         return self._columns
 
     @property
@@ -249,7 +272,7 @@ class Leaf(Kernel):
         return {name: self.value(name) for name in self.shapes}
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names that are not to be learned."""
+        """Return the names that are not learned."""
         return self._fixed
 
     def bounds(self) -> dict[str, Bounds]:
@@ -268,12 +291,12 @@ class Leaf(Kernel):
         return value if like is None else value.to(dtype=like.dtype, device=like.device)
 
     def active(self, X: Tensor) -> Tensor:
-        """Return the columns that the kernel looks at, shape (n, number of active inputs)."""
+        """Return the columns that the kernel depends on, shape (n, number of active inputs)."""
         chosen = X if self._columns is None else X[:, list(self._columns)]
         return chosen if self._input_weights is None else chosen * self._input_weights.to(chosen)
 
     def lengths(self, name: str = "lengthscale") -> Tensor:
-        """Return a lengthscale or period of each active input, in the units that the kernel sees, shape (n_active,)."""
+        """Return one lengthscale or period for each active input, in the units that the kernel sees, (n_active,)."""
         value = self.value(name).expand(self.n_active)
         return value if self._input_weights is None else value / self._input_weights
 
@@ -308,11 +331,11 @@ class Leaf(Kernel):
 
     @property
     def says_units(self) -> bool:
-        """Whether all hyperparameters say what they are measured in."""
+        """Whether every hyperparameter has a unit."""
         return set(self.units) == set(self.shapes)
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return what to multiply standardized hyperparameters with; see `Kernel.unit_factors`."""
+        """Return the factors from standardized hyperparameters to own units; see `Kernel.unit_factors`."""
         if not self.says_units:
             return {}
         columns = self._active_columns(len(units.scale))
@@ -323,7 +346,7 @@ class Leaf(Kernel):
         bound = self.bind(len(units.scale))
         if not self.says_units:
             return bound
-        # the same multiplication for values and bounds: a value at its bound must not leave it by rounding
+        # Values and bounds are multiplied by the same factors, so that rounding takes no value beyond its bound.
         factors = {name: 1 / factor for name, factor in self.unit_factors(units).items()}
         other = copy.copy(self)
         other._n_inputs = None
@@ -336,14 +359,14 @@ class Leaf(Kernel):
         return other
 
     def _weights_in(self, units: Units) -> Tensor | None:
-        """Return what standardized inputs are to be multiplied with, so that one lengthscale serves all."""
+        """Return the factors of standardized inputs with which one lengthscale serves all of them."""
         lengths = units.scale[self._active_columns(len(units.scale))]
         if self._ard or not any(self.shapes.values()) or bool((lengths == lengths[0]).all()):
             return None
         return lengths / lengths.log().mean().exp()
 
     def with_input_weights(self, weights: Sequence[float]) -> Self:
-        """Return this kernel with what its active inputs are multiplied with; for kernels from files."""
+        """Return this kernel with the given factors of its active inputs; for kernels from files."""
         numbers = torch.as_tensor(weights, dtype=torch.float64)
         if numbers.shape != (self.n_active,) or not bool((torch.isfinite(numbers) & (numbers > 0)).all()):
             msg = f"input_weights of {type(self).__name__} must be {self.n_active} positive numbers; got {weights!r}."
@@ -375,7 +398,7 @@ class Leaf(Kernel):
     # Random features: amplitude(x) amplitude(z) cos(phase(x) - phase(z)) has the expectation k(x, z) ----------------
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return the base randomness of ``n_frequencies`` frequencies, free of hyperparameter values.
+        """Return the base randomness of ``n_frequencies`` frequencies, which does not depend on hyperparameters.
 
         Raises
         ------
@@ -385,14 +408,14 @@ class Leaf(Kernel):
         raise self._without_spectrum()
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return the base randomness of some frequencies by their index, by the kernel's spectral density itself.
+        """Return the base randomness of some frequencies by their index, drawn from the spectral density itself.
 
-        What `draw_frequencies` returns with ``law="joint"``, for any few of very many frequencies.
+        This is what `draw_frequencies` returns with ``law="joint"``, for a few of very many frequencies.
 
         Raises
         ------
         InvalidInputError
-            Here: a kernel with a spectrum has to write this to be used with frequencies that are not kept.
+            Here: a kernel with a spectrum has to write this for inference that stores no frequencies.
         """
         raise self._without_spectrum()
 
@@ -402,12 +425,12 @@ class Leaf(Kernel):
 
     @property
     def n_active(self) -> int:
-        """Number of inputs that the kernel looks at.
+        """Number of inputs that the kernel depends on.
 
         Raises
         ------
         InvalidInputError
-            If it is not bound to data and does not say which.
+            If the kernel is not bound to data and ``columns`` was not given.
         """
         if self._columns is not None:
             return len(self._columns)
@@ -424,7 +447,7 @@ class Leaf(Kernel):
     # Writing --------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's other arguments, where they differ from the defaults."""
+        """Return the constructor's arguments other than hyperparameters, where they differ from the defaults."""
         found: dict[str, Any] = {}
         if not self._ard:
             found["ard"] = False
@@ -451,15 +474,15 @@ class Leaf(Kernel):
         return f"{type(self).__name__}({', '.join(f'{key}={arguments[key]!r}' for key in ordered)})"
 
     def __copy__(self) -> Self:
-        """Return a kernel that shares the values, with all that they remember of derivatives."""
+        """Return a kernel that shares the values, with their autograd history."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with values as arrays: pickled tensors hold addresses, so equal kernels would differ.
+        """Return the state with values as arrays. Pickled tensors hold addresses, so equal kernels would differ.
 
-        Joblib hashes pickles, and scikit-learn hashes estimators' arguments to see that a fit leaves them alone.
+        Joblib hashes pickles, and scikit-learn hashes estimators' arguments to check that a fit leaves them alone.
         """
         plain = {k: v.numpy() if isinstance(v, Tensor) and not v.requires_grad else v for k, v in self._values.items()}
         return {**self.__dict__, "_values": plain, "_bounds": {k: pair.to_plain() for k, pair in self._bounds.items()}}

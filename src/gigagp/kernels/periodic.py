@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ class Periodic(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "period": True}
     units: ClassVar[dict[str, Unit]] = {"lengthscale": "none", "variance": "target", "period": "input"}
     has_spectrum: ClassVar[bool] = True
+    words: ClassVar[dict[str, dict[str, Any]]] = {"periodic": {}}
 
     lengthscale = Hyperparameter("Lengthscales; None if not settled.")
     variance = Hyperparameter("Variance, a single number; None if not settled.")

@@ -9,23 +9,15 @@ from typing import Any
 from gigagp.custom import MARK, NOTHING, Custom, marked
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.base import Kernel
-from gigagp.kernels.composite import Composite, Product, Sum
-from gigagp.kernels.elementary import Constant, Linear, White
-from gigagp.kernels.leaf import Leaf
-from gigagp.kernels.periodic import Cosine, Periodic
-from gigagp.kernels.stationary import RBF, Matern, RationalQuadratic
+from gigagp.kernels.catalogue import own_classes
+from gigagp.kernels.composite import Composite, Product
 
-_COMPOSITES: dict[str, type[Composite]] = {"Sum": Sum, "Product": Product}
-_LEAVES: dict[str, type[Leaf]] = {
-    cls.__name__: cls for cls in (RBF, Matern, RationalQuadratic, Periodic, Cosine, Linear, Constant, White)
-}
-#: Terms of a kernel that a description may multiply out to: a few words can say more than a machine can hold.
+#: Most terms that a description may multiply out to: a short description can name more than a machine can hold.
 _MOST_TERMS = 10_000
-_OWN: set[type] = {*_COMPOSITES.values(), *_LEAVES.values()}
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """Return ``kernel.to_dict()`` in which classes that are not the package's are marked, subclasses of its too.
+    """Return ``kernel.to_dict()`` with marks on classes that are not the package's, and on subclasses of the package's.
 
     Raises
     ------
@@ -36,18 +28,22 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         description = {"kernel": type(kernel).__name__, "parts": [describe(part) for part in kernel.parts]}
     else:
         description = kernel.to_dict()
-    return (
-        description if type(kernel) in _OWN else {**description, "kernel": type(kernel).__name__} | marked(type(kernel))
-    )
+    if _is_own(type(kernel)):
+        return description
+    return {**description, "kernel": type(kernel).__name__} | marked(type(kernel))
 
 
 def foreign_classes(kernel: Kernel) -> Iterator[type]:
     """Iterate over the classes in a kernel that are not the package's."""
-    if type(kernel) not in _OWN:
+    if not _is_own(type(kernel)):
         yield type(kernel)
     if isinstance(kernel, Composite):
         for part in kernel.parts:
             yield from foreign_classes(part)
+
+
+def _is_own(cls: type) -> bool:
+    return own_classes().get(cls.__name__) is cls
 
 
 def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs: int | None = None) -> Kernel:
@@ -64,7 +60,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
     Raises
     ------
     InvalidInputError
-        If the description is of no kernel, of a class that is neither this package's nor in ``custom``, or its values
+        If this describes no kernel, names a class that is neither this package's nor in ``custom``, or has values that
         are not allowed.
     """
     if not isinstance(description, Mapping):
@@ -73,9 +69,9 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
     values = dict(description)
     name, mark = values.pop("kernel", None), values.pop(MARK, None)
     if not isinstance(name, str):
-        msg = f"A kernel description must name one of {sorted((*_COMPOSITES, *_LEAVES))}; got {str(name)[:100]!r}."
+        msg = f"A kernel description must name one of {sorted(own_classes())}; got {str(name)[:100]!r}."
         raise InvalidInputError(msg)
-    cls: Any = _COMPOSITES.get(name) or _LEAVES.get(name) if mark is None else None
+    cls: Any = own_classes().get(name) if mark is None else None
     if cls is None:
         cls = custom.find(name, description, "a kernel", Kernel)
     bound_to = values.pop("n_inputs", None)
@@ -102,7 +98,7 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
 
 
 def _check_terms(parts: list[Kernel], *, multiplied: bool) -> None:
-    """Refuse a tree that would have too many terms if it were multiplied out, before anything does that."""
+    """Refuse a tree with too many terms before anything multiplies it out."""
     counts = [_count_terms(part) for part in parts]
     total = math.prod(counts) if multiplied else sum(counts)
     if total > _MOST_TERMS:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from torch import Tensor
 from gigagp.fields import OneOf, Remedy, Words, checked
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.fused import Profile
+from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, LeafOptions, ParameterLike
 from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, tail_probabilities, upper_gamma_quantile
 from gigagp.kernels.units import Unit
@@ -22,16 +25,40 @@ from gigagp.random import standard_normal
 _Smoothness = Annotated[
     float, OneOf(0.5, 1.5, 2.5), Words("0.5, 1.5 or 2.5"), Remedy("Use RBF for the limit of large nu.")
 ]
-#: Rational quadratics with a larger exponent than this are the `RBF` to twelve digits.
+#: A rational quadratic with a larger exponent equals the `RBF` to twelve digits.
 _LARGEST_EXPONENT = 1e12
+#: The three forms of a profile, which a class has to write together for its closed forms to be used.
+_FORMS = frozenset({"profile", "profile_", "profile_derivatives_"})
+#: Methods that closed forms rely on as `StationaryKernel` has them.
+_RELIED_ON = ("block", "scale", "active", "value", "lengths")
 
 
 class StationaryKernel(Leaf):
     """``k(x, z) = variance * g(q)`` with ``q = sum_k (x_k - z_k)^2 / lengthscale_k^2`` and a profile g, g(0) = 1.
 
-    Engines read three things from it: `scale`, `distance_factor` and the profile. The profile comes twice: `profile`
-    and `profile_derivatives` are pure functions of q; the names with an underscore at the end work in place on a
-    tile of ``p = distance_factor * q`` and use it up.
+    A kernel of your own needs `profile` alone; products and gradients then go through autograd, tile by tile::
+
+        class Cauchy(kernels.StationaryKernel):
+            def profile(self, q):
+                return 1 / (1 + q)
+
+    What it declares beyond that makes it faster or able to do more:
+
+    - `profile_` and `profile_derivatives_`, together with `profile` in the same class: closed forms on tiles, which
+      need neither autograd nor memory for it.
+    - `frequencies`: random features, which pathwise samples and random-feature inference need.
+    - `fused_profile`: the compiled engines.
+    - ``shapes`` and ``units`` with more hyperparameters, which the constructor then takes by keyword. Closed forms
+      know ``alpha`` alone.
+
+    None of this is inherited by a class that replaces `profile` or `block`: it has other numbers than its parent.
+
+    Parameters
+    ----------
+    lengthscale, variance, ard, columns, fixed, bounds
+        As for `RBF`.
+    **more : float or array-like
+        Other hyperparameters of the class, by name.
     """
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False}
@@ -43,6 +70,50 @@ class StationaryKernel(Leaf):
     lengthscale = Hyperparameter("Lengthscales, (number of active inputs,) or (1,); None if not settled.")
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make `fused_profile` a statement about one class, and `frequencies` one about its random features."""
+        super().__init_subclass__(**options)
+        if "fused_profile" not in vars(cls):
+            cls.fused_profile = StationaryKernel.fused_profile  # type: ignore[method-assign]
+        if "frequencies" in vars(cls) and "has_spectrum" not in vars(cls):
+            cls.has_spectrum = True
+
+    def __init__(
+        self,
+        lengthscale: ParameterLike | Mapping[str, ParameterLike] = None,
+        variance: ParameterLike = None,
+        *,
+        ard: bool = True,
+        columns: Sequence[int] | None = None,
+        fixed: Sequence[str] | bool = (),
+        bounds: BoundsLike = None,
+        **more: ParameterLike,
+    ) -> None:
+        unknown = sorted(set(more) - set(self.shapes))
+        if unknown:
+            msg = f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}"
+            raise TypeError(msg)
+        values: dict[str, Any] = {
+            **dict.fromkeys(self.shapes),
+            "lengthscale": lengthscale,
+            "variance": variance,
+            **more,
+        }
+        if isinstance(lengthscale, Mapping) and set(lengthscale) >= set(self.shapes):
+            values = dict(lengthscale)  # a subclass may pass all values by name, as it would to `Leaf`
+        super().__init__(values, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments other than hyperparameters, where they differ from the defaults.
+
+        Arguments that a class adds in its constructor are read from the attributes of the same names.
+        """
+        own = {name: getattr(self, name) for name in _added_arguments(type(self)) if hasattr(self, name)}
+        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in own.items()}
+        return {**plain, **super().settings()}
+
+    # Values ---------------------------------------------------------------------------------------------------------
 
     @property
     def distance_factor(self) -> float:
@@ -57,27 +128,10 @@ class StationaryKernel(Leaf):
     def profile(self, q: Tensor) -> Tensor:
         """Return g(q); differentiable, with finite derivatives at q = 0."""
 
-    @abstractmethod
-    def profile_(self, p: Tensor) -> Tensor:
-        """Return g, overwriting ``p = distance_factor * q``."""
-
-    @abstractmethod
-    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return g, dg/dp and dg/dalpha (at fixed q; None without alpha), overwriting p."""
-
-    def profile_derivatives(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return g, dg/dq and dg/dalpha (None without alpha); ``q`` is left alone.
-
-        The slope of the Matern-1/2 profile at zero is infinite; here it is 0 there, because it is only ever
-        multiplied by squared differences.
-        """
-        g, slope, by_alpha = self.profile_derivatives_(q * self.distance_factor)
-        return g, slope * self.distance_factor, by_alpha
-
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the dense covariance; see `Kernel.block`."""
         kernel = self.bind(X.shape[1])
-        # float64 up to the distances: differences of nearly equal numbers are taken there
+        # float64 up to the distances, where nearly equal numbers are subtracted
         left = kernel.scale(X.to(torch.float64))
         right = left if Z is X else kernel.scale(Z.to(torch.float64))
         q = squared_distances(left, right, kink=kernel.kink).to(X.dtype)
@@ -86,6 +140,52 @@ class StationaryKernel(Leaf):
     def diagonal(self, X: Tensor) -> Tensor:
         """Return the variance for every row."""
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
+
+    # Closed forms and compiled engines ------------------------------------------------------------------------------
+
+    @classmethod
+    def has_closed_form(cls) -> bool:
+        """Whether `profile_` and `profile_derivatives_` compute what `block` does, so that engines may use them.
+
+        True where one class has written all three forms of the profile, and no class derived from it has replaced one
+        of them or anything that they rely on.
+        """
+        last = next(base for base in cls.__mro__ if vars(base).keys() & {*_FORMS, "distance_factor"})
+        return (
+            vars(last).keys() >= _FORMS
+            and all(getattr(cls, name) is getattr(StationaryKernel, name) for name in _RELIED_ON)
+            and set(cls.shapes) <= {"lengthscale", "variance", "alpha"}
+        )
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return g, overwriting ``p = distance_factor * q``; optional, see `has_closed_form`."""
+        raise NotImplementedError
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return g, dg/dp and dg/dalpha (at fixed q; None without alpha), overwriting p; optional."""
+        raise NotImplementedError
+
+    def profile_derivatives(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return g, dg/dq and dg/dalpha (None without alpha) by the closed form; ``q`` is left alone.
+
+        The slope of the Matern-1/2 profile at zero is infinite. This returns 0 there, because the slope is only ever
+        multiplied by squared differences.
+        """
+        g, slope, by_alpha = self.profile_derivatives_(q * self.distance_factor)
+        return g, slope * self.distance_factor, by_alpha
+
+    def fused_profile(self) -> Profile | None:
+        """Return the compiled function of ``p = distance_factor * q`` that is this class's g; None where there is none.
+
+        A subclass does not inherit the answer: it has to give its own. Kernels without one run on torch tiles.
+        """
+        return None
+
+    def fused_alpha(self) -> float:
+        """Return the alpha that the compiled profile takes."""
+        return 1.0
+
+    # Random features ------------------------------------------------------------------------------------------------
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return normal directions of the frequencies, the tail probabilities that set their length, and weights."""
@@ -98,17 +198,30 @@ class StationaryKernel(Leaf):
         weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
         return {"normal": numbers.normal(self.n_active), "tail": numbers.uniform(1), "weight": weight}
 
-    @abstractmethod
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
 
         With the draw's weights they follow the spectral density; a small ``tail`` is a high frequency.
+
+        Raises
+        ------
+        InvalidInputError
+            Here: a kernel with random features has to write this.
         """
+        raise self._without_spectrum()
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the root of variance times weights, and inputs times frequencies."""
         omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
         return (self.value("variance", X) * draw["weight"].T.to(X)).sqrt(), self.scale(X) @ omega.T
+
+
+@cache
+def _added_arguments(cls: type[StationaryKernel]) -> tuple[str, ...]:
+    """Return the names of arguments that only this class's constructor has and that are no hyperparameters."""
+    common = {*inspect.signature(StationaryKernel).parameters, *cls.shapes}
+    found = inspect.signature(cls).parameters.values()
+    return tuple(one.name for one in found if one.kind is not one.VAR_KEYWORD and one.name not in common)
 
 
 class RBF(StationaryKernel):
@@ -126,27 +239,15 @@ class RBF(StationaryKernel):
     ard : bool
         Whether every active input has its own lengthscale.
     columns : sequence of int, optional
-        The inputs that the kernel looks at; None for all.
+        The inputs that the kernel depends on; None for all.
     fixed : sequence of str or bool
-        Names that are not to be learned; True for all.
+        Names that are not learned; True for all.
     bounds : mapping of str to (lower, upper), optional
-        What learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one number or one
-        for each active input, None where there is no bound. Every optimizer respects them.
+        The range that learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one
+        number or one for each active input, None where there is no bound. Every optimizer respects them.
     """
 
-    def __init__(
-        self,
-        lengthscale: ParameterLike = None,
-        variance: ParameterLike = None,
-        *,
-        ard: bool = True,
-        columns: Sequence[int] | None = None,
-        fixed: Sequence[str] | bool = (),
-        bounds: BoundsLike = None,
-    ) -> None:
-        super().__init__(
-            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds
-        )
+    words: ClassVar[dict[str, dict[str, Any]]] = {"rbf": {}}
 
     @property
     def distance_factor(self) -> float:
@@ -166,13 +267,17 @@ class RBF(StationaryKernel):
         g = p.neg_().exp_()
         return g, g.neg(), None
 
+    def fused_profile(self) -> Profile:
+        """Return the code of exp(-p)."""
+        return Profile.RBF
+
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return the same by index; no tail: the normal draws are frequencies already."""
+        """Return the same by index; without a tail, because the normal draws are frequencies already."""
         weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
         return {"normal": numbers.normal(self.n_active), "weight": weight}
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
-        """Return normal draws: a direction, and the length that a chi-square of as many degrees as inputs leaves."""
+        """Return normal draws: their directions, and lengths from chi-square quantiles with one degree an input."""
         normal = draw["normal"]
         if "tail" not in draw:
             return normal
@@ -198,21 +303,21 @@ class Matern(StationaryKernel):
     http://gaussianprocess.org/gpml/
     """
 
+    words: ClassVar[dict[str, dict[str, Any]]] = {
+        "matern12": {"nu": 0.5},
+        "matern32": {"nu": 1.5},
+        "matern52": {"nu": 2.5},
+    }
+
     def __init__(
         self,
         nu: float = 1.5,
         lengthscale: ParameterLike = None,
         variance: ParameterLike = None,
-        *,
-        ard: bool = True,
-        columns: Sequence[int] | None = None,
-        fixed: Sequence[str] | bool = (),
-        bounds: BoundsLike = None,
+        **options: Unpack[LeafOptions],
     ) -> None:
         self._nu: float = checked(nu, _Smoothness, "nu", "Matern")
-        super().__init__(
-            {"lengthscale": lengthscale, "variance": variance}, ard=ard, columns=columns, fixed=fixed, bounds=bounds
-        )
+        super().__init__(lengthscale, variance, **options)
 
     @property
     def nu(self) -> float:
@@ -228,10 +333,6 @@ class Matern(StationaryKernel):
     def distance_factor(self) -> float:
         """The number 2 nu, so that p = t^2."""
         return 2.0 * self._nu
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's other arguments."""
-        return {"nu": self._nu, **super().settings()}
 
     def profile(self, q: Tensor) -> Tensor:
         """Return the Matern profile."""
@@ -261,12 +362,16 @@ class Matern(StationaryKernel):
         g = t.mul_(t).mul_(e).div_(3).add_(slope)
         return g, slope.mul_(-1 / 6), None
 
+    def fused_profile(self) -> Profile:
+        """Return the code of this smoothness."""
+        return {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[self._nu]
+
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return directions, tail probabilities and weights.
 
         All coordinates of a frequency share one chi-square draw (Rasmussen and Williams 2006, eq. 4.15). The
-        independent law draws one for each, which is another kernel for more than one input; it is kept under its name
-        to reproduce the numbers of Lin et al. 2024.
+        independent law draws one for each coordinate, which is another kernel for more than one input. It is kept under
+        its own name to reproduce the numbers of Lin et al. 2024.
         """
         draw = super().draw_frequencies(n_frequencies, generator, law)
         if law == "independent":
@@ -296,6 +401,7 @@ class RationalQuadratic(StationaryKernel):
 
     shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "alpha": False}
     units: ClassVar[dict[str, Unit]] = {"lengthscale": "input", "variance": "target", "alpha": "none"}
+    words: ClassVar[dict[str, dict[str, Any]]] = {"rq": {}}
 
     alpha = Hyperparameter("Mixing exponent, a single number; None if not settled.")
 
@@ -304,19 +410,9 @@ class RationalQuadratic(StationaryKernel):
         lengthscale: ParameterLike = None,
         variance: ParameterLike = None,
         alpha: ParameterLike = None,
-        *,
-        ard: bool = True,
-        columns: Sequence[int] | None = None,
-        fixed: Sequence[str] | bool = (),
-        bounds: BoundsLike = None,
+        **options: Unpack[LeafOptions],
     ) -> None:
-        super().__init__(
-            {"lengthscale": lengthscale, "variance": variance, "alpha": alpha},
-            ard=ard,
-            columns=columns,
-            fixed=fixed,
-            bounds=bounds,
-        )
+        super().__init__(lengthscale, variance, alpha=alpha, **options)
 
     @property
     def distance_factor(self) -> float:
@@ -324,7 +420,7 @@ class RationalQuadratic(StationaryKernel):
         return 0.5 / float(self.exponent())
 
     def exponent(self, like: Tensor | None = None) -> Tensor:
-        """Return alpha, cut where covariances no longer change with it."""
+        """Return alpha, clipped where covariances no longer change with it."""
         return self.value("alpha", like).clamp_max(_LARGEST_EXPONENT)
 
     def profile(self, q: Tensor) -> Tensor:
@@ -346,11 +442,19 @@ class RationalQuadratic(StationaryKernel):
         by_alpha = p.mul_(slope).sub_(logarithm.mul_(g))
         return g, slope.mul_(-alpha), by_alpha
 
+    def fused_profile(self) -> Profile:
+        """Return the code of (1 + p)^(-alpha)."""
+        return Profile.RATIONAL_QUADRATIC
+
+    def fused_alpha(self) -> float:
+        """Return alpha."""
+        return float(self.exponent())
+
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return normals times the root of gamma draws of shape and rate alpha.
 
-        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha and have
-        a derivative in it.
+        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha and are
+        differentiable in it.
         """
         alpha = self.exponent()
         # clamped: at alpha below 0.05 a draw can leave the range of float64, where the root has no slope

@@ -34,7 +34,7 @@ def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
             for index, part in enumerate(kernel.parts)
             for name, value in derivative_products(part, X, vectors).items()
         }
-    if isinstance(kernel, StationaryKernel):
+    if isinstance(kernel, StationaryKernel) and kernel.has_closed_form():
         return _stationary(kernel, X, vectors)
     return _by_differentiation(kernel, X, vectors)
 

@@ -95,7 +95,7 @@ class SparseAscent(Settings):
             if self.hyper_learning_rate > 0:
                 return Auto().run(objective, model, trace, generator)
             return model
-        return _Run(self, objective, model, trace).go()
+        return _AscentRun(self, objective, model, trace).go()
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class SparseSGD(SparseAscent):
         return {}
 
 
-class _Run:
+class _AscentRun:
     """One run: the arrays with their state, Adam on the hyperparameters, and the look back now and then."""
 
     def __init__(self, settings: SparseAscent, objective: SampledObjective, model: Model, trace: Trace) -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
+from gigagp.kernels.fused import Profile
 from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
-from gigagp.products.program import Profile, Program, TermSums, compile_kernel, supports
+from gigagp.products.program import Program, TermSums, compile_kernel, supports
 from gigagp.products.torch_tiles import gradient_apart
 
 try:

@@ -16,20 +16,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gigagp.kernels import (
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern,
-    Periodic,
-    Product,
-    RationalQuadratic,
-    StationaryKernel,
-    Sum,
-    White,
-)
+from gigagp.errors import InvalidInputError
+from gigagp.kernels import Constant, Kernel, Linear, Periodic, Product, StationaryKernel, Sum, White
+from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import ROUNDING_ERROR, common_offset
+from gigagp.kernels.fused import Profile
 from gigagp.kernels.leaf import Leaf
 
 #: Bound on the relative rounding error of a gradient.
@@ -38,20 +29,8 @@ GRADIENT_ERROR = 1e-9
 _SUMMED_ROWS = 4096
 
 
-class Profile(IntEnum):
-    """The function of a term; the numbers are those of ``native/kernels.h``."""
-
-    RBF = 0
-    MATERN_12 = 1
-    MATERN_32 = 2
-    MATERN_52 = 3
-    RATIONAL_QUADRATIC = 4
-    #: the inner product itself
-    DOT = 5
-
-
 class Operation(IntEnum):
-    """What a step does; the numbers are those of ``native/kernels.h``."""
+    """What a step does; ``native/kernels.h`` lists the same names, and a test compares the codes."""
 
     TERM = 0
     ADD = 1
@@ -104,7 +83,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """Value k of a program: a term, ``a_factor * a + b_factor * b``, ``a * b`` or one."""
 
     operation: Operation
@@ -141,7 +120,7 @@ class Program:
     kernel: Kernel
     derivatives: bool
     terms: list[Term] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProgramStep] = field(default_factory=list)
     factor: float = 1.0
 
     def gradient(self, values: list[float], sums: list[TermSums]) -> dict[str, Tensor]:
@@ -190,13 +169,20 @@ class Program:
 
 
 def supports(kernel: Kernel) -> bool:
-    """Whether a kernel is made of the package's own elementary kernels (not of classes derived from them)."""
-    known = {RBF, Matern, RationalQuadratic, Periodic, Linear, Constant, White}
-    return all(type(leaf) in known for leaf in kernel.leaves())
+    """Whether a kernel has a program.
+
+    Stationary kernels say so themselves (`StationaryKernel.fused_profile`). Of the others only the package's classes
+    have one, and no class derived from them, which may compute something else.
+    """
+    if isinstance(kernel, Composite):
+        return type(kernel) in (Sum, Product) and all(supports(part) for part in kernel.parts)
+    if isinstance(kernel, StationaryKernel):
+        return kernel.fused_profile() is not None
+    return type(kernel) in (Periodic, Linear, Constant, White)
 
 
 def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = False) -> Program:
-    """Return the program of a bound kernel that `supports` says yes to.
+    """Return the program of a bound kernel.
 
     Parameters
     ----------
@@ -204,8 +190,16 @@ def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = 
     Z : Tensor of shape (m, d)
         Pass X itself for a symmetric matrix.
     derivatives : bool
-        Whether `Program.gradient` is to be asked.
+        Whether `Program.gradient` will be called.
+
+    Raises
+    ------
+    InvalidInputError
+        If the kernel has no program; see `supports`.
     """
+    if not supports(kernel):
+        msg = f"{kernel!r} has a part without a compiled form; multiply with it on TorchTiles."
+        raise InvalidInputError(msg)
     program = Program(kernel, derivatives)
     with torch.no_grad():
         last, program.factor = _emit(kernel, X, Z, program)
@@ -225,20 +219,20 @@ def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, 
         last, factor = parts[0]
         for other, other_factor in parts[1:]:
             if isinstance(kernel, Sum):
-                program.steps.append(Step(Operation.ADD, last, other, factor, other_factor))
+                program.steps.append(ProgramStep(Operation.ADD, last, other, factor, other_factor))
                 factor = 1.0
             else:
-                program.steps.append(Step(Operation.MULTIPLY, last, other))
+                program.steps.append(ProgramStep(Operation.MULTIPLY, last, other))
                 factor *= other_factor
             last = len(program.steps) - 1
         return last, factor
     if isinstance(kernel, Constant | White):
-        program.steps.append(Step(Operation.ONE))
+        program.steps.append(ProgramStep(Operation.ONE))
         return len(program.steps) - 1, 0.0 if isinstance(kernel, White) else float(kernel.value("variance"))
     assert isinstance(kernel, Leaf)
     term, factor = _term(kernel, X, Z, program.derivatives)
     program.terms.append(term)
-    program.steps.append(Step(Operation.TERM, len(program.terms) - 1))
+    program.steps.append(ProgramStep(Operation.TERM, len(program.terms) - 1))
     return len(program.steps) - 1, factor
 
 
@@ -252,16 +246,13 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     if isinstance(kernel, Periodic):
         return _periodic_term(kernel, left, right, derivatives), factor
     assert isinstance(kernel, StationaryKernel)
+    profile = kernel.fused_profile()
+    assert profile is not None, "supports says so"
     root = kernel.distance_factor**0.5
     left, right = kernel.scale(left) * root, kernel.scale(right) * root
     centre = common_offset(right)  # rounding errors of distances grow with the norms
     left, right = left - centre, right - centre
-    if isinstance(kernel, Matern):
-        profile = {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[kernel.nu]
-    else:
-        profile = Profile.RATIONAL_QUADRATIC if isinstance(kernel, RationalQuadratic) else Profile.RBF
-    alpha = float(kernel.exponent()) if isinstance(kernel, RationalQuadratic) else 1.0
-    return Term(profile, left, left if Z is X else right, left.shape[1], alpha), factor
+    return Term(profile, left, left if Z is X else right, left.shape[1], kernel.fused_alpha()), factor
 
 
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
@@ -298,7 +289,7 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
         by_square = by_square.view(2, -1).sum(0)
         turned = _shared(more.view(4, -1).sum(0) / lengthscale.square(), kernel.value("period"))
         found["period"] = -turned / kernel.value("period").detach()
-    if isinstance(kernel, RationalQuadratic):
+    if "alpha" in kernel.shapes:
         found["alpha"] = torch.tensor(sums.alpha, dtype=torch.float64)
     found["lengthscale"] = -2 * _shared(by_square, lengthscale) / lengthscale
     return found

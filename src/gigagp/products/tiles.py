@@ -7,6 +7,7 @@ to their parts; what is left (kernels of your own too) goes through autograd, on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -64,18 +65,19 @@ class Tiles(ABC):
 
 
 def tiles_of(kernel: Kernel, X: Tensor, Z: Tensor) -> Tiles:
-    """Return the tiles of a bound kernel."""
-    if isinstance(kernel, Sum):
-        return SumTiles(kernel, X, Z)
-    if isinstance(kernel, Product):
-        return ProductTiles(kernel, X, Z)
-    if isinstance(kernel, StationaryKernel):
+    """Return the tiles of a bound kernel: by closed forms where its class has them, else by autograd on its `block`.
+
+    A class that derives from another may replace its `block`, so the type has to be the class itself.
+    """
+    if isinstance(kernel, StationaryKernel) and kernel.has_closed_form():
         return StationaryTiles(kernel, X, Z)
-    if isinstance(kernel, Constant):
-        return ConstantTiles(kernel, X, Z)
-    if isinstance(kernel, White):
-        return WhiteTiles(kernel, X, Z)
-    return AutogradTiles(kernel, X, Z)
+    makers: dict[type[Kernel], Callable[..., Tiles]] = {
+        Sum: SumTiles,
+        Product: ProductTiles,
+        Constant: ConstantTiles,
+        White: WhiteTiles,
+    }
+    return makers.get(type(kernel), AutogradTiles)(kernel, X, Z)
 
 
 class StationaryTiles(Tiles):

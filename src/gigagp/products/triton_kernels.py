@@ -20,12 +20,14 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 from gigagp.kernels import distances
-from gigagp.products.program import Operation, Profile
+from gigagp.kernels.fused import Profile
+from gigagp.products.program import Operation
 from gigagp.products.triton_packing import Method
 
 RBF = tl.constexpr(Profile.RBF.value)
 MATERN_12 = tl.constexpr(Profile.MATERN_12.value)
 MATERN_32 = tl.constexpr(Profile.MATERN_32.value)
+MATERN_52 = tl.constexpr(Profile.MATERN_52.value)
 RATIONAL_QUADRATIC = tl.constexpr(Profile.RATIONAL_QUADRATIC.value)
 DOT = tl.constexpr(Profile.DOT.value)
 TERM = tl.constexpr(Operation.TERM.value)
@@ -147,6 +149,7 @@ def profile_value(p, alpha, PROFILE: tl.constexpr):
         elif PROFILE == MATERN_32:
             value = t * e + e
         else:
+            tl.static_assert(PROFILE == MATERN_52, "a profile without a formula")
             value = (t * (t * (1 / 3) + 1) + 1) * e
     return value
 
@@ -179,6 +182,7 @@ def profile_derivatives(p, alpha, PROFILE: tl.constexpr):
             value = t * e + e
             slope = -0.5 * e
         else:
+            tl.static_assert(PROFILE == MATERN_52, "a profile without a formula")
             slope = t * e + e
             value = t * t * e * (1 / 3) + slope
             slope = slope * (-1 / 6)

@@ -8,8 +8,9 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from gigagp.kernels.fused import Profile
 from gigagp.products.native_tiles import FEW_INPUTS
-from gigagp.products.program import Operation, Profile, Program, Step, Term
+from gigagp.products.program import Operation, Program, ProgramStep, Term
 
 #: Point counts are padded to multiples of this, so that no block of rows or columns ends early.
 PADDING = 64
@@ -143,7 +144,7 @@ def path(program: Program, k: int) -> tuple[float, tuple[int, ...]]:
     return factor, tuple(factors)
 
 
-def _alpha(program: Program, step: Step) -> float:
+def _alpha(program: Program, step: ProgramStep) -> float:
     """Return alpha of a step's term."""
     return program.terms[step.a].alpha if step.operation == Operation.TERM else 0.0
 

@@ -122,7 +122,7 @@ class AlternatingProjections(Solver):
                 return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
             coarse.complete(product)
         partition, name = self._partition(matrix, generator, coarse)
-        run = _Run(self, matrix, problem, rule, partition, coarse)
+        run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse)
         status = run.loop()
         run.flush()
         detail: dict[str, object] = {
@@ -203,7 +203,7 @@ class _CoarseSpace:
             self._coefficients = None
 
 
-class _Run:
+class _ProjectionSolve:
     """The state of one solve by the loop of Alg. 2."""
 
     def __init__(

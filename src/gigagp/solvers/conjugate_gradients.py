@@ -159,7 +159,11 @@ class ConjugateGradients(Solver):
         series = None if self.truncation is None else self._series.bounded(operator.n, "the number of rows")
         problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator))
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
-        run = _Run(self, problem, rule) if series is None else TruncatedRun(problem, series, generator, self.max_epochs)
+        run = (
+            _ConjugateGradientSolve(self, problem, rule)
+            if series is None
+            else TruncatedRun(problem, series, generator, self.max_epochs)
+        )
         detail: dict[str, object] = {"preconditioner": "none", "reuse": reuse}
         if run.rule.met(problem.residual_norms()):  # a good start needs no preconditioner
             return run.finish(Status.CONVERGED, detail)
@@ -184,7 +188,7 @@ class ConjugateGradients(Solver):
 
 
 @dataclass
-class _Run:
+class _ConjugateGradientSolve:
     """The state of one solve: the recurrence and the decisions about when to stop, correct or restart it."""
 
     solver: ConjugateGradients

@@ -105,7 +105,7 @@ class StochasticGradientDescent(Solver):
             problem.setup_epochs += epochs
         else:
             step = self.learning_rate / batch_size
-        run = _Run(self, matrix, problem, rule, step)
+        run = _DescentSolve(self, matrix, problem, rule, step)
         status = run.loop(_batches(matrix.n, batch_size, self.sampling, generator, matrix.device))
         problem.drift.fill_(math.inf)  # the running residual is an estimate: a product gives the true one
         detail: dict[str, object] = {
@@ -128,7 +128,7 @@ def _batches(
             yield from order.to(device).split(batch_size)
 
 
-class _Run:
+class _DescentSolve:
     """The state of one solve by the loop of Alg. 3, and the best iterate so far."""
 
     def __init__(

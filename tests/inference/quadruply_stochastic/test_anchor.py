@@ -18,7 +18,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization.sparse import _Run
+from gigagp.optimization.sparse import _AscentRun
 from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
 from inference.quadruply_stochastic.reference import pairs, small
 
@@ -299,11 +299,11 @@ def test_a_killed_fit_goes_on_with_its_anchor(tmp_path, monkeypatch, changes):
         ascent = optimization.SparseAdam(0.01, steps=130, hyper_start=0.2)
         return GPRegressor(kernels.RBF(1.0), settings, ascent, noise_variance=0.1).fit(X.numpy(), y, **call)
 
-    whole, original = fit(), _Run._take_step
+    whole, original = fit(), _AscentRun._take_step
     with killed_before(80):
         fit(checkpoint=tmp_path / "fit.state")
     steps = []
-    monkeypatch.setattr(_Run, "_take_step", lambda self: steps.append(self.step) or original(self))
+    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: steps.append(self.step) or original(self))
     resumed = fit(checkpoint=tmp_path / "fit.state")
     assert steps[0] == 80
     for name, value in whole.posterior_.weights.arrays().items():

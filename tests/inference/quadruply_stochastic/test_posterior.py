@@ -248,7 +248,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
         return GPRegressor(RBF([0.5, 1.0], 1.0), settings, optimizer, noise_variance=0.1).fit(x, y, **arguments)
 
     straight = fit()
-    taken, kept = 0, optimization.sparse._Run._take_step
+    taken, kept = 0, optimization.sparse._AscentRun._take_step
 
     def dying(self):
         nonlocal taken
@@ -257,7 +257,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return kept(self)
 
-    monkeypatch.setattr(optimization.sparse._Run, "_take_step", dying)
+    monkeypatch.setattr(optimization.sparse._AscentRun, "_take_step", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(checkpoint=tmp_path / "c")
     resumed = fit(checkpoint=tmp_path / "c")

@@ -21,7 +21,7 @@ from gigagp.inference.streaming import StreamJob
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import resolve_mean
 from gigagp.model import StartModel
-from gigagp.optimization.sparse import _Run
+from gigagp.optimization.sparse import _AscentRun
 from gigagp.random import generator_from
 from helpers import largest_tensor
 
@@ -276,7 +276,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
     gp = estimator(**options).fit_table((X, Y if estimator is GPRegressor else LABEL))
     before = weights(gp)
     contents, steps = {}, []
-    original = _Run._take_step
+    original = _AscentRun._take_step
 
     def take_step(self):
         steps.append(self.step)
@@ -285,7 +285,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_take_step", take_step)
+        patch.setattr(_AscentRun, "_take_step", take_step)
         with pytest.raises(UnreadableRowsError, match=r"part-\d\.parquet cannot be read .*is kept in.*mend the file"):
             gp.fit_table(path, target, **call)
     assert 23 <= len(steps) < 40  # at the next window
@@ -298,7 +298,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
     with pytest.raises(InvalidInputError, match="belongs to another fit"):
         estimator(**{**options, "random_state": 1}).fit_table(path, target, **call)
     repeated = []
-    monkeypatch.setattr(_Run, "_take_step", lambda self: repeated.append(self.step) or original(self))
+    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
     same(gp.fit_table(path, target, **call), whole)
     assert repeated == list(range(steps[-1], 62))  # nothing is done twice
     assert not call["checkpoint"].exists()
@@ -307,7 +307,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
 @pytest.mark.usefixtures("small_windows")
 def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatch):
     path = folder(tmp_path / "p")
-    original = _Run._take_step
+    original = _AscentRun._take_step
 
     def take_step(self):
         if self.step == 3:
@@ -315,7 +315,7 @@ def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatc
                 damage(file)
         return original(self)
 
-    monkeypatch.setattr(_Run, "_take_step", take_step)
+    monkeypatch.setattr(_AscentRun, "_take_step", take_step)
     with pytest.raises(UnreadableRowsError, match=r"cannot be read .* Give fit_table a checkpoint"):
         GPRegressor(**OPTIONS).fit_table(path, "y", INPUTS)
 
@@ -331,7 +331,7 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
     contents = {file: file.read_bytes() for file in path.iterdir()}
     first = when == "at the first sample"
     name = "_look_at_start" if first else "_look_back"
-    original = getattr(_Run, name)
+    original = getattr(_AscentRun, name)
 
     def spoil(self):
         if first or self.step == 20:
@@ -340,15 +340,15 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, name, spoil)
+        patch.setattr(_AscentRun, name, spoil)
         with pytest.raises(UnreadableRowsError, match=r"cannot be read .*(Nothing had been|is kept in)") as caught:
             GPRegressor(**options).fit_table(path, **call)
     assert first == ("Nothing had been" in str(caught.value)) == (not call["checkpoint"].exists())
     for file, content in contents.items():
         file.write_bytes(content)
     steps = []
-    take_step = _Run._take_step
-    monkeypatch.setattr(_Run, "_take_step", lambda self: steps.append(0) or take_step(self))
+    take_step = _AscentRun._take_step
+    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: steps.append(0) or take_step(self))
     same(GPRegressor(**options).fit_table(path, **call), whole)
     assert len(steps) == (20 if first else 0)
 
@@ -366,7 +366,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
     class Killed(BaseException):
         pass
 
-    original = _Run._take_step
+    original = _AscentRun._take_step
     for last in (21, 41):
 
         def take_step(self, last=last):
@@ -375,12 +375,12 @@ def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
             return original(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(_Run, "_take_step", take_step)
+            patch.setattr(_AscentRun, "_take_step", take_step)
             with pytest.raises(Killed):
                 GPRegressor(**options).fit_table(path, **call)
         assert call["checkpoint"].exists()
     repeated = []
-    monkeypatch.setattr(_Run, "_take_step", lambda self: repeated.append(self.step) or original(self))
+    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
     resumed = GPRegressor(**options).fit_table(path, **call)
     assert repeated[0] > 35
     same(resumed, whole)

@@ -8,9 +8,9 @@ from operator import itemgetter
 import torch
 
 from gigagp.grids import GridStatistics
-from gigagp.inference.grid.factorised import FactorisedGridSystem
+from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.system import SolveSettings
-from gigagp.inference.grid.whitened import WhitenedGridSystem
+from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.operators.grid import GridKernel
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.whitened import mean_density

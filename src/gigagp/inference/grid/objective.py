@@ -35,7 +35,7 @@ _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
 
 
 @dataclass
-class Choice:
+class GridChoice:
     """The grid of a fit, shared by the objectives on all rows and on some: chosen once, then frozen."""
 
     lower: Tensor
@@ -65,13 +65,17 @@ class GridObjective(TableObjective):
     """
 
     def __init__(
-        self, settings: GridSettings, table: TrainingTable, generator: torch.Generator, choice: Choice | None = None
+        self,
+        settings: GridSettings,
+        table: TrainingTable,
+        generator: torch.Generator,
+        choice: GridChoice | None = None,
     ) -> None:
         super().__init__(table)
         self.settings, self._generator = settings, spawn(generator)
         if choice is None:
             X = table.X.double().cpu()
-            choice = Choice(X.amin(0), X.amax(0), table.n_rows)
+            choice = GridChoice(X.amin(0), X.amax(0), table.n_rows)
             checked_bounds(choice.lower.tolist(), choice.upper.tolist())
         self._choice = choice
         self._likelihood: GridLikelihood | None = None

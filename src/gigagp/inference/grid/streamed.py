@@ -16,7 +16,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.objective import Choice, GridObjective, choose_grid
+from gigagp.inference.grid.objective import GridChoice, GridObjective, choose_grid
 from gigagp.inference.grid.posterior import in_units
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
@@ -65,7 +65,7 @@ class StreamedGridObjective(GridObjective):
     ) -> None:
         n = statistics.n_rows
         super().__init__(
-            settings, sample, generator, Choice(statistics.input_low, statistics.input_high, n, statistics.grid)
+            settings, sample, generator, GridChoice(statistics.input_low, statistics.input_high, n, statistics.grid)
         )
         self._blocks = blocks
         self._likelihood = GridLikelihood(statistics, sample.mean, settings, self._generator)
@@ -267,7 +267,7 @@ def _preview(
         table = TrainingTable(torch.from_numpy(X), torch.from_numpy(Y), model.mean, job.budget)
         # Its exact likelihoods of subsets are all that is asked for. A generator of its own: a fit that is resumed has
         # no preview, and goes on to the same numbers.
-        choice = Choice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
+        choice = GridChoice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
         objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)
         model = job.learn(objective, model)
         learned = model.in_own_units(scaling.units())

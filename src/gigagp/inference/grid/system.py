@@ -185,7 +185,7 @@ class SolveSettings:
     Attributes
     ----------
     tolerance, probe_tolerance : float
-        Relative preconditioned residuals; of long waves `gigagp.inference.grid.factorised` says what they are.
+        Relative preconditioned residuals; of long waves `gigagp.inference.grid.factorised_system` says what they are.
     max_iterations : int
     preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}
     """

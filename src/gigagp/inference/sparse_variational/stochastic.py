@@ -22,7 +22,7 @@ from gigagp.optimization.objective import Evaluation
 MEAN, ROOT, COEFFICIENTS = "whitened_mean", "whitened_root", "coefficients"
 
 
-class Distribution(NamedTuple):
+class InducingDistribution(NamedTuple):
     """``N(mean, root root')`` of the whitened inducing values (root lower triangular), and the trend's coefficients."""
 
     mean: Tensor
@@ -48,7 +48,7 @@ class StochasticObjective(SparseObjective):
     def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(settings, table, generator)
         self._batches = Batches(table.n_rows, self.batch_size, self._seed)
-        self._last: tuple[Model, InducingPoints, Distribution] | None = None
+        self._last: tuple[Model, InducingPoints, InducingDistribution] | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -65,10 +65,10 @@ class StochasticObjective(SparseObjective):
         place = {MEAN: space.weights.cpu(), ROOT: root.cpu(), COEFFICIENTS: space.trend.coefficients.cpu()}
         return replace(model, free={**model.free, **place})
 
-    def distribution(self, model: Model) -> Distribution:
+    def distribution(self, model: Model) -> InducingDistribution:
         """Return the distribution that the free numbers are."""
         mean, root, coefficients = (model.free[name].to(self._targets) for name in (MEAN, ROOT, COEFFICIENTS))
-        return Distribution(mean, root.tril(), coefficients)
+        return InducingDistribution(mean, root.tril(), coefficients)
 
     @torch.no_grad()
     def evaluate(self, model: Model) -> Evaluation:
@@ -78,7 +78,9 @@ class StochasticObjective(SparseObjective):
         rows = self._batches.next().to(self.table.X.device)
         return self.evaluate_rows(model, points, place, rows)
 
-    def evaluate_rows(self, model: Model, points: InducingPoints, place: Distribution, rows: Tensor) -> Evaluation:
+    def evaluate_rows(
+        self, model: Model, points: InducingPoints, place: InducingDistribution, rows: Tensor
+    ) -> Evaluation:
         """Return the same for given rows."""
         t, scale = self.table.n_targets, self.table.n_rows / len(rows)
         X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
@@ -112,7 +114,7 @@ class StochasticObjective(SparseObjective):
         free = {MEAN: by_whitened_mean, ROOT: by_root.tril(), COEFFICIENTS: known[:, t:].T @ by_mean}
         return Evaluation(value, gradient.result() | {name: one.cpu() for name, one in free.items()})
 
-    def _divergence(self, place: Distribution) -> float:
+    def _divergence(self, place: InducingDistribution) -> float:
         """Return the divergence of the inducing values from their prior, summed over targets."""
         t = self.table.n_targets
         determinant = 2 * place.root.diagonal().abs().log().sum()
@@ -121,7 +123,7 @@ class StochasticObjective(SparseObjective):
     # Posteriors -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _bound(self, model: Model, points: InducingPoints, place: Distribution) -> float:
+    def _bound(self, model: Model, points: InducingPoints, place: InducingDistribution) -> float:
         """Return the bound on all rows."""
         t, total = self.table.n_targets, self._targets.new_zeros(())
         for rows in self._blocks():

@@ -1,5 +1,5 @@
-// The passes over data on a grid, of one instruction set. setup.py compiles this file once for each, with
-// GIGAGP_GRID_KERNELS the name of the function that returns them.
+// The passes over data on a grid for one instruction set. setup.py compiles this file once for each, and defines
+// GIGAGP_GRID_KERNELS as the name of the function that returns them.
 
 #if defined(__AVX512F__) || defined(__AVX__)
 #include <immintrin.h>
@@ -14,7 +14,7 @@ namespace {
 
 #include "simd.h"
 
-// 64 random bits for each x: SplitMix64, as `random_bits` of gigagp/indexed_random.py with key 0.
+// 64 random bits for each x: SplitMix64, like `random_bits` of gigagp/indexed_random.py with key 0.
 INLINE std::uint64_t random_bits(std::uint64_t x) {
     x = (x + 1) * 0x9e3779b97f4a7c15ULL;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -49,20 +49,20 @@ constexpr int NATIVE = Simd<double>::lanes;
 constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int power(int base, int exponent) { return exponent == 0 ? 1 : base * power(base, exponent - 1); }
 
-// Sums that stay in registers at a time, in SIMD vectors.
+// SIMD vectors of sums that stay in registers at a time.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int REGISTERS = 25;
 #else
 constexpr int REGISTERS = 12;
 #endif
-constexpr int BATCH = 16;  // rows of a cell at a time
+constexpr int BATCH = 16;  // rows of a cell that are handled at a time
 
 template <int D, int WIDTH>
 struct Pass {
-    static constexpr int POWERS = 2 * WIDTH - 1;             // of one input
-    static constexpr int INNER = WIDTH == 4 ? 8 : 4;         // the same, padded: the last input's
-    static constexpr int OUTER = power(POWERS, D - 1);       // of all inputs but the last
-    static constexpr int NODES = power(WIDTH, D);            // of a stencil
+    static constexpr int POWERS = 2 * WIDTH - 1;             // powers of one input
+    static constexpr int INNER = WIDTH == 4 ? 8 : 4;         // powers of the last input, padded
+    static constexpr int OUTER = power(POWERS, D - 1);       // products of powers of all other inputs
+    static constexpr int NODES = power(WIDTH, D);            // nodes of a stencil
     static constexpr long MOMENTS = static_cast<long>(OUTER) * INNER;
 
     static long moments(const GridShape &) { return MOMENTS; }
@@ -124,8 +124,8 @@ struct Pass {
         }
     }
 
-    // to[a][:] = left[a] * right[:] for rows of EACH numbers. Vectors of PADDED numbers are written, so what is beyond a row
-    // is overwritten by the next one; after the last there is room.
+    // to[a][:] = left[a] * right[:] for rows of EACH numbers. This writes vectors of PADDED numbers: the next row
+    // overwrites what lies beyond a row, and there is room after the last one.
     template <int COUNT, int EACH, int PADDED>
     INLINE void tensor(const double *left, const double *right, double *to) {
         constexpr int N = least(NATIVE, PADDED);
@@ -216,7 +216,7 @@ struct Pass {
     template <bool WITH_MOMENTS>
     static void add_rows(const GridShape &grid, const Rows &rows, long count, long cell,
                          double *moments, double *columns) {
-        constexpr int TOGETHER = 32;  // columns whose sums are kept beside each other
+        constexpr int TOGETHER = 32;  // columns that are summed at the same time
         alignas(64) Batch batch;
         alignas(64) double values[TOGETHER][BATCH], sums[TOGETHER][NODES];
         const int n_columns = rows.targets + rows.probes;
@@ -238,7 +238,7 @@ struct Pass {
         }
     }
 
-    // Targets are in the record; probes are signs made of its hash, 64 a word.
+    // Targets are in the record. Probes are signs made from its hash, 64 from each word.
     INLINE void gather(const Rows &rows, const double *record, int first, int together, int i, double (*values)[BATCH]) {
         int c = 0;
         for (; c < together && first + c < rows.targets; c++) values[c][i] = record[D + first + c];
@@ -283,7 +283,7 @@ struct Pass {
 
     static constexpr int PAIRS = WIDTH * (WIDTH + 1) / 2;
 
-    // One input of the tensor: from [BEFORE][POWERS, padded][AFTER] to [BEFORE][PAIRS][AFTER].
+    // Transform one input of the tensor: from [BEFORE][POWERS, padded][AFTER] to [BEFORE][PAIRS][AFTER].
     template <int BEFORE, int PADDED, int AFTER>
     INLINE void transform(const double *products, const double *from, double *to) {
         constexpr int N = AFTER % NATIVE == 0 ? NATIVE : AFTER % 4 == 0 && NATIVE >= 4 ? 4 : AFTER % 2 == 0 ? 2 : 1;
@@ -307,7 +307,7 @@ struct Pass {
             }
     }
 
-    // All inputs, the last first; returns where the result is.
+    // Transform all inputs, beginning with the last, and return where the result is.
     template <int LEFT>
     INLINE const double *transform_all(const double *products, const double *from, double *to, double *other) {
         if constexpr (LEFT == 0) {
@@ -324,7 +324,7 @@ struct Pass {
         alignas(64) static thread_local double one[LARGEST], two[LARGEST];
         for (long cell = first; cell < last; cell++) {
             const double *from = moments + cell * MOMENTS;
-            if (from[0] == 0) continue;  // the number of its rows
+            if (from[0] == 0) continue;  // the cell has no rows
             from = transform_all<D>(products, from, one, two);
             double *at = values + first_node(grid, cell);
             for (long e = 0; e < n_entries; e++) at[target[e]] += from[source[e]];
@@ -347,7 +347,7 @@ void product(const Packed &gram, const double *v, long first, long last, double 
         for (long p = gram.starts[g]; p < gram.starts[g + 1]; p++) {
             const long step = gram.steps[gram.which[p]];
             const double *entries = gram.entries + p * GROUP;
-            // Entries whose other node would lie beyond the grid are zero, but there is nothing to read for them.
+            // Entries whose other node would lie beyond the grid are zero, but its value cannot be read.
             if (i + GROUP + step > gram.n_nodes) {
                 for (long j = 0; j < GROUP && i + j + step < gram.n_nodes; j++) {
                     own[j] += entries[j] * v[i + j + step];
@@ -369,7 +369,7 @@ void product(const Packed &gram, const double *v, long first, long last, double 
     }
 }
 
-// Which pass a grid needs ---------------------------------------------------------------------------------------------------
+// The pass that a grid needs ------------------------------------------------------------------------------------------------
 
 #define GIGAGP_DISPATCH(call)                                \
     switch (grid.inputs * 10 + grid.width) {                 \

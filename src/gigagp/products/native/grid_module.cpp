@@ -1,6 +1,6 @@
-// The Python side of passes over data on a grid: checks every argument, sorts rows by cell, and shares the work between
-// threads. Results do not depend on the number of threads: within a cell rows keep their order, and cells that add to the
-// same nodes are never worked on at the same time.
+// Passes over data on a grid, as Python calls them: checks every argument, sorts rows by cell, and shares the work
+// between threads. Results do not depend on the number of threads: the rows of a cell keep their order, and no two
+// threads work at the same time on cells that add to the same nodes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -64,15 +64,15 @@ void share(int threads, long tasks, F work) {
         try {
             others.emplace_back(serve, thread);
         } catch (const std::system_error &) {
-            break;  // no more threads to be had: the ones there are do the work
+            break;  // no more threads are available: the existing ones do the work
         }
     }
     serve(0);
     for (auto &other : others) other.join();
 }
 
-// The grid of Python's RegularGrid, and how its cells are grouped: buckets of cells along the first axis of their
-// numbering, slabs of buckets. Slabs k and k + 2 have no node in common.
+// The grid of Python's RegularGrid, and its cells in groups: buckets are ranges of cells along the first axis of their
+// numbering, and slabs are ranges of buckets. Slabs k and k + 2 have no node in common.
 struct Grid {
     GridShape shape;
     long bucket_cells, n_buckets, slab_buckets, n_slabs;
@@ -102,13 +102,13 @@ struct Grid {
             shape.n_nodes *= shape.shape[k];
             if (shape.shape[k] >= shape.shape[shape.axis] || k == d - 1) shape.axis = k;
         }
-        // The longest axis first, the others in their order: most slabs.
+        // The longest axis comes first, which makes the most slabs. The others keep their order.
         for (int k = d - 1; k >= 0; k--)
             if (k != shape.axis) shape.cell_strides[k] = shape.n_cells, shape.n_cells *= shape.cells[k];
         shape.cell_strides[shape.axis] = shape.n_cells;
         const long plane = shape.n_cells, length = shape.cells[shape.axis];
         shape.n_cells *= length;
-        const long together = (length + 511) / 512;  // more buckets than pages the processor remembers are slow to fill
+        const long together = (length + 511) / 512;  // more buckets than the processor caches page addresses are slow
         bucket_cells = together * plane;
         n_buckets = (length + together - 1) / together;
         slab_buckets = (shape.width - 1 + together - 1) / together;  // a stencil is `width` nodes long
@@ -134,9 +134,9 @@ int checked_threads(int threads) {
     return threads;
 }
 
-// Smallest and largest number of each column and sums of squares; NaN where a number is not finite.
+// The smallest and the largest number of each column and its sum of squares; NaN where a number is not finite.
 py::tuple survey(const Doubles &given, int threads) {
-    constexpr long BLOCK = 1 << 15;  // fixed, so that sums are the same for any number of threads
+    constexpr long BLOCK = 1 << 15;  // a constant, so that sums are the same for any number of threads
     if (given.ndim() != 2 || given.shape(1) > 4096) refuse("a table has two dimensions");
     const long n = given.shape(0), c = given.shape(1), blocks = (n + BLOCK - 1) / BLOCK;
     const double *table = given.data();
@@ -155,7 +155,7 @@ py::tuple survey(const Doubles &given, int threads) {
                     least = x < least ? x : least;
                     most = x > most ? x : most;
                     sum += x * x;
-                    zeros += x * 0;  // NaN as soon as one number is not finite
+                    zeros += x * 0;  // becomes NaN at a number that is not finite
                 }
                 part[3 * k] = least + zeros, part[3 * k + 1] = most + zeros, part[3 * k + 2] = sum + zeros;
             }
@@ -192,7 +192,7 @@ Integers hashes(const std::string &set, const Doubles &X, const Doubles &Y, std:
     return out;
 }
 
-// Memory of a pass, kept from one call to the next: fresh pages cost more than filling them.
+// Memory of a pass, kept from one call to the next, because fresh pages cost more than filling them.
 class Workspace {
    public:
     std::vector<double> records;
@@ -219,7 +219,7 @@ class Batches {
 
     void add(const double *X, const double *Y, long n) {
         place(X, Y, n);
-        // Slabs that share nodes are never worked on at the same time, and always in this order.
+        // No two threads work at the same time on slabs that share nodes, and the order of such slabs is fixed.
         for (long first : {0L, 1L})
             share(threads_, (grid_.n_slabs - first + 1) / 2, [&](long task, int thread) {
                 const long slab = 2 * task + first;
@@ -253,7 +253,7 @@ class Batches {
         edges_[buckets] = sum;
         long largest = 0;
         for (long bucket = 0; bucket < buckets; bucket++) largest = std::max(largest, edges_[bucket + 1] - edges_[bucket]);
-        for (auto &sorted : space_.sorted)  // here, where running out of memory can be told
+        for (auto &sorted : space_.sorted)  // here, outside of the threads, an exception can still be thrown
             if (sorted.size() < static_cast<std::size_t>(largest * stride_)) sorted.resize(largest * stride_);
         share(threads_, threads_, [&](long p, int) {
             constexpr long BLOCK = 128;
@@ -275,7 +275,7 @@ class Batches {
     }
 
     void copy(const double *from, double *to) const {
-        for (int k = 0; k < stride_; k++) to[k] = from[k];  // a few numbers: a call of memcpy costs more
+        for (int k = 0; k < stride_; k++) to[k] = from[k];  // for a few numbers a call of memcpy costs more
     }
 
     void add_bucket(long bucket, std::vector<std::uint32_t> &counts, std::vector<double> &sorted) {
@@ -288,7 +288,7 @@ class Batches {
         for (long i = first; i < last; i++) counts[cells[i] - base + 1]++;
         for (long cell = 0; cell < n_cells; cell++) counts[cell + 1] += counts[cell];
         const double *records = space_.records.data();
-        // Afterwards counts[cell] is where the next cell begins.
+        // After this loop counts[cell] is where the next cell begins.
         for (long i = first; i < last; i++)
             copy(records + i * stride_, sorted.data() + static_cast<long>(counts[cells[i] - base]++) * stride_);
         for (long cell = 0, start = 0; cell < n_cells; start = counts[cell++]) {
@@ -332,7 +332,7 @@ void add(const std::string &set, const py::tuple &given, const Doubles &X, const
     double *to = columns.mutable_data();
     checked_threads(threads);
     py::gil_scoped_release release;
-    // Points that are not accepted would be written beyond the ends: whoever calls has looked, this looks again.
+    // A point outside would write beyond the ends of the arrays. Python has checked this before; check again.
     const GridShape &shape = grid.shape;
     std::atomic<bool> outside{false};
     const long part = (n + threads - 1) / threads;
@@ -353,7 +353,7 @@ void add(const std::string &set, const py::tuple &given, const Doubles &X, const
         batches.add(points + first * shape.inputs, targets + first * n_targets, std::min(batch, n - first));
 }
 
-// Entries of W'W from moments; target and source list where which product of weights goes.
+// Entries of W'W from moments. `target` and `source` say which product of weights is added to which entry.
 void expand(const std::string &set, const py::tuple &given, const Doubles &moments, const Doubles &products,
             const Integers &target, const py::array_t<std::int32_t, py::array::c_style> &source, Doubles values,
             int threads) {
@@ -384,7 +384,7 @@ void expand(const std::string &set, const py::tuple &given, const Doubles &momen
         });
 }
 
-// out = W'W V for V (s, m), one vector a row; see Packed.
+// out = W'W V for V (s, m), one vector in each row; see Packed.
 void product(const std::string &set, const Doubles &entries, const Integers &starts,
              const py::array_t<std::int32_t, py::array::c_style> &which, const Integers &steps, const Doubles &vectors,
              Doubles out, int threads) {
@@ -408,8 +408,8 @@ void product(const std::string &set, const Doubles &entries, const Integers &sta
     double *to = out.mutable_data();
     checked_threads(threads);
     py::gil_scoped_release release;
-    // Slabs of groups, whatever the number of threads; each adds to its own piece, and the pieces are added in order.
-    // Within a slab the entries of a few hundred nodes stay in the cache for all vectors.
+    // Slabs of groups do not depend on the number of threads. Each adds to its own piece, and the pieces are added in
+    // order. Within a slab the entries of a few hundred nodes stay in the cache for all vectors.
     const long n_slabs = std::max(1L, std::min(16L, n_packed * GROUP / 65536)), length = (n_groups + n_slabs - 1) / n_slabs;
     const long piece = (length + 1) * GROUP + reach, together = std::min(s, 16L);
     const long block = std::max(8L, (1L << 13) / static_cast<long>(steps.shape(0)));
@@ -440,6 +440,11 @@ void product(const std::string &set, const Doubles &entries, const Integers &sta
 }  // namespace
 
 void define_grid(py::module_ &module) {
+    py::dict constants;
+    constants["MAX_INPUTS"] = MAX_INPUTS;
+    constants["EDGE"] = EDGE;
+    constants["GROUP"] = GROUP;
+    module.attr("grid_constants") = constants;
     module.def("grid_instruction_sets", [] {
         py::list names;
         for (const auto *set : available()) names.append(set->name);
@@ -447,7 +452,7 @@ void define_grid(py::module_ &module) {
     });
     module.def("grid_hashes", hashes, py::arg("instruction_set"), py::arg("X").noconvert(), py::arg("Y").noconvert(),
                py::arg("seed"), py::arg("threads"));
-    py::class_<Workspace>(module, "GridWorkspace", "Memory of grid_add, to be used again; one call at a time.")
+    py::class_<Workspace>(module, "GridWorkspace", "Memory of grid_add that is used again; for one call at a time.")
         .def(py::init<>());
     module.def("grid_survey", survey, py::arg("table").noconvert(), py::arg("threads"));
     module.def("grid_add", add, py::arg("instruction_set"), py::arg("grid"), py::arg("X").noconvert(),

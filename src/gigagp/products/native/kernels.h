@@ -1,24 +1,36 @@
-// What the scheduler and the tile kernels agree on: plain structs, so that nothing compiled for one instruction set can
-// be linked into the code for another.
+// Types that the scheduler and the tile kernels share. They are plain structs, so that the linker cannot put code
+// compiled for one instruction set into the code for another.
 #pragma once
 
 #include <cstddef>
 
 namespace gigagp {
 
-// The numbers are those of gigagp/products/program.py.
-enum Profile { RBF = 0, MATERN_12 = 1, MATERN_32 = 2, MATERN_52 = 3, RATIONAL_QUADRATIC = 4, DOT = 5 };
-enum Operation { TERM = 0, ADD = 1, MULTIPLY = 2, ONE = 3 };
+// The codes of gigagp.kernels.fused.Profile and gigagp.products.program.Operation, in the same order. The module hands
+// both tables to Python, where tests/products/test_codes.py compares them. A new profile is a name in this list and a
+// formula in profiles.h.
+#define GIGAGP_PROFILES(X) X(RBF) X(MATERN_12) X(MATERN_32) X(MATERN_52) X(RATIONAL_QUADRATIC) X(DOT)
+#define GIGAGP_OPERATIONS(X) X(TERM) X(ADD) X(MULTIPLY) X(ONE)
+#define GIGAGP_LISTED(name) name,
+enum Profile { GIGAGP_PROFILES(GIGAGP_LISTED) };
+enum Operation { GIGAGP_OPERATIONS(GIGAGP_LISTED) };
+#undef GIGAGP_LISTED
 
-// A term's value between two points is a profile of their squared distance (DOT: of their inner product).
+// Larger squared distances are clipped: every profile is zero there, and infinity times zero would be NaN.
+constexpr double FARTHEST = 1e30;
+// Smaller ones are raised: their root is far below the rounding error of 1, and division by it stays finite.
+template <class T>
+constexpr T NEAREST = T(sizeof(T) == sizeof(float) ? 1e-30 : 1e-200);
+
+// A term's value between two points is a profile of their squared distance, or for DOT their inner product.
 template <class T>
 struct Term {
     int profile;
-    int inputs;         // of the distance; they come first in a panel
-    int all_inputs;     // with those that only gradients read
-    int direct;         // distances by differences: slower, exact for near points far from the origin
+    int inputs;         // coordinates of the distance; they come first in a panel
+    int all_inputs;     // the same and those that only gradients read
+    int direct;         // whether distances are sums of squared differences: slower, exact for near points far out
     T alpha;            // of RATIONAL_QUADRATIC
-    T left_scale;       // packed left points are the points times this
+    T left_scale;       // packed left points are the points times this number
     const T *left;      // panels of `rows` points, [panel][input][row]
     const T *left_squares;
     const T *right;     // panels of `columns` points, [panel][input][column]
@@ -26,7 +38,7 @@ struct Term {
 };
 
 // Value k of a kernel tree: a term, `a_factor * value[a] + b_factor * value[b]`, `value[a] * value[b]`, or one.
-// The last value is the kernel (up to a factor that the caller knows). Every other value is used exactly once, later.
+// The last value is the kernel, up to a factor that the caller knows. A later step uses every other value exactly once.
 template <class T>
 struct Step {
     int operation;
@@ -41,13 +53,13 @@ struct Program {
     const Step<T> *steps;
 };
 
-// Vectors to multiply with: `wide` SIMD vectors a row for the bulk, and a few single columns each by itself.
+// Vectors to multiply with: most columns as `wide` SIMD vectors a row, the few left over as single columns.
 template <class T>
 struct Vectors {
     int wide, single;
     const T *wide_values;    // [row][wide * lanes]
     const T *single_values;  // [column][padded rows]
-    long stride;             // of single columns
+    long stride;             // from one single column to the next
 };
 
 struct Sums {
@@ -62,7 +74,7 @@ struct ProductWork {
     long tile_columns;
     Vectors<T> right;  // multiplied with rows of the kernel matrix: one row for each right point
     Sums rows;
-    // for symmetric products, where a tile serves twice
+    // for symmetric products, where a tile is used twice
     Vectors<T> left;
     Sums columns;
 };
@@ -84,18 +96,18 @@ struct GradientWork {
     // ... or dense
     const T *dense;
     long dense_stride;
-    // results that tasks own by rows or by columns, one stretch a term
+    // sums by row and by column, one stretch for each term; tasks own ranges of them
     double *row_sums, *column_sums;
     long row_stride, column_stride;
 };
 
-// What one task of a gradient found: for every step sum(A dK/dvalue value), for every term sum(A dK/dalpha), and for
-// every input of every term (all of them) sum(S e f), S the weights of squared distances.
+// The sums of one task of a gradient: sum(A dK/dvalue value) for every step, sum(A dK/dalpha) for every term, and
+// sum(S e f) for each of all_inputs of every term, where S are the weights of squared distances.
 struct GradientSums {
     double *values, *alphas, *cross;
 };
 
-// Rows and columns of a task; multiples of the panel sizes, up to the padded ends.
+// Rows and columns of a task: multiples of the panel sizes, at most the padded number of points.
 struct Block {
     long first_row, last_row, first_column, last_column;
 };

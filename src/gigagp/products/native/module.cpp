@@ -1,5 +1,5 @@
-// The Python module: checks every argument, packs points and vectors into panels, and runs the tile kernels that this
-// processor has.
+// The Python module: checks every argument, packs points and vectors into panels, and runs the tile kernels for the
+// instruction sets of this processor.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -24,7 +24,7 @@ namespace {
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
-// Zeroed memory on the boundaries of cache lines.
+// Zeroed memory, aligned to cache lines.
 template <class T>
 class Aligned {
    public:
@@ -171,7 +171,7 @@ struct Packed {
         return array;
     }
 
-    // Columns of a tile: right panels that are read again for every strip should stay in the second-level cache.
+    // Columns of a tile: every strip reads the right panels again, so they should stay in the second-level cache.
     long columns_for(long inputs) const {
         const long fitting = (long{1} << 19) / (inputs * static_cast<long>(sizeof(T)));
         return std::max<long>(kernels.columns, std::min(kernels.tile_columns, fitting / kernels.columns * kernels.columns));
@@ -209,7 +209,7 @@ std::vector<Aligned<T>> scratch_for(int threads, std::size_t size) {
     return found;
 }
 
-// Columns to multiply with: full SIMD vectors of them side by side, a few left over each by itself.
+// Columns to multiply with: most of them side by side in SIMD vectors, the few left over as single columns.
 template <class T>
 struct PackedVectors {
     int wide, single;
@@ -379,10 +379,26 @@ void define(py::module_ &module) {
 
 namespace gigagp {
 void define_grid(py::module_ &module);  // grid_module.cpp
+
+// The codes and constants that Python has too; tests/products/test_codes.py compares them.
+void define_codes(py::module_ &module) {
+    py::dict profiles, operations, constants;
+#define GIGAGP_PROFILE(name) profiles[#name] = static_cast<int>(name);
+#define GIGAGP_OPERATION(name) operations[#name] = static_cast<int>(name);
+    GIGAGP_PROFILES(GIGAGP_PROFILE)
+    GIGAGP_OPERATIONS(GIGAGP_OPERATION)
+#undef GIGAGP_PROFILE
+#undef GIGAGP_OPERATION
+    constants["FARTHEST"] = FARTHEST;
+    constants["NEAREST"] = py::make_tuple(NEAREST<float>, NEAREST<double>);
+    module.attr("profiles") = profiles;
+    module.attr("operations") = operations;
+    module.attr("constants") = constants;
 }
+}  // namespace gigagp
 
 PYBIND11_MODULE(_native, module) {
-    module.doc() = "Kernel products on the CPU; the Python side is gigagp.products.native_tiles.";
+    module.doc() = "Kernel products on the CPU. The Python side is gigagp.products.native_tiles.";
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const auto *set : gigagp::available()) names.push_back(set->name);
@@ -391,4 +407,5 @@ PYBIND11_MODULE(_native, module) {
     gigagp::define<float>(module);
     gigagp::define<double>(module);
     gigagp::define_grid(module);
+    gigagp::define_codes(module);
 }

@@ -1,5 +1,5 @@
-// Who computes what, when. Tasks that add to the same stretch of a result do so in the order of the list, whatever the
-// number of threads: the same bits every time, without locks and without a copy of the result for each thread.
+// The order of work. Tasks that add to the same stretch of a result do so in the order of the list, for any number of
+// threads. So results have the same bits every time, without locks and without a copy of the result for each thread.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace gigagp {
 
 struct Task {
     Block block;
-    int mirrored;             // 0: no, 1: every tile serves twice, 2: a block on the diagonal
-    int stretches[2];         // of the result, that it adds to; -1: none
-    int turns[2];             // tasks that add to them before it does
+    int mirrored;             // 0: no, 1: every tile is used twice, 2: a block on the diagonal
+    int stretches[2];         // the stretches of the result that it adds to; -1: none
+    int turns[2];             // how many tasks add to each of them before this one
 };
 
 class Schedule {
    public:
-    // K(X, X): pairs of stretches of rows, every pair once, disjoint pairs after each other (a round-robin tournament).
+    // K(X, X): every pair of stretches of rows once, in rounds of disjoint pairs (a round-robin tournament).
     static Schedule symmetric(long n, long tile) {
         Schedule made(std::max<long>(2, std::min<long>(n / (4 * tile) / 2 * 2, 128)));
         const int count = made.n_stretches_;
@@ -30,7 +30,7 @@ class Schedule {
         for (int a = 0; a < count; a++) made.add(block(a, a), 2, a, -1);
         for (int round = 0; round < count - 1; round++)
             for (int seat = 0; seat < count / 2; seat++) {
-                const int last = count - 1;  // who keeps the seat while the others turn
+                const int last = count - 1;  // this one keeps its seat while the others move on
                 int a = seat == 0 ? last : (round + seat) % last;
                 int b = (round + last - seat) % last;
                 made.add(block(std::min(a, b), std::max(a, b)), 1, a, b);
@@ -88,7 +88,7 @@ class Schedule {
             try {
                 others.emplace_back(serve, thread);
             } catch (const std::system_error &) {
-                break;  // no more threads to be had: the ones there are do the work
+                break;  // no more threads are available: the existing ones do the work
             }
         }
         serve(0);
@@ -98,7 +98,7 @@ class Schedule {
    private:
     explicit Schedule(long stretches) : n_stretches_(static_cast<int>(stretches)), seen_(stretches, 0) {}
 
-    // Edges of `count` stretches of 0..n, on multiples of the tile but for the last.
+    // Edges of `count` stretches of 0..n, all but the last on multiples of the tile.
     static std::vector<long> split(long n, long count, long tile) {
         std::vector<long> edges(count + 1, n);
         for (long k = 0; k < count; k++) edges[k] = std::min(n, (n / tile * k / count) * tile);

@@ -1,5 +1,5 @@
-// SIMD vectors in the compiler's portable extension (GCC, Clang), and the few operations worth an intrinsic. Included
-// inside the anonymous namespace of one instruction set.
+// SIMD vectors in the portable vector extension of GCC and Clang, and the few operations that need an intrinsic. To be
+// included inside the anonymous namespace of one instruction set.
 #pragma once
 
 #if defined(__AVX512F__)
@@ -30,12 +30,7 @@ GIGAGP_SIMD(float, int)
 GIGAGP_SIMD(double, long long)
 #undef GIGAGP_SIMD
 
-// Largest squared distance: every profile is zero there, and infinity times zero would be NaN.
-INLINE float farthest(float) { return 1e30f; }
-INLINE double farthest(double) { return 1e30; }
-// Smallest squared distance: its root is far below one rounding of 1, and division by it stays finite.
-INLINE float nearest(float) { return 1e-30f; }
-INLINE double nearest(double) { return 1e-200; }
+
 
 typedef Simd<float>::Vector Floats;
 typedef Simd<double>::Vector Doubles;
@@ -53,7 +48,7 @@ INLINE double total(V a) {
 }
 #endif
 
-// Compilers make a comparison and a blend of the portable a > b ? a : b.
+// Compilers turn the portable a > b ? a : b into a comparison and a blend.
 #if defined(__AVX512F__)
 INLINE Floats larger(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE Doubles larger(Doubles a, Doubles b) { return (Doubles)_mm512_max_pd((__m512d)a, (__m512d)b); }
@@ -71,7 +66,7 @@ template <class V>
 INLINE V smaller(V a, V b) { return a < b ? a : b; }
 #endif
 
-// Square roots. The divider works beside the other units: an iteration by multiplications was slower.
+// Square roots. The divider works in parallel to the other units: an iteration by multiplications was slower.
 #if defined(__AVX512F__)
 INLINE Floats root(Floats x) { return (Floats)_mm512_sqrt_ps((__m512)x); }
 INLINE Doubles root(Doubles x) { return (Doubles)_mm512_sqrt_pd((__m512d)x); }
@@ -87,8 +82,9 @@ INLINE V root(V x) {
 }
 #endif
 
-// exp(-t) for t >= 0: 2^n 2^f with n the nearest integer to -t / log 2 and a polynomial for 2^f, |f| <= 1/2, that is
-// exact at 0; relative error 5e-9 and 1e-17 beside rounding. Interpolation of (2^f - 1) / f at Chebyshev points.
+// exp(-t) for t >= 0 as 2^n 2^f, where n is the nearest integer to -t / log 2. The polynomial for 2^f, |f| <= 1/2,
+// interpolates (2^f - 1) / f at Chebyshev points. It is exact at 0, and its relative error is 5e-9 and 1e-17 besides
+// rounding.
 INLINE Floats power_of_two(Floats f) {
     Floats p = f * 1.54531629451206902e-4f + 1.33908663646712344e-3f;
     p = p * f + 9.61808255727785149e-3f;
@@ -122,7 +118,7 @@ INLINE Doubles decay(Doubles t) {
     return (Doubles)_mm512_scalef_pd((__m512d)power_of_two(x - n), (__m512d)n);
 }
 #else
-// Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves it in the low bits, from where it moves to the exponent.
+// Adding 1.5 * 2^(mantissa bits) rounds to an integer and leaves it in the low bits. A shift takes it to the exponent.
 INLINE Floats decay(Floats t) {
     Floats x = larger(t * -1.44269504088896341f, Simd<float>::all(-126.0f));
     Floats shifted = x + 12582912.0f;
@@ -138,7 +134,7 @@ INLINE Doubles decay(Doubles t) {
 #endif
 
 // log(x) for normal x >= 1: x = 2^n m with m within a factor sqrt(2) of 1, and with s = (m - 1) / (m + 1) a polynomial
-// for (log m - 2 s) / s^3; relative error 3e-9 and 3e-20 beside rounding.
+// for (log m - 2 s) / s^3. Its relative error is 3e-9 and 3e-20 besides rounding.
 INLINE Floats logarithm(Floats x) {
     typedef Simd<float>::Bits Bits;
     Bits bits = (Bits)x;

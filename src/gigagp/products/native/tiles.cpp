@@ -1,9 +1,9 @@
-// The tile kernels of one instruction set. setup.py compiles this file once for each, with GIGAGP_KERNELS the name of
-// the function that returns them.
+// The tile kernels of one instruction set. setup.py compiles this file once for each, and defines GIGAGP_KERNELS as the
+// name of the function that returns them.
 //
-// A tile is `tile_rows` times `tile_columns` entries of a kernel matrix. It is made in strips of ROWS rows, which stay
-// in the first-level cache: squared distances as a small matrix product in registers, their profile, then products
-// with single columns. Products with many columns follow once the tile, in the second-level cache, is whole.
+// A tile is `tile_rows` times `tile_columns` entries of a kernel matrix. It is computed in strips of ROWS rows, which
+// stay in the first-level cache: squared distances as a small matrix product in registers, their profile, then products
+// with single columns. Products with many columns follow once the whole tile is in the second-level cache.
 // Sums over a tile are in the precision of the entries, sums over tiles in float64.
 
 #if defined(__AVX512F__) || defined(__AVX__)
@@ -19,7 +19,7 @@ namespace {
 
 #include "profiles.h"
 
-// Points in a left panel: with two SIMD vectors of right points, as many sums as fit into the registers.
+// Points in a left panel: together with two SIMD vectors of right points they make as many sums as registers hold.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int ROWS = 12;
 #else
@@ -84,8 +84,8 @@ struct Tiles {
         }
     }
 
-    // A strip of a profile from row i on, columns j to j + n. The profile DOT leaves what it gets: inner products of a
-    // DOT term, squared distances of any other.
+    // A strip of a profile from row i on, columns j to j + n. The profile DOT returns its argument: the inner products
+    // of a DOT term, the squared distances of any other.
     template <int PROFILE>
     static void profile_strip(const Term<T> &term, long i, long j, long n, T *out) {
         const T *e = term.left + i * term.all_inputs, *e_squares = term.left_squares + i;
@@ -100,12 +100,10 @@ struct Tiles {
 
     static void term_strip(const Term<T> &term, long i, long j, long n, T *out) {
         switch (term.profile) {
-            case RBF: return profile_strip<RBF>(term, i, j, n, out);
-            case MATERN_12: return profile_strip<MATERN_12>(term, i, j, n, out);
-            case MATERN_32: return profile_strip<MATERN_32>(term, i, j, n, out);
-            case MATERN_52: return profile_strip<MATERN_52>(term, i, j, n, out);
-            case RATIONAL_QUADRATIC: return profile_strip<RATIONAL_QUADRATIC>(term, i, j, n, out);
-            default: return profile_strip<DOT>(term, i, j, n, out);
+#define GIGAGP_CASE(PROFILE) \
+    case PROFILE: return profile_strip<PROFILE>(term, i, j, n, out);
+            GIGAGP_PROFILES(GIGAGP_CASE)
+#undef GIGAGP_CASE
         }
     }
 
@@ -139,7 +137,7 @@ struct Tiles {
 
     // Products with vectors ------------------------------------------------------------------------------------------
 
-    // total (R x Q vectors) += tile (R x n) @ vectors (n x Q vectors); TRANSPOSED takes R columns of the tile for rows.
+    // total (R x Q vectors) += tile (R x n) @ vectors (n x Q vectors). TRANSPOSED takes columns of the tile as its rows.
     template <int R, int Q, bool TRANSPOSED>
     INLINE void multiply_block(long n, const T *tile, const T *vectors, double *to, long stride) {
         Vector sum[R][Q];
@@ -254,8 +252,8 @@ struct Tiles {
 
     // Blocks ---------------------------------------------------------------------------------------------------------
 
-    // Visit the tiles of a block. On the diagonal of a symmetric matrix (mirrored == 2) only those on and above it, the
-    // ones on it as a whole and not mirrored.
+    // Visit the tiles of a block. In a block on the diagonal of a symmetric matrix (mirrored == 2) visit the tiles above
+    // the diagonal, mirrored, and the tiles on it, whole and not mirrored.
     template <class F>
     INLINE void each_tile(Block block, long tile_columns, int mirrored, F visit) {
         for (long i = block.first_row; i < block.last_row; i += TILE_ROWS) {
@@ -312,12 +310,10 @@ struct Tiles {
     static void term_derivatives(const Term<T> &term, long i, long j, long n, T *value, T *slope, T *by_alpha) {
         profile_strip<DOT>(term, i, j, n, value);
         switch (term.profile) {
-            case RBF: return derivative_strip<RBF>(term, n, value, slope, by_alpha);
-            case MATERN_12: return derivative_strip<MATERN_12>(term, n, value, slope, by_alpha);
-            case MATERN_32: return derivative_strip<MATERN_32>(term, n, value, slope, by_alpha);
-            case MATERN_52: return derivative_strip<MATERN_52>(term, n, value, slope, by_alpha);
-            case RATIONAL_QUADRATIC: return derivative_strip<RATIONAL_QUADRATIC>(term, n, value, slope, by_alpha);
-            default: return derivative_strip<DOT>(term, n, value, slope, by_alpha);
+#define GIGAGP_CASE(PROFILE) \
+    case PROFILE: return derivative_strip<PROFILE>(term, n, value, slope, by_alpha);
+            GIGAGP_PROFILES(GIGAGP_CASE)
+#undef GIGAGP_CASE
         }
     }
 
@@ -371,7 +367,7 @@ struct Tiles {
                                                 : T(0);
     }
 
-    // Sums over one strip for one term, whose adjoint becomes the weights S of squared distances.
+    // Sums over one strip for one term. Its adjoint is overwritten with the weights S of squared distances.
     static void term_sums(const Term<T> &term, long i, long j, long n, T *adjoint, const T *value, const T *slope,
                           const T *by_alpha, double multiple, double *row_sums, T *column_sums, Vector *cross,
                           double &value_sum, double &alpha_sum) {
@@ -421,7 +417,7 @@ struct Tiles {
             }
             weight_strip(work, i + r, j, n, adjoints + last * STRIP);
             Vector *cross_of_term = cross + all_inputs(program);
-            for (int k = last; k >= 0; k--) {  // every value is used once, by a later step
+            for (int k = last; k >= 0; k--) {  // exactly one later step has used each value
                 const Step<T> &step = program.steps[k];
                 T *adjoint = adjoints + k * STRIP;
                 const T *a = values + step.a * STRIP, *b = values + step.b * STRIP;

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
-from gigagp.inference.grid.factorised import FactorisedGridSystem
+from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
 from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, WhitenedOperator
