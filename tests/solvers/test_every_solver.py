@@ -269,7 +269,7 @@ def test_reuse_of_an_earlier_solve_gives_the_same_answer(solver):
     matrix, b = kernel_matrix(120, noise=0.3), normal(120, 3)
     first = solver.solve(matrix, b, generator=generator())
     neighbour = kernel_matrix(120, noise=0.3, lengthscale=1.05)
-    again = solver.solve(neighbour, b, generator=generator(), reuse=first.detail["reuse"])
+    again = solver.solve(neighbour, b, generator=generator(), reuse=first.reuse)
     assert again.converged
     assert float(true_residual(neighbour, again.value, b).max()) <= 0.01
 

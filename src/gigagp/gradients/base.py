@@ -27,7 +27,10 @@ class Probes(ABC):
 class GradientEstimator(Settings, ABC):
     """A method of estimating the gradient from solves with right-hand sides ``[targets, probes]``."""
 
-    n_probes: int
+    @property
+    @abstractmethod
+    def n_probes(self) -> int:
+        """Number of probe vectors."""
 
     @abstractmethod
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:

@@ -6,26 +6,59 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp.dense import lower_inverse
-from gigagp.fields import Settings
+from gigagp.dense import cholesky, lower_inverse
+from gigagp.gradients.base import GradientEstimator, Probes
+from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 
 
+class _NoProbes(Probes):
+    def right_hand_sides(self, model: Model, matrix: KernelMatrix, budget: int) -> torch.Tensor:
+        return torch.zeros(matrix.n, 0, dtype=matrix.dtype, device=matrix.device)
+
+
 @dataclass(frozen=True)
-class Exact(Settings):
+class Exact(GradientEstimator):
     """``(v' D v - tr(H^-1 D)) / 2`` without an estimate, in O(n^3) time and with two n x n arrays.
 
     When to use: up to a few thousand rows, and as the reference for estimators.
     """
 
+    @property
+    def n_probes(self) -> int:
+        """None: nothing is estimated."""
+        return 0
+
+    def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
+        """Return no probes."""
+        return _NoProbes()
+
+    def trace_pair(
+        self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return no vectors: `gradient` has the trace from the inverse."""
+        return right_hand_sides, right_hand_sides
+
     def gradient(
+        self,
+        matrix: KernelMatrix,
+        target_solutions: torch.Tensor,
+        probe_solutions: torch.Tensor,
+        right_hand_sides: torch.Tensor,
+        second: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Factorise ``H`` and return the gradient; see `GradientEstimator.gradient`."""
+        factor = cholesky(matrix.to_dense())
+        return self.from_factor(matrix, target_solutions, factor, None if second is None else second[0])
+
+    def from_factor(
         self,
         matrix: KernelMatrix,
         target_solutions: torch.Tensor,
         factor: torch.Tensor,
         second: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Return the gradient of the log marginal likelihood, summed over targets.
+        """Return the gradient of the log marginal likelihood, summed over targets, from a factor that is at hand.
 
         Parameters
         ----------

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 
-from gigagp.dense import cholesky
 from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words
-from gigagp.gradients import Exact as ExactGradient
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
@@ -28,6 +26,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
+from gigagp.prior_samples import PriorSamples
 from gigagp.random import spawn
 from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Status
 from gigagp.solvers.base import Solver
@@ -78,7 +77,7 @@ class Iterative(Inference):
     """
 
     solver: Solver | Literal["auto"] = "auto"
-    gradient: Annotated[GradientEstimator | ExactGradient, Words("one of gigagp.gradients")] | Literal["auto"] = "auto"
+    gradient: Annotated[GradientEstimator, Words("one of gigagp.gradients")] | Literal["auto"] = "auto"
     warm_start: bool | Literal["previous", "subspace"] = True
     n_samples: Count = 64
     final_tolerance: Positive | None = None
@@ -159,12 +158,16 @@ class IterativeObjective(TableObjective):
     def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(table)
         self.settings = settings.resolve()
+        solver, estimator = self.settings.solver, self.settings.gradient
+        assert isinstance(solver, Solver)
+        assert isinstance(estimator, GradientEstimator)
+        self._solver, self._estimator = solver, estimator
         self._own_final = settings.solver == "auto" and settings.final_tolerance is None
         self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
         kind: WarmStartKind = self.settings.warm_start or "none"  # type: ignore[assignment]
         self._warm = WarmStart(kind)
         self._probes: Probes | None = None
-        self._reuse: object | None = None
+        self._reuse: Reuse | None = None
         self.solves: list[SolveRecord] = []
         #: the solution of the last solve, for diagnosis
         self.last_solution: Solution | None = None
@@ -173,12 +176,12 @@ class IterativeObjective(TableObjective):
     @property
     def deterministic(self) -> bool:
         """Whether the probes are frozen, and no solve is cut at a random length."""
-        solver = self.settings.solver
+        solver = self._solver
         return self._is_frozen and not (isinstance(solver, ConjugateGradients) and solver.is_random)
 
     @property
     def _is_frozen(self) -> bool:
-        return self._warm.kind != "none" or isinstance(self.settings.gradient, ExactGradient)
+        return self._warm.kind != "none" or self._estimator.n_probes == 0
 
     def _matrix(self, model: Model) -> KernelMatrix:
         table = self.table
@@ -198,7 +201,7 @@ class IterativeObjective(TableObjective):
             n_targets=n_fixed,
             reuse=self._reuse,
         )
-        self._reuse = solution.detail.get("reuse")
+        self._reuse = solution.reuse
         self.last_solution = solution
         record = _record(solution, n_fixed)
         self.solves.append(record)
@@ -233,32 +236,30 @@ class IterativeObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the estimated gradient; there is no value."""
-        estimator, matrix = self.settings.gradient, self._matrix(model)
+        estimator, matrix = self._estimator, self._matrix(model)
         self._current = None
-        assert isinstance(self.settings.solver, Solver)
-        if isinstance(estimator, ExactGradient):
-            solved = self._solve(self.settings.solver, matrix, self.table.Y[:, :0])
-            second = None if solved.second is None else solved.second[0]
-            gradient = estimator.gradient(matrix, solved.targets, cholesky(matrix.to_dense()), second)
-            return Evaluation(None, gradient, solved.record)
-        assert isinstance(estimator, GradientEstimator)
         if self._probes is None or not self._is_frozen:
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
         right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
-        solved = self._solve(self.settings.solver, matrix, right_hand_sides)
-        if isinstance(self._probes, PathwiseProbes) and self._probes.prior is not None:
-            self._current = PathwisePosterior(
-                model,
-                self.table,
-                *solved.nearest,
-                solved.nearest_basis,
-                solved.trend,
-                self._probes.prior,
-                _for_predictions(self.settings.solver),
-                final_solve=solved.record,
-            )
+        solved = self._solve(self._solver, matrix, right_hand_sides)
+        functions = _prior_functions(self._probes)
+        if functions is not None:
+            self._current = self._posterior(model, solved, functions, _for_predictions(self._solver))
         gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
         return Evaluation(None, gradient, solved.record)
+
+    def _posterior(self, model: Model, solved: _Solved, prior: PriorSamples, solver: Solver) -> PathwisePosterior:
+        """Return the posterior that solutions for targets and noisy prior samples are."""
+        return PathwisePosterior(
+            model,
+            self.table,
+            *solved.nearest,
+            solved.nearest_basis,
+            solved.trend,
+            prior,
+            solver,
+            final_solve=solved.record,
+        )
 
     def value(self, model: Model) -> Estimate:
         """Estimate the log marginal likelihood with the solver as training uses it; nothing of the fit is changed.
@@ -268,12 +269,11 @@ class IterativeObjective(TableObjective):
         the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model see
         `Posterior.log_marginal_likelihood`, which solves to the end.
         """
-        solver, table, matrix = self.settings.solver, self.table, self._matrix(model)
-        assert isinstance(solver, Solver)
+        solver, table, matrix = self._solver, self.table, self._matrix(model)
         stacked = torch.cat([table.Y, table.basis], 1)
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = self._trend(solution).coefficients
-        n_probes = getattr(self.settings.gradient, "n_probes", _AUTO_PROBES)
+        n_probes = self._estimator.n_probes or _AUTO_PROBES
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
@@ -288,15 +288,14 @@ class IterativeObjective(TableObjective):
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
-        if isinstance(self._reuse, Reuse) and self._reuse.pivots is not None:
+        if self._reuse is not None and self._reuse.pivots is not None:
             tensors["pivots"] = self._reuse.pivots
         return tensors, {"solves": [asdict(record) for record in self.solves]}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Take over a snapshot; frozen probes are drawn again, from the same generator."""
-        estimator = self.settings.gradient
-        if self._is_frozen and isinstance(estimator, GradientEstimator):
-            self._probes = estimator.draw(model, self.table.X, self._probe_generator)
+        if self._is_frozen:
+            self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
         names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were kept
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
@@ -315,23 +314,16 @@ class IterativeObjective(TableObjective):
         """
         table, aware = self.table, self.settings.computational_uncertainty
         matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
-        probes = self._probes
-        reusable = (
-            isinstance(probes, PathwiseProbes)
-            and probes.prior is not None
-            and probes.noise.shape[1] >= self.settings.n_samples
-            and self._is_frozen
-        )
-        if not reusable:
-            given = self.settings.gradient
-            estimator = given if isinstance(given, Pathwise) else Pathwise()
+        probes, n_samples = self._probes, self.settings.n_samples
+        prior = None if probes is None else _prior_functions(probes)
+        if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
+            given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
             # Samples are functions, so exact draws at the rows do not do.
-            estimator = replace(estimator, n_probes=self.settings.n_samples, prior="features")
-            probes = estimator.draw(model, table.X, generator)
+            probes = replace(given, n_probes=n_samples, prior="features").draw(model, table.X, generator)
+            prior = probes.prior
             if self._warm.kind == "previous":
                 self._warm = WarmStart("none")
-        assert isinstance(probes, PathwiseProbes)
-        assert probes.prior is not None
+        assert prior is not None
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
         solver = self._final_solver(matrix, right_hand_sides)
         solved = self._solve(solver, matrix, right_hand_sides)
@@ -340,21 +332,10 @@ class IterativeObjective(TableObjective):
             matrix.add_blocks(solved.nearest[0])
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
             return matrix.posterior(note, solved.record)
-        return PathwisePosterior(
-            model,
-            table,
-            *solved.nearest,
-            solved.nearest_basis,
-            solved.trend,
-            probes.prior,
-            solver,
-            final_solve=solved.record,
-        )
+        return self._posterior(model, solved, prior, solver)
 
     def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:
         """Return the solver of the last solve, tight enough for predictions."""
-        solver = self.settings.solver
-        assert isinstance(solver, Solver)
         targets = probes = self.settings.final_tolerance
         if self._own_final:
             rows = matrix.n**0.5
@@ -365,7 +346,7 @@ class IterativeObjective(TableObjective):
                 min(max(_FINAL_ERROR * noise / size if size else 1.0, tightest), _LOOSEST_FINAL) for size in sizes
             )
         changes = {} if targets is None else {"tolerance": targets, "probe_tolerance": probes}
-        return _for_predictions(solver, **changes)
+        return _for_predictions(self._solver, **changes)
 
     def _warn_of_unfinished_solves(self) -> None:
         done = (Status.CONVERGED.name, Status.TRUNCATED.name)
@@ -382,6 +363,11 @@ class IterativeObjective(TableObjective):
             f"epochs). {Status[worst.status].value}"
         )
         warn(msg, SolverWarning)
+
+
+def _prior_functions(probes: Probes) -> PriorSamples | None:
+    """Return the prior functions behind probes, whose solutions then are posterior samples; None without any."""
+    return probes.prior if isinstance(probes, PathwiseProbes) else None
 
 
 def _for_predictions(solver: Solver, **changes: object) -> Solver:

@@ -140,7 +140,7 @@ class ExactObjective(TableObjective):
     def evaluate(self, model: Model) -> Evaluation:
         """Return value and gradient."""
         state = self._factorise(model)
-        gradient = ExactGradient().gradient(state.matrix, state.solutions, state.factor)
+        gradient = ExactGradient().from_factor(state.matrix, state.solutions, state.factor)
         return Evaluation(state.value, gradient)
 
     def value(self, model: Model) -> float:

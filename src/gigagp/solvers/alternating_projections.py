@@ -93,34 +93,35 @@ class AlternatingProjections(Solver):
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
-        reuse: object = None,
+        reuse: Reuse | None = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "AlternatingProjections")
         generator = own_generator(generator)
-        known = reuse if isinstance(reuse, Reuse) else None
         first_residual_needed = initial is not None and not (
             isinstance(initial, Start) and initial.residual is not None
         )
         coarse = (
-            _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, known) if first_residual_needed else None
+            _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse) if first_residual_needed else None
         )
-        problem = Problem(matrix, right_hand_sides, initial, companion=None if coarse is None else coarse.basis)
+        companion = None if coarse is None else coarse.basis
+        problem = Problem(matrix, right_hand_sides, initial, companion=companion, reuse=reuse)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
             problem.setup_epochs += 0.0 if coarse is None else coarse.epochs
-            return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail={"reuse": reuse})
+            return problem.finish(Status.CONVERGED, 0, 0.0, rule)
         if not has_finite_diagonal(matrix):
-            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
+            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
         if coarse is None:
-            coarse = _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, known)
+            coarse = _CoarseSpace.build(matrix, self._coarse_rank(matrix.n), generator, reuse)
         if coarse is not None:
             problem.setup_epochs += coarse.epochs
             product = problem.companion_product
             product = problem.multiply(coarse.basis) if product is None else product
             if not bool(torch.isfinite(product).all()):
-                return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
+                return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
             coarse.complete(product)
+            problem.reuse = Reuse(pivots=coarse.pivots)
         partition, name = self._partition(matrix, generator, coarse)
         run = _ProjectionSolve(self, matrix, problem, rule, partition, coarse)
         status = run.loop()
@@ -130,7 +131,6 @@ class AlternatingProjections(Solver):
             "partition": name,
             "coarse_rank": 0 if coarse is None else coarse.basis.shape[1],
             "jitter": run.jitter,
-            "reuse": reuse if coarse is None else Reuse(pivots=coarse.pivots),
         }
         return problem.finish(status, run.iterations, run.rows_used / matrix.n, rule, detail=detail)
 

@@ -12,6 +12,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Settings
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.preconditioners.base import Reuse
 from gigagp.solvers.solution import Solution, Start, Status
 
 
@@ -27,7 +28,7 @@ class Solver(Settings, ABC):
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
-        reuse: object = None,
+        reuse: Reuse | None = None,
     ) -> Solution:
         """Solve for every column.
 
@@ -46,9 +47,8 @@ class Solver(Settings, ABC):
             Number k of leading columns that are targets; the others are probe vectors. Each target has to reach the
             tolerance, but only the mean relative residual of the probe vectors has to reach the probe tolerance. None:
             every column is a target.
-        reuse : object, optional
-            ``Solution.detail["reuse"]`` of an earlier solve with a similar matrix. It saves work and has no other
-            effect.
+        reuse : Reuse, optional
+            `Solution.reuse` of an earlier solve with a similar matrix. It saves work and has no other effect.
 
         Returns
         -------
@@ -113,6 +113,8 @@ class Problem:
         Epochs spent outside the loop's own steps.
     drift : Tensor of shape (s,)
         Bound on the distance between ``residual`` and the true residual that rounding may have caused.
+    reuse : Reuse or None
+        What a later solve may take over; at first what this one was given.
     companion_product : Tensor or None
         ``H @ companion``, if a first residual had to be computed and the companion could share that pass.
     """
@@ -125,8 +127,9 @@ class Problem:
         *,
         norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
         companion: torch.Tensor | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
-        self.operator = operator
+        self.operator, self.reuse = operator, reuse
         self.norm = norm or _euclidean_norm
         self._flat = right_hand_sides.ndim == 1
         b = _as_columns(operator, right_hand_sides, "right_hand_sides")
@@ -248,6 +251,7 @@ class Problem:
             epochs=epochs,
             setup_epochs=self.setup_epochs,
             nats=nats,
+            reuse=self.reuse,
             detail=detail or {},
         )
 

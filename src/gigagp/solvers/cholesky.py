@@ -9,7 +9,7 @@ import torch
 from gigagp import dense, memory
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.operators.base import LinearOperator
-from gigagp.preconditioners.base import budget_of
+from gigagp.preconditioners.base import Reuse, budget_of
 from gigagp.solvers.base import Problem, Solver, StoppingRule, require_matrix
 from gigagp.solvers.solution import Solution, Start, Status
 
@@ -37,7 +37,7 @@ class Cholesky(Solver):
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
-        reuse: object = None,
+        reuse: Reuse | None = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "Cholesky")

@@ -152,19 +152,19 @@ class ConjugateGradients(Solver):
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
-        reuse: object = None,
+        reuse: Reuse | None = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
         generator = own_generator(generator)
         series = None if self.truncation is None else self._series.bounded(operator.n, "the number of rows")
-        problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator))
+        problem = Problem(operator, right_hand_sides, initial, norm=inner_norm(operator), reuse=reuse)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         run = (
             _ConjugateGradientSolve(self, problem, rule)
             if series is None
             else TruncatedRun(problem, series, generator, self.max_epochs)
         )
-        detail: dict[str, object] = {"preconditioner": "none", "reuse": reuse}
+        detail: dict[str, object] = {"preconditioner": "none"}
         if run.rule.met(problem.residual_norms()):  # a good start needs no preconditioner
             return run.finish(Status.CONVERGED, detail)
         if not has_finite_diagonal(operator):
@@ -172,19 +172,18 @@ class ConjugateGradients(Solver):
         preconditioner = self.build_preconditioner(operator, generator, reuse=reuse)
         if preconditioner is not None:
             problem.setup_epochs += 0.0 if preconditioner is self.preconditioner else preconditioner.epochs
+            problem.reuse = preconditioner.reuse()
             detail = {
                 "preconditioner": preconditioner.describe(),
                 "jitter": preconditioner.jitter,
-                "reuse": preconditioner.reuse(),
             }
         return run.finish(run.loop(preconditioner), detail)
 
     def build_preconditioner(
-        self, operator: LinearOperator, generator: torch.Generator | None = None, *, reuse: object = None
+        self, operator: LinearOperator, generator: torch.Generator | None = None, *, reuse: Reuse | None = None
     ) -> Preconditioner | None:
         """Return the preconditioner that `solve` would use for this operator, or None."""
-        known = reuse if isinstance(reuse, Reuse) else None
-        return build(self.preconditioner, operator, own_generator(generator), known, bound=self.nats is not None)
+        return build(self.preconditioner, operator, own_generator(generator), reuse, bound=self.nats is not None)
 
 
 @dataclass

@@ -7,6 +7,8 @@ from enum import Enum
 
 import torch
 
+from gigagp.preconditioners.base import Reuse
+
 
 class Status(Enum):
     """The reason why a solve ended. The value is the message for the user."""
@@ -101,6 +103,8 @@ class Solution:
         none.
     truncated : Truncated or None
         Further results of a random truncation; None for untruncated solves.
+    reuse : Reuse or None
+        What a later solve with a similar matrix may take over.
     detail : dict
         Further information from the solver (its learning rate, its preconditioner, ...) as plain values.
     """
@@ -113,6 +117,7 @@ class Solution:
     setup_epochs: float = 0.0
     nats: torch.Tensor | None = None
     truncated: Truncated | None = None
+    reuse: Reuse | None = None
     detail: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ import torch
 
 from gigagp.fields import Count, Positive, ShareBelowOne
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
+from gigagp.preconditioners.base import Reuse
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -88,17 +89,17 @@ class StochasticGradientDescent(Solver):
         generator: torch.Generator | None = None,
         *,
         n_targets: int | None = None,
-        reuse: object = None,
+        reuse: Reuse | None = None,
     ) -> Solution:
         """Solve for every column; see `Solver.solve`."""
         matrix = require_matrix(operator, "StochasticGradientDescent")
         generator = own_generator(generator)
-        problem = Problem(matrix, right_hand_sides, initial)
+        problem = Problem(matrix, right_hand_sides, initial, reuse=reuse)
         rule = stopping_rule(problem, self.tolerance, self.probe_tolerance, n_targets)
         if rule.met(problem.residual_norms()):
-            return problem.finish(Status.CONVERGED, 0, 0.0, rule, detail={"reuse": reuse})
+            return problem.finish(Status.CONVERGED, 0, 0.0, rule)
         if not has_finite_diagonal(matrix):
-            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule, detail={"reuse": reuse})
+            return problem.finish(Status.NOT_FINITE, 0, 0.0, rule)
         batch_size = min(self.batch_size, matrix.n)
         if self.learning_rate == "auto":
             step, epochs = automatic_step(matrix, batch_size, self.momentum, generator)
@@ -111,7 +112,6 @@ class StochasticGradientDescent(Solver):
         detail: dict[str, object] = {
             "learning_rate": run.step_size * batch_size,
             "halvings": run.halvings,
-            "reuse": reuse,
         }
         return problem.finish(status, run.iterations, run.rows_used / matrix.n, rule, detail=detail)
 
