@@ -121,7 +121,7 @@ def test_bad_input():
         GPClassifier().fit(X, np.zeros(30))
     with pytest.raises(InvalidInputError, match='likelihood of GPClassifier must be "logistic" or "probit"'):
         GPClassifier(likelihood="poisson").fit(X, y)
-    with pytest.raises(InvalidInputError, match='inference of GPClassifier must be "auto" or QuadruplyStochastic'):
+    with pytest.raises(InvalidInputError, match='inference for the logistic likelihood must be "auto"'):
         GPClassifier(inference=Exact()).fit(X, y)
     with pytest.raises(InvalidInputError, match='inference for the laplace likelihood must be "auto"'):
         GPRegressor(inference=Exact(), likelihood="laplace").fit(X, y)

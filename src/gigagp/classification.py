@@ -17,10 +17,9 @@ from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.fitted_state import fitted_to_state
-from gigagp.guard import scored
+from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference.row_source import RowSource
 from gigagp.kernels import RBF, Kernel
-from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.model import HyperparameterUnits

@@ -16,27 +16,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import intake
+from gigagp import intake, termination
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.effect import refuse_validation, refuse_without_effect, resolve_bounds
-from gigagp.errors import InvalidInputError, UnreadableRowsError
+from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
 from gigagp.files import check_folder
+from gigagp.guard import finite_means
 from gigagp.inference import Inference
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import GrowingPosterior, Posterior
 from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
-from gigagp.learning import learn_posterior
+from gigagp.interruption import Interrupted, interruptible
 from gigagp.likelihoods import Likelihood, resolve_likelihood
 from gigagp.means import Mean, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
-from gigagp.optimization.optimizer import check_optimizer
+from gigagp.optimization.optimizer import check_found, check_optimizer
+from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
 from gigagp.progress import meter_for
@@ -44,6 +46,9 @@ from gigagp.random import generator_from, spawn
 from gigagp.scaling import Scaling
 from gigagp.start import start_model
 from gigagp.validation import validation_scorer
+
+#: Rows at which the posterior is checked when a fit is over.
+_CHECKED_ROWS = 256
 
 
 class Fitted(NamedTuple):
@@ -120,7 +125,7 @@ class Arguments:
 
 
 def fit_rows(
-    estimator: Estimator,
+    arguments: Arguments,
     X: np.ndarray,
     y: np.ndarray,
     validation: tuple[Any, Any] | None = None,
@@ -130,7 +135,7 @@ def fit_rows(
 
     Parameters
     ----------
-    estimator : Estimator
+    arguments : Arguments
     X : ndarray of shape (n, d)
     y : ndarray of shape (n,) or (n, n_targets)
     validation, checkpoint
@@ -143,8 +148,7 @@ def fit_rows(
     MemoryBudgetError
         If the job cannot fit the memory budget.
     """
-    arguments = Arguments.of(estimator)
-    mean, likelihood, dtype = arguments.mean, arguments.likelihood, arguments.dtype
+    estimator, mean, likelihood, dtype = arguments.estimator, arguments.mean, arguments.likelihood, arguments.dtype
     offset = mean.offset(X)[:, None]
     targets = (y if y.ndim == 2 else y[:, None]) - offset
     scaling = Scaling.fit(X, targets, estimator.standardize)
@@ -255,6 +259,54 @@ def fit_source(
             return _finish(arguments, inference, begun, trace, generator, checkpoint), rows
         except UnreadableRowsError as error:
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
+
+
+def learn_posterior(
+    objective: TableObjective, model: Model, optimizer: Any, trace: Trace, generator: torch.Generator
+) -> Posterior:
+    """Return the posterior at the hyperparameters that the optimizer finds; None keeps those of the model.
+
+    The first Ctrl-C ends the learning at the best hyperparameters so far, and ``trace.history.interrupted`` says so.
+    The last solve is never cut: predictions are made of it.
+    """
+    with interruptible() as interruption:
+        if optimizer is not None:
+            try:
+                model = check_found(optimizer.run(objective, model, trace, spawn(generator)), model, optimizer)
+            except Interrupted:
+                interruption.learning = False
+                model = _best_so_far(objective, model, trace)
+        interruption.learning = False
+        if trace.log is not None:
+            termination.write_last(trace.log.write)
+        title = "posterior at the best so far; Ctrl-C again ends at once" if interruption.requested else "posterior"
+        trace.meter.start(1, title)
+        seed = spawn(generator)
+        try:
+            posterior = objective.posterior(model, seed)
+        except NotPositiveDefiniteError:
+            # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
+            if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
+                raise
+            posterior = objective.posterior(trace.last_sound, seed)
+        X = objective.table.X[:_CHECKED_ROWS]
+        finite_means(posterior.mean(X))
+        posterior.check_variances(X)
+        trace.meter.step()
+    if interruption.requested:  # after the block: no signal is lost between this line and its end
+        trace.history.interrupted = "learning" if interruption.cut else "last solve"
+    return posterior
+
+
+def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model:
+    """Return what the optimizer has last accepted, on all rows."""
+    accepted_by, found = trace.accepted
+    if accepted_by is objective:
+        return found
+    learned = found.parameters()
+    model = start.replace({name: learned[name] for name in start.learned_names()})
+    # A stage on other rows knows nothing of the free numbers here. Objectives of samples start when they are learned.
+    return model if isinstance(objective, SampledObjective) else objective.start(model)
 
 
 def _finish(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from gigagp.errors import GigaGPError, InvalidInputError, NonFiniteError
+from gigagp import termination
+from gigagp.errors import FitInterruptedWarning, GigaGPError, InvalidInputError, NonFiniteError, warn
 from gigagp.memory import memory_is_budget
+from gigagp.optimization.history import History
 
 _LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch's stub lacks it
 _REMEDY = (
@@ -66,3 +70,34 @@ def finite_means(means: torch.Tensor) -> None:
             f"leave the range of {str(means.dtype).removeprefix('torch.')}. {_REMEDY}"
         )
         raise NonFiniteError(msg)
+
+
+@contextmanager
+def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None = None) -> Iterator[None]:
+    """Put an estimator back as it was where a fit in the block fails; `guarded` says how that is told.
+
+    SIGTERM writes the checkpoint first, if there is one.
+    """
+    before = estimator.__dict__.copy()
+    try:
+        with guarded(), termination.written_first(checkpoint is not None):
+            yield
+    except BaseException:
+        # The checks of X set n_features_in_ and the names. One assignment: a second Ctrl-C finds nothing half done.
+        estimator.__dict__ = before
+        raise
+
+
+def warn_of_interruption(history: History, checkpoint: str | PathLike[str] | None) -> None:
+    """Warn if Ctrl-C has come in a fit that is over; the estimator has its result by now."""
+    if not history.interrupted:
+        return
+    msg = "Ctrl-C came in the last solve of the fit, which was completed: nothing is missing."
+    if history.interrupted == "learning":
+        msg = (
+            f"Ctrl-C ended the learning after {len(history)} evaluations; the model is fitted at the best "
+            "hyperparameters so far."
+        )
+        if checkpoint is not None and Path(checkpoint).exists():
+            msg += f" The checkpoint {checkpoint} stays: the same call goes on from there."
+    warn(msg, FitInterruptedWarning)

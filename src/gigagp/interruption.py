@@ -30,7 +30,7 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """The exception that ends the learning of a fit. Only `gigagp.learning` may catch it."""
+    """The exception that ends the learning of a fit. Only `gigagp.fitting` may catch it."""
 
 
 class Interruption:

@@ -16,15 +16,14 @@ from gigagp import intake
 from gigagp.answers import Answers, UncertaintyParts
 from gigagp.custom import Custom
 from gigagp.description import describe
-from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
+from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitted_state import fitted_to_state
-from gigagp.fitting import Fitted, add_rows, fit_rows, fit_source
-from gigagp.guard import scored
+from gigagp.fitting import Arguments, Fitted, add_rows, fit_rows, fit_source
+from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.row_source import RowSource
 from gigagp.kernels import Kernel
-from gigagp.learning import warn_of_interruption, whole_or_unchanged
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
 from gigagp.model import HyperparameterUnits
@@ -316,10 +315,10 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
-        check_parameters(self)
+        arguments = Arguments.of(self)
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
-        self._take(fit_rows(self, X, y, validation, checkpoint), one_target=y.ndim == 1)
+        self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Take over what a fit has found."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp import actions, inference, kernels, solvers
 from gigagp.actions import dense as dense_actions
 from gigagp.errors import InvalidInputError
-from gigagp.inference import posterior as posterior_module
+from gigagp.inference import rows_posterior as posterior_module
 from gigagp.inference.grid import posterior as grid_posterior
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.quadruply_stochastic import posterior as quadruply_posterior

@@ -13,6 +13,9 @@ from gigagp.inference import Grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.posterior import GridPosterior
+from gigagp.inference.registry import restore_posterior
+from gigagp.inference.saved import Saved
+from gigagp.likelihoods import Gaussian
 from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model import Model
 from gigagp.operators.grid import GridKernel
@@ -183,7 +186,8 @@ def test_saved_and_restored() -> None:
     for settings in (TIGHT, replace(TIGHT, exact_nodes=800)):
         first = posterior(settings, LinearMean())
         tensors, header = first.state()
-        again = GridPosterior.from_state({k: v.clone() for k, v in tensors.items()}, header, first.model, 2**30)
+        saved = Saved(first.model, 2**30, first.solver_name(), Gaussian(), first.n_targets)
+        again = restore_posterior({"kind": first.kind, **header}, {k: v.clone() for k, v in tensors.items()}, saved)
         for method in ("samples", "solve", "low_rank"):
             for mine, other in zip(
                 first.mean_and_variance(TEST_POINTS, method), again.mean_and_variance(TEST_POINTS, method), strict=True
