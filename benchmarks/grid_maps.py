@@ -174,9 +174,7 @@ def elevation(arguments: argparse.Namespace) -> list[dict[str, object]]:
     test, train = order[: len(y) // 10], order[len(y) // 10 :]
     lattice = tuple(len(np.unique(X[:, k].round(4))) + 4 for k in range(2))  # a margin of two cells on each side
     size = tuple(arguments.size) if arguments.size else lattice
-    row = grid_fit(
-        arguments, X[train], y[train], X[test], y[test], size
-    )  # runs first, so that the memory peak is its own
+    row = grid_fit(arguments, X[train], y[train], X[test], y[test], size)  # runs first, to measure its own memory peak
     return [row, *([] if arguments.alone else baselines(X[train], y[train], X[test], y[test]))]
 
 

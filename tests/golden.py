@@ -1,4 +1,4 @@
-"""The small problem that the notes on randomized truncation give numbers for, and laws whose draws are chosen."""
+"""The small problem for which the notes on randomized truncation give numbers, and laws with chosen draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gigagp.truncation import Distribution, ExponentialDecay
 
 @dataclass(frozen=True)
 class Golden:
-    """A matrix with targets and a probe."""
+    """A matrix with targets and a probe vector."""
 
     matrix: KernelMatrix | DenseMatrix
     y: torch.Tensor
@@ -39,7 +39,7 @@ def golden(noise: float = 0.01, dtype: torch.dtype = torch.float64) -> Golden:
 
 @dataclass(frozen=True)
 class Chosen(ExponentialDecay):
-    """A decay law whose draws are given one after the other, over and over: for sums over every length."""
+    """A decay law with given draws, which are repeated in turn, for sums over every length."""
 
     draws: tuple[int, ...] = ()
     _next: list[Iterator[int]] = field(default_factory=list, compare=False, repr=False)
@@ -55,7 +55,7 @@ def choose(law: ExponentialDecay, *draws: int) -> Chosen:
 
 
 def lengths_and_chances(law: Distribution, converged: int) -> list[tuple[int, float]]:
-    """Return every length with its probability; those beyond convergence, whose runs are the same, together."""
+    """Return every length with its probability; lengths beyond convergence, whose runs are equal, are combined."""
     before = [(j, law.probability(j)) for j in law.support() if j <= converged]
     beyond = converged + 1
     return [*before, (max(beyond, law.minimum), law.survival(beyond))] if law.survival(beyond) > 0 else before

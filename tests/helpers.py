@@ -1,4 +1,4 @@
-"""What tests share: reference kernels, data, matrices of known spectra, tolerances."""
+"""Shared parts of the tests: reference kernels, data, matrices with known spectra, tolerances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = (torch.float64, torch.float32)
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the error, relative to the size of the numbers, that a few thousand operations may leave."""
+    """Return the error, relative to the size of the numbers, that a few thousand operations may cause."""
     return {torch.float64: 1e-11, torch.float32: 1e-5}[dtype]
 
 
@@ -97,7 +97,7 @@ def reference_matrix(kernel: Kernel, X: Tensor, noise_variance: float | Tensor =
 
 
 def autograd_gradient(kernel: Kernel, scalar: Callable[[Kernel], Tensor]) -> dict[str, Tensor]:
-    """Return the derivative of a function of the kernel in all its hyperparameters (zeros where it has none)."""
+    """Return the derivatives of a function of the kernel by all its hyperparameters (zeros where there is none)."""
     values = {name: value.clone().requires_grad_() for name, value in kernel.parameters().items()}
     found = torch.autograd.grad(scalar(kernel.replace(values)), list(values.values()), allow_unused=True)
     return {
@@ -124,13 +124,13 @@ class _LargestTensor(TorchDispatchMode):
 
 @contextmanager
 def largest_tensor() -> Iterator[_LargestTensor]:
-    """Spy on torch: afterwards ``.elements`` is the size of the largest tensor that was made inside."""
+    """Watch torch; afterwards ``.elements`` is the size of the largest tensor that was created inside the block."""
     with _LargestTensor() as spy:
         yield spy
 
 
 def all_kernels() -> dict[str, Kernel]:
-    """Return kernels of every kind and ways to combine them, bound to four inputs; White is among them."""
+    """Return kernels of every kind and combination, bound to four inputs, including White."""
     lengthscale = [0.7, 1.3, 2.1, 0.9]
     found: dict[str, Kernel] = {
         "rbf": kernels.RBF(lengthscale, 1.7),
@@ -155,7 +155,7 @@ def all_kernels() -> dict[str, Kernel]:
 
 
 class DensePosterior(NamedTuple):
-    """What textbook formulas give (Rasmussen and Williams 2006, eqs. 2.23 to 2.26, 2.30 and 2.42)."""
+    """The posterior from textbook formulas (Rasmussen and Williams 2006, eqs. 2.23 to 2.26, 2.30 and 2.42)."""
 
     mean: Tensor
     covariance: Tensor
@@ -171,7 +171,7 @@ def dense_posterior(
     noise_variance: float | Tensor,
     basis: Callable[[Tensor], Tensor] = lambda X: X.new_zeros(len(X), 0),
 ) -> DensePosterior:
-    """Return the posterior by dense float64 algebra on the reference kernel; the log likelihood sums over targets."""
+    """Return the posterior by dense float64 algebra with the reference kernel; the log likelihood sums over targets."""
     kernel = kernel.bind(X.shape[1])
     Y = Y if Y.ndim == 2 else Y[:, None]
     H = reference_matrix(kernel, X, noise_variance)
@@ -192,20 +192,20 @@ def dense_posterior(
 
 
 def draw_targets(kernel: Kernel, X: Tensor, noise_variance: float, *, seed: int = 0, columns: int = 1) -> Tensor:
-    """Return noisy draws from the prior at the rows of ``X``, shape (n, columns)."""
+    """Return noisy samples of the prior at the rows of ``X``, shape (n, columns)."""
     H = reference_matrix(kernel.bind(X.shape[1]), X, noise_variance)
     return torch.linalg.cholesky(H) @ torch.randn(len(X), columns, generator=generator(seed), dtype=torch.float64)
 
 
 def within_standard_errors(draws: Tensor, expected: Tensor | float, *, errors: float = 4.0) -> bool:
-    """Whether the mean over the first axis is as near to what is expected as chance allows, in every component."""
+    """Whether the mean over the first axis agrees with the expected value up to chance, in every component."""
     standard_error = draws.std(0) / math.sqrt(len(draws))
     return bool(((draws.mean(0) - expected).abs() <= errors * standard_error).all())
 
 
 @dataclass
 class Call:
-    """One solve that `RecordingSolver` passed on."""
+    """One solve that `RecordingSolver` forwarded."""
 
     matrix: Any
     right_hand_sides: Tensor
@@ -216,7 +216,7 @@ class Call:
 
 @dataclass(frozen=True)
 class RecordingSolver(Solver):
-    """Passes every solve to another solver and keeps what went in and what came out."""
+    """A solver that forwards every solve to another one and records arguments and results."""
 
     inner: Solver
     calls: list[Call] = field(default_factory=list, compare=False, repr=False)
@@ -228,9 +228,9 @@ class RecordingSolver(Solver):
 
 
 class FunctionObjective:
-    """An objective that is any function of the hyperparameters (by name, natural units), with autograd's gradient.
+    """An objective from any function of the hyperparameters (by name, natural units), with autograd's gradient.
 
-    ``free`` is where further arrays start.
+    ``free`` holds the initial values of further arrays.
     """
 
     deterministic = is_likelihood = True
@@ -272,13 +272,13 @@ class FunctionObjective:
 
 
 def new_trace() -> Trace:
-    """Return what an optimizer reports to, silent."""
+    """Return a silent trace for an optimizer."""
     return Trace(History(), NoProgress())
 
 
 @contextmanager
 def killed_before(step: int) -> Iterator[None]:
-    """Kill a sparse ascent that is begun inside of this before one of its steps, once its state is kept."""
+    """Kill a sparse ascent that starts in this block before one of its steps, after its state has been kept."""
     original = _AscentRun._take_step
 
     class Killed(BaseException):
@@ -286,7 +286,7 @@ def killed_before(step: int) -> Iterator[None]:
 
     def take_step(self):
         if self.step == step:
-            self.step -= 1  # it has not been taken
+            self.step -= 1  # this step has not been taken
             self._save()
             raise Killed
         return original(self)

@@ -1,4 +1,4 @@
-"""Matrices for the tests of solvers and preconditioners: prescribed spectra, kernels, and things that go wrong."""
+"""Matrices for the tests of solvers and preconditioners: prescribed spectra, kernels, and faulty matrices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_spectrum(eigenvalues: torch.Tensor, seed: int = 0) -> torch.Tensor:
 
 
 def spectral(n: int = 60, condition: float = 100.0, seed: int = 0) -> DenseMatrix:
-    """Return a matrix with eigenvalues spread evenly in logarithm from 1 down to 1 / condition."""
+    """Return a matrix whose eigenvalues are evenly spaced in logarithm from 1 down to 1 / condition."""
     return DenseMatrix(with_spectrum(torch.logspace(0, -torch.tensor(condition).log10().item(), n).double(), seed))
 
 
@@ -67,14 +67,14 @@ class Weighted(LinearOperator):
 
 
 class Euclidean(Weighted):
-    """The control: the same operator with the wrong inner product."""
+    """Control: the same operator with the wrong inner product."""
 
     def inner(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return (left * right).sum(0)
 
 
 class Spoiled(DenseMatrix):
-    """A matrix whose products turn to NaN after a number of them."""
+    """A matrix whose products become NaN after a number of good ones."""
 
     def __init__(self, matrix: torch.Tensor, good_products: int) -> None:
         super().__init__(matrix)
@@ -95,7 +95,7 @@ class Spoiled(DenseMatrix):
 
 
 class Counting(DenseMatrix):
-    """A matrix that counts whole products."""
+    """A matrix that counts its full products."""
 
     def __init__(self, matrix: torch.Tensor, noise: float | torch.Tensor = 0.0) -> None:
         super().__init__(matrix, noise)

@@ -1,4 +1,4 @@
-"""What can be wrong with a table or an argument: each ends in a clear error or in a right answer."""
+"""Invalid and unusual tables and arguments: each ends in a clear error or in a right answer."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_new_tables_have_to_match():
 
 def test_asking_before_fitting():
     gp = GPRegressor()
-    for ask in (gp.describe, gp.log_marginal_likelihood):  # predictions are those of the prior
+    for ask in (gp.describe, gp.log_marginal_likelihood):  # predictions come from the prior
         with pytest.raises(ValueError, match="not fitted"):
             ask()
 
@@ -144,7 +144,7 @@ def test_a_constant_target_is_predicted(method):
 
 @BOTH
 def test_repeated_rows_are_more_information(method):
-    """m copies of a row with its targets are one row with the mean target and the noise over m."""
+    """m copies of a row with its targets equal one row with the mean target and the noise divided by m."""
     copies = GPRegressor(kernels.Matern(1.5, 1.0), method, None, "zero", noise_variance=0.3, standardize=False)
     copies.fit(np.repeat(X, 3, axis=0), (y[:, None] + [-0.5, 0.0, 0.5]).ravel())
     expected = dense_posterior(
@@ -158,7 +158,7 @@ def test_repeated_rows_are_more_information(method):
 
 @BOTH
 def test_repeated_rows_can_be_learned_from(method):
-    """Without any noise in the data the likelihood pulls the noise to zero, where H is singular."""
+    """Without noise in the data, the likelihood drives the noise to zero, where H is singular."""
     repeated = np.repeat(X[:30], 3, axis=0)
     gp = GPRegressor(inference=method).fit(repeated, np.sin(repeated[:, 0]))
     assert gp.noise_variance_ > 0
@@ -188,7 +188,7 @@ def test_integers_and_booleans_are_numbers(method):
 @pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
 def test_wildly_different_scales_are_standardized(method, scale):
     factors = np.array([scale, 1.0, 1e-6])
-    if method == ITERATIVE:  # pivots may fall elsewhere by rounding: only finished solves do not show it
+    if method == ITERATIVE:  # rounding may change pivots, which only converged solves hide
         method = inference.Iterative(solver=solvers.ConjugateGradients(tolerance=1e-10), n_samples=8)
     settings = {"inference": method, "optimizer": optimization.Adam(steps=2)}
     expected = GPRegressor(**settings).fit(X, y).predict(X_NEW, return_std=True)
@@ -199,7 +199,7 @@ def test_wildly_different_scales_are_standardized(method, scale):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_large_offsets_are_standardized_in_float64(dtype):
-    """Years of seconds and metres above a far datum: what float32 would round away."""
+    """Seconds over years, or metres above a distant datum, would lose their digits in float32."""
     offsets = np.array([1.7e9, -6e6, 40.0])
     settings = {"optimizer": None, "dtype": dtype}
     expected = GPRegressor(**settings).fit(X, y).predict(X_NEW)
@@ -239,7 +239,7 @@ def test_more_probes_than_rows(method):
 @BOTH
 def test_a_kernel_with_no_parameters_to_fit(method):
     kernel = kernels.RBF(1.0, 1.0, fixed=True)
-    learned = GPRegressor(kernel, method, noise_variance=4.0).fit(X, y)  # the noise is left to learn
+    learned = GPRegressor(kernel, method, noise_variance=4.0).fit(X, y)  # only the noise is learned
     assert learned.kernel_ == kernel.bind(3)
     assert learned.noise_variance_ < 1
     known = GPRegressor(kernel, method, noise_variance=np.full(60, 0.1), standardize=False, mean="zero").fit(X, y)

@@ -1,4 +1,4 @@
-"""Benchmarks are run by hand: what they import of the package has to exist."""
+"""Benchmarks are run by hand, so their imports from the package are checked here."""
 
 import ast
 import importlib
@@ -10,7 +10,7 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
 
 def missing_names(source: str) -> list[str]:
-    """Return what a script imports from gigagp, anywhere in it, that is not there."""
+    """Return the names that a script imports from gigagp, anywhere in it, but that do not exist."""
     missing = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ImportFrom) or node.module is None or node.module.split(".")[0] != "gigagp":

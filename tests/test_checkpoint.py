@@ -1,4 +1,4 @@
-"""A killed fit goes on where it was, to the same bits."""
+"""A killed fit resumes with the same bits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ METHODS = {
 
 
 class Killed(BaseException):
-    """What a kill is to the tests."""
+    """Stands for a kill in these tests."""
 
 
 def estimator(name, **changes):
@@ -59,7 +59,7 @@ def estimator(name, **changes):
 
 
 def kill_after(monkeypatch, evaluations):
-    """Let the evaluations on all rows after the first few kill the fit; return the count of those that ran."""
+    """Make evaluations on all rows after the first few kill the fit; return the count of completed ones."""
     count = {"ran": 0}
     for objective in (ExactObjective, IterativeObjective):
 
@@ -102,7 +102,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, name, kill
     for key in steps[0]:
         assert key == "seconds" or steps[0][key] == steps[1][key]
     seconds = [step.seconds for step in resumed.history_ if not step.stage.startswith("subset")]
-    assert seconds == sorted(seconds)  # the clock goes on where it was
+    assert seconds == sorted(seconds)  # the clock continues
 
 
 def test_a_fit_with_a_checkpoint_is_the_fit_without(tmp_path):
@@ -138,7 +138,7 @@ def test_bad_checkpoints_and_seeds_are_refused(tmp_path):
 
 
 def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
-    """The function of a new process is another object, and its values are what counts."""
+    """The function of a new process is another object; only its values count."""
     path = tmp_path / "fit.checkpoint"
     with monkeypatch.context() as patch:
         kill_after(patch, 2)
@@ -153,7 +153,7 @@ def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_disk():
-    """Let no file of this process grow beyond so many bytes, as on a disk that is full."""
+    """Limit the size of this process's files, as on a full disk."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
@@ -166,14 +166,14 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path, small_disk):
     small_disk(1000)
     with pytest.warns(GigaGPWarning, match=r"A checkpoint was not written: .*fit.checkpoint cannot be written") as seen:
         gp = estimator("warm").fit(X, y, checkpoint=path)
-    assert len(seen) == 1  # of seven that failed
+    assert len(seen) == 1  # for seven failed writes
     assert list(tmp_path.iterdir()) == []
     for left, right in zip(whole.predict(X, return_std=True), gp.predict(X, return_std=True), strict=True):
         assert np.array_equal(left, right)
 
 
 def test_a_disk_that_fills_up_keeps_the_older_checkpoint(tmp_path, monkeypatch, small_disk):
-    """What was written before is whole, and a killed fit goes on from it."""
+    """Earlier writes stay intact, and a killed fit resumes from them."""
     path = tmp_path / "fit.checkpoint"
     original, sizes = checkpoint.save_state, []
 

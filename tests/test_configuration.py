@@ -1,4 +1,4 @@
-"""Settings and whole fitted models through a file and back."""
+"""Settings and whole fitted models, through a file and back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_settings_survive_json(setting):
 
 
 def test_every_setting_of_the_public_rooms_can_be_saved():
-    """A class that is forgotten here would be found when a user's fit of an hour cannot be written."""
+    """Otherwise a forgotten class would be found only when a user's fit of an hour cannot be written."""
     built = {type(setting) for setting in SETTINGS}
     for room in (inference, gradients, solvers, optimization, truncation):
         for name in room.__all__:
@@ -96,7 +96,7 @@ def test_every_setting_of_the_public_rooms_can_be_saved():
                 fields is None
                 or item in results
                 or item.__name__ in ("Solution", "Start", "Truncated", "PathwiseProbes")
-                or item is optimization.Minimiser  # code: saved as `Unsaved`, see test_own_optimizer.py
+                or item is optimization.Minimiser  # code, which is saved as `Unsaved`; see test_own_optimizer.py
             ):
                 continue
             assert item in built, f"{name} has no example in SETTINGS"
@@ -172,7 +172,7 @@ def answers(gp):
     ]
 
 
-#: known noise in the targets' units goes with one target
+#: Known noise in the target's units requires a single target.
 CASES = [(name, n_targets) for name in MODELS for n_targets in (1, 2) if name != "known noise" or n_targets == 1]
 
 
@@ -191,7 +191,7 @@ def test_a_loaded_model_gives_the_same_bits(name, n_targets, tmp_path):
     assert loaded.solver_ == gp.solver_
     assert loaded.engine_ == gp.engine_
     assert loaded.describe() == gp.describe()
-    # fitted again, it is the same model: the constructor's arguments came along
+    # Fitted again, it is the same model, because the constructor's arguments are saved too.
     again = loaded.fit(X, Y if n_targets == 2 else Y[:, 0])
     np.testing.assert_allclose(again.predict(X_NEW), gp.predict(X_NEW), rtol=1e-12)
     np.testing.assert_array_equal(np.shape(again.noise_variance_), np.shape(gp.noise_variance_))
@@ -200,7 +200,7 @@ def test_a_loaded_model_gives_the_same_bits(name, n_targets, tmp_path):
 
 
 def test_loading_solves_nothing(tmp_path, monkeypatch):
-    """An iterative model keeps its solutions: a model of a hundred thousand rows is loaded in a moment."""
+    """An iterative model stores its solutions, so a model of a hundred thousand rows loads in a moment."""
     gp = MODELS["iterative"].fit(X, Y[:, 0])
     expected = gp.predict(X_NEW, return_std=True)
     gp.save(tmp_path / "model.gp")

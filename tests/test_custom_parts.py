@@ -1,4 +1,4 @@
-"""Kernels, means, likelihoods, settings and estimators of a user's own, through a file and back."""
+"""User-defined kernels, means, likelihoods, settings and estimators, through a file and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Y = np.sin(X[:, 0]) + 0.1 * GENERATOR.normal(size=30)
 
 
 class Hat(kernels.Leaf):
-    """A kernel of one's own, with a setting beside its hyperparameters."""
+    """A user-defined kernel with a setting in addition to its hyperparameters."""
 
     shapes = {"variance": False}  # noqa: RUF012
 
@@ -42,7 +42,7 @@ class Hat(kernels.Leaf):
 
 
 class Forgetful(Hat):
-    """One whose description leaves out its setting."""
+    """A kernel whose description leaves out its setting."""
 
     def settings(self):
         return kernels.Leaf.settings(self)
@@ -58,7 +58,7 @@ class Rough(kernels.Matern):
         return 0.5 * super().diagonal(X)
 
 
-#: a subclass with the name of its parent, which a file must not take for it
+#: A subclass with the name of its parent, which a file must not confuse with it.
 Shadow = type("RBF", (kernels.RBF,), {"block": lambda self, X, Z: 2 * kernels.RBF.block(self, X, Z)})
 
 
@@ -68,10 +68,10 @@ def trend(X):
 
 @dataclass(frozen=True)
 class Squares(Mean):
-    """A basis of one's own."""
+    """A user-defined basis."""
 
     power: int = 2
-    name = "constant"  # the name of another one
+    name = "constant"  # the name of another mean
 
     def basis(self, X):
         return torch.cat([torch.ones_like(X[:, :1]), X[:, :1] ** self.power], 1)
@@ -79,7 +79,7 @@ class Squares(Mean):
 
 @dataclass(frozen=True)
 class Steep(likelihoods.Poisson):
-    """A subclass of a likelihood of the package, whose name it has."""
+    """A subclass of a likelihood of the package, with the same name."""
 
     slope: float = 1.5
 
@@ -89,13 +89,13 @@ class Steep(likelihoods.Poisson):
 
 @dataclass(frozen=True)
 class Patient(optimization.Adam):
-    """A setting of one's own."""
+    """A user-defined setting."""
 
     patience: int = 3
 
 
 class Regressor(GPRegressor):
-    """An estimator of one's own."""
+    """A user-defined estimator."""
 
     def predict(self, X, **options):
         return super().predict(X, **options)
@@ -143,7 +143,7 @@ class Callable:
 
 @dataclass(frozen=True)
 class Holding(Mean):
-    """A basis that holds what is no plain data."""
+    """A basis with an attribute that is not plain data."""
 
     table: object = None
     name = "holding"
@@ -181,7 +181,7 @@ def test_an_estimator_with_the_name_of_another_is_refused(tmp_path):
 
 
 def test_another_function_of_the_same_name_is_noticed(tmp_path):
-    """The number that a model gives must not depend on which version of a function is at hand."""
+    """A model's predictions must not depend on which version of a function happens to be available."""
     GPRegressor(mean=trend, optimizer=None).fit(X, Y).save(tmp_path / "mean")
     GPRegressor(Hat(), optimizer=None).fit(X, Y).save(tmp_path / "kernel")
     changed = type("Hat", (Hat,), {"block": lambda self, X, Z: 1.01 * Hat.block(self, X, Z)})
@@ -196,7 +196,7 @@ def test_another_function_of_the_same_name_is_noticed(tmp_path):
 
 
 def test_a_model_that_an_earlier_version_could_only_save_is_read(tmp_path):
-    """It had the name of the class and no mark."""
+    """Its file has the name of the class and no mark."""
     gp = GPRegressor(Hat(0.7), optimizer=None).fit(X, Y)
     gp.save(tmp_path / "m")
     kind, tensors, header = load_state(tmp_path / "m")

@@ -21,7 +21,7 @@ def test_the_inverse_of_a_factor(dtype):
     expected = torch.linalg.inv(matrix.double()).tril().to(dtype)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 2e-2)
     assert torch.equal(factor, kept)
-    # factors come in either memory order
+    # Factors come in either memory order.
     columns = factor.T.contiguous().T
     torch.testing.assert_close(lower_inverse(columns).tril(), found, rtol=1e-4, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Every field of every settings class: what its type says is taken, and everything else is refused by name."""
+"""Every field of every settings class accepts what its type allows, and rejects everything else by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXPORTED = {
     for name in room.__all__
     if inspect.isclass(item := getattr(room, name)) and dataclasses.is_dataclass(item) and not inspect.isabstract(item)
 }
-#: What computations hand out; nobody sets them.
+#: Classes that computations return; nobody constructs them.
 RECORDS = {
     gradients.PathwiseProbes,
     optimization.Evaluation,
@@ -79,7 +79,7 @@ NEEDED: dict[type, dict[str, Any]] = {
     truncation.RussianRoulette: {"distribution": truncation.Geometric()},
     truncation.SingleSample: {"distribution": truncation.Geometric()},
 }
-#: Where fields depend on each other: what goes with a field that is tried.
+#: Further arguments for fields that depend on each other.
 COMPANIONS: dict[tuple[type, str], dict[str, Any]] = {
     (inference.QuadruplyStochastic, "augment"): {"basis": "inducing"},
     (inference.QuadruplyStochastic, "prior_control"): {"basis": "inducing", "n_support": 5},
@@ -89,7 +89,7 @@ COMPANIONS: dict[tuple[type, str], dict[str, Any]] = {
     (inference.RelevanceVectorMachine, "basis_batch"): {"n_basis": 2**40},
     (truncation.OneOverJ, "maximum"): {"base": 0},
 }
-#: Fields of a class that may have one value only, because another class has them.
+#: Fields with a single valid value, inherited from a class in which they have more.
 CLOSED = {
     (inference.RelevanceVectorMachine, "order"),
     (inference.RelevanceVectorMachine, "basis"),
@@ -135,7 +135,7 @@ WRONG = [
 
 
 def is_right(value: Any, hint: Any) -> bool:
-    """Whether a type allows a value: written without a look at how `gigagp.fields` decides it."""
+    """Whether a type allows a value, written independently of `gigagp.fields`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return is_right(value, arguments[0]) and all(_keeps(value, mark) for mark in arguments[1:])
@@ -177,7 +177,7 @@ def _keeps(value: Any, mark: Any) -> bool:
 
 
 def right_values(hint: Any) -> list[Any]:
-    """Return values that a type allows, its bounds among them; none for a class."""
+    """Return values that a type allows, including its bounds; none for a class."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         tried = right_values(arguments[0])
@@ -228,7 +228,7 @@ def test_wrong_values_are_refused_by_name(cls):
                 continue
             with pytest.raises(InvalidInputError, match=rf"^{name} of {cls.__name__} must be .*; got ") as caught:
                 build(cls, name, value)
-            assert len(str(caught.value)) < 800  # a value is never shown at any length
+            assert len(str(caught.value)) < 800  # long values are shortened
             refused += 1
     assert refused >= 15 * len(field_hints(cls))
 
@@ -239,13 +239,13 @@ def test_right_values_are_taken_as_pythons_own_and_come_back_from_a_file(cls):
         if (cls, name) in CLOSED:
             continue
         for value in right_values(hint):
-            if name == "middle_size" and value == 1:  # a table of one row
+            if name == "middle_size" and value == 1:  # refused: a table of one row
                 continue
             made = build(cls, name, value)
             kept = getattr(made, name)
             assert type(kept) in (bool, int, float, str, tuple, type(None)), (name, value)
             assert kept == (tuple(value) if isinstance(value, list) else value)
-            if cls is optimization.Minimiser:  # holds code, which no file does
+            if cls is optimization.Minimiser:  # contains code, which files do not
                 continue
             again = from_plain(json.loads(json.dumps(to_plain(made))))
             assert again == made
@@ -282,7 +282,7 @@ def test_what_was_once_taken_in_silence(make):
         make()
 
 
-# How it says so -------------------------------------------------------------------------------------------------------
+# Messages -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_arguments_of_functions():
         _Things().take()
 
 
-# What is no dataclass -----------------------------------------------------------------------------------------------
+# Other than dataclasses -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_arguments_of_kernels(name, values):
 
 X = np.linspace(0, 6, 20)[:, None]
 FITTED = GPRegressor(optimizer=None).fit(X, np.sin(X[:, 0]))
-#: A name, how it is passed, and what it may hold.
+#: A name, a function that passes it, and its type.
 ARGUMENTS = [
     ("kernel", lambda value: GPRegressor(kernel=value).fit(X, X[:, 0]), kernels.Kernel | None),
     ("inference", lambda value: GPRegressor(inference=value).fit(X, X[:, 0]), Literal["auto"]),
@@ -409,6 +409,6 @@ def test_arguments_of_estimators_and_functions(name, use, hint):
         if is_right(value, hint) or (name == "verbose" and isinstance(value, np.bool_)):
             continue
         if name in ("memory_budget", "device") and isinstance(value, str):
-            continue  # texts are read by functions of their own
+            continue  # strings are parsed by separate functions
         with pytest.raises(InvalidInputError, match=rf"^{name} of [\w.]+ must be .*; got "):
             use(value)

@@ -61,14 +61,14 @@ def test_a_killed_process_keeps_the_old_file(tmp_path):
 @pytest.mark.skipif(files.fcntl is None, reason="a writer that lives is known by its lock")
 def test_temporary_files_of_dead_writers_are_removed_and_those_of_living_ones_stay(tmp_path, monkeypatch):
     path, other = tmp_path / "f.txt", tmp_path / "g.txt"
-    monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as where no file can be without a name
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on systems without nameless files
     for number in range(3):
         (tmp_path / f".f.txt.writing-{number}").write_text("half")
     (tmp_path / ".g.txt.writing-0").write_text("of another file")
     with replacing(path) as file:
         file.write(b"new")
         assert len(list(tmp_path.glob(".f.txt.writing-*"))) == 1
-        with replacing(path) as second:  # another writer of the same file sweeps, and leaves this one alone
+        with replacing(path) as second:  # another writer of the same file must not remove this one
             second.write(b"second")
         assert len(list(tmp_path.glob(".f.txt.writing-*"))) == 1
     assert path.read_text() == "new"
@@ -112,11 +112,11 @@ def test_a_new_file_honours_the_umask_and_an_old_one_keeps_its_mode(tmp_path, mo
 
 
 def specials(folder):
-    """Return what is no regular file, by what it is called."""
+    """Return paths that are not regular files, by the name of their kind."""
     os.mkfifo(folder / "pipe")
     listener = socket.socket(socket.AF_UNIX)
     place = os.getcwd()
-    os.chdir(folder)  # the names of sockets are short
+    os.chdir(folder)  # socket names must be short
     listener.bind("socket")
     os.chdir(place)
     listener.close()
@@ -155,7 +155,7 @@ def test_a_link_to_nothing_makes_the_file_that_it_names(tmp_path):
 
 
 def test_kills_at_any_moment_leave_nothing_behind(tmp_path):
-    """Kills at random places of a loop of saves, which replace one file and make others."""
+    """Kills come at random points of a loop of saves, which replace one file and create others."""
     if not hasattr(os, "O_TMPFILE"):
         pytest.skip("a file without a name is Linux'")
     code = (
@@ -180,6 +180,6 @@ def test_kills_at_any_moment_leave_nothing_behind(tmp_path):
         whole = [entry.stat().st_size for entry in tmp_path.iterdir() if not entry.name.startswith(".")]
         assert set(whole) <= {100_000}
     for name in ("model", *(f"new-{number}" for number in range(5))):
-        with replacing(tmp_path / name) as file:  # one that was caught between its two names goes with the next write
+        with replacing(tmp_path / name) as file:  # the next write removes a file with a temporary name
             file.write(b"")
     assert not list(tmp_path.glob(".*"))

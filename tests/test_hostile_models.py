@@ -1,4 +1,4 @@
-"""Model files with a right checksum that say what no fit has ever said: one clear error each, or a sound model."""
+"""Model files with a correct checksum and invalid content: each gives one clear error or a sound model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODELS = {
 
 
 def answers(model):
-    """Return what a model says where its own rows were: a file may have said that they were elsewhere."""
+    """Return a model's predictions at its original rows, which a changed file may have moved."""
     scaling = (model.latent_ if isinstance(model, GPClassifier) else model).scaling_
     points = scaling.x_centre + NEW / X.std(0) * scaling.x_scale
     with warnings.catch_warnings():
@@ -69,7 +69,7 @@ def states(tmp_path_factory):
 
 
 def outcome(path, kind, tensors, header, allowed=(ModelFileError,)):
-    """Write a state with a right checksum, and return the error that loading it is, or the model's answers."""
+    """Write a state with a correct checksum; return the error of loading it, or the model's answers."""
     save_state(path, kind, tensors, header)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def outcome(path, kind, tensors, header, allowed=(ModelFileError,)):
     return found
 
 
-# What is known --------------------------------------------------------------------------------------------------------
+# Known changes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,7 +93,7 @@ def test_an_unharmed_state_gives_the_same_bits(states, tmp_path, name):
 
 
 DEEP = json.loads('{"a":' * 400 + "1" + "}" * 400)
-#: place in the header of the exact model -> what it says instead, and a word of the error
+#: From a place in the header of the exact model to an invalid value and a word of the error.
 HEADERS = [
     (("kernel", "parts", 1, "n_inputs"), 2147483648, "n_inputs"),
     (("kernel", "parts", 0, "parts", 0, "n_inputs"), 10**30, "n_inputs"),
@@ -175,7 +175,7 @@ def test_every_wrong_dtype_shape_and_nan_of_every_tensor_is_an_error(states, tmp
             assert isinstance(found, ModelFileError), (key, changed.dtype, changed.shape)
 
 
-# What is not known ----------------------------------------------------------------------------------------------------
+# Random changes -------------------------------------------------------------------------------------------------------
 
 VALUES = (None, True, -1, 0, 1, 1.5, 1e-300, 1e300, 2**31, 2**63, 10**400, float("nan"), float("inf"), "", "x" * 500)
 VALUES = (*VALUES, [], {}, [[]], {"a": 1}, {"tuple": [1]}, {"kernel": 3}, {"class": "Auto", "settings": {}}, DEEP)
@@ -190,7 +190,7 @@ def places(data, place=()):
 
 
 def changed_header(header, chance):
-    """Return a header with one thing changed, and where."""
+    """Return a header with one random change, and its place."""
     header = copy.deepcopy(header)
     place = chance.choice(list(places(header)))
     at = header
@@ -209,7 +209,7 @@ def changed_header(header, chance):
 
 
 def changed_tensors(tensors, chance):
-    """Return tensors one of which is changed."""
+    """Return tensors with one of them changed."""
     name = chance.choice(sorted(tensors))
     tensor = tensors[name].clone()
     way = chance.randrange(9)
@@ -229,7 +229,7 @@ def changed_tensors(tensors, chance):
     return {**tensors, name: tensor}, name
 
 
-#: Of each kind; the stress harness asks for more.
+#: Number of cases for each kind; the stress harness runs more.
 CASES = int(os.environ.get("GIGAGP_HOSTILE_CASES", "40"))
 
 
@@ -243,7 +243,7 @@ def test_whatever_is_changed_is_one_error_or_a_sound_model(states, tmp_path, nam
             own, place = changed_tensors(tensors, chance)
         else:
             other, place = changed_header(header, chance)
-        # A budget that is too small for a model is said in bytes, as in a fit.
+        # A budget that is too small for a model gives an error in bytes, as in a fit.
         allowed = (ModelFileError, MemoryBudgetError) if "memory_budget" in place else (ModelFileError,)
         try:
             found = outcome(tmp_path / "m", kind, own, other, allowed)

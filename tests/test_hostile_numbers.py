@@ -1,4 +1,4 @@
-"""Numbers at the ends of floating point: every fit ends in finite predictions, or in an error of gigagp's own."""
+"""Numbers at the limits of floating point: every fit ends in finite predictions or in one of gigagp's errors."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_finite_or_refused(case, method):
 def test_float32_says_that_targets_do_not_fit():
     with pytest.raises(InvalidInputError, match="y leaves the range of float32"):
         GPRegressor(dtype="float32", standardize=False).fit(X, 1e39 * y)
-    GPRegressor(dtype="float32", optimizer=None).fit(X, 1e39 * y)  # standardized they do
+    GPRegressor(dtype="float32", optimizer=None).fit(X, 1e39 * y)  # standardized targets fit
 
 
 @pytest.mark.parametrize("call", ["predict", "std", "cov", "sample_y", "sample_functions"])
 def test_no_prediction_that_is_not_finite_gets_out(monkeypatch, call):
-    """Whatever goes wrong in a posterior: the estimator is the guard."""
+    """The estimator guards against any failure of a posterior."""
     estimator = GPRegressor(optimizer=None).fit(X, y)
     monkeypatch.setattr(ExactPosterior, "mean", lambda self, X: torch.full((len(X), 1), torch.nan, dtype=X.dtype))
     if call == "predict":
@@ -109,7 +109,7 @@ def test_no_prediction_that_is_not_finite_gets_out(monkeypatch, call):
 
 @pytest.mark.parametrize("distance", [1e-9, 1e-8, 1e-7])
 def test_a_point_beside_a_row_is_not_the_row(distance):
-    """Matern-1/2 has a kink at zero: ``k(0) - k(r)`` is ``r``, however small."""
+    """Matern-1/2 has a kink at zero: ``k(0) - k(r)`` is ``r`` for any small r."""
     kernel = kernels.Matern(nu=0.5, lengthscale=1.0).bind(1)
     rows = torch.tensor([[0.3], [-1.0], [2.0]], dtype=torch.float64)
     beside = rows[:1] + distance

@@ -1,4 +1,4 @@
-"""`import gigagp` stays light. Times are never tested (see benchmarks/import_time.py); which modules load is."""
+"""`import gigagp` stays light. Tests check the loaded modules, and never times (see benchmarks/import_time.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAVY = ("sklearn", "scipy", "pyarrow", "rich", "typer", "safetensors", "pandas"
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Return the heavy packages that a fresh process has loaded after the statement, beyond those of torch alone."""
+    """Return the heavy packages that a fresh process has loaded after the statement, besides those of torch alone."""
     code = f"import torch, sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     environment = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1])}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from gigagp.indexed_random import IndexedDraws, random_bits
 
 
 def test_bits_are_those_of_splitmix64():
-    # the first outputs for the seed 1234567, as other implementations of SplitMix64 list them
+    # These are the first outputs for the seed 1234567 as listed by other implementations of SplitMix64.
     expected = [
         6457827717110365317,
         3203168211198807973,
@@ -45,7 +45,7 @@ def test_numbers_are_standard_and_unrelated(seed):
     assert float(products.diagonal().abs().max()) < bound * 2**0.5
     neighbours = (numbers[:, 1:] * numbers[:, :-1]).mean(1)
     assert float(neighbours.abs().max()) < bound
-    # the law, by the largest distance of the distribution functions (Kolmogorov and Smirnov)
+    # Check the law by the largest distance between distribution functions (Kolmogorov and Smirnov).
     law = torch.distributions.Normal(0.0, 1.0)
     for column in numbers[:5]:
         steps = (torch.arange(n) + 0.5) / n

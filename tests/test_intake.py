@@ -1,4 +1,4 @@
-"""What users hand in: every kind of table gives the same fit, and what is no number is named in every front door."""
+"""Input tables: every kind of table gives the same fit, and every public function names a cell that is not a number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ON_GRID = GPRegressor(**ON_GRIDS).fit(X, Y)
 CLASSES = GPClassifier(**CLASSIFIER).fit(X, Y > 0)
 COLLECTOR = grids.GridCollector(grids.RegularGrid.around([-5.0, -5.0], [5.0, 5.0], (9, 9)))
 
-#: Every way in for numbers: what is given inputs, targets and the variances of the noise.
+#: Every public function that takes numbers, as a function of inputs, targets and noise variances.
 FRONT_DOORS = {
     "fit": lambda X, y: GPRegressor(**QUICK).fit(X, y),
     "predict": lambda X, y: FITTED.predict(X),
@@ -67,7 +67,7 @@ def test_a_masked_cell_is_refused_in_every_front_door(door):
     if door not in ONLY_INPUTS:
         with pytest.raises(InvalidInputError, match=r"(y|Y) must be finite; got a masked cell in row 4"):
             use(X, masked(Y))
-    use(np.ma.array(X), np.ma.array(Y))  # no cell is masked
+    use(np.ma.array(X), np.ma.array(Y))  # here no cell is masked
 
 
 def test_masks_are_seen_wherever_they_hide():
@@ -120,7 +120,7 @@ def test_every_kind_of_table_gives_the_same_fit(kind):
     expected = FITTED.predict(X)
     gp = GPRegressor(**QUICK).fit(SAME[kind], list(Y))
     np.testing.assert_allclose(gp.predict(SAME[kind]), expected, rtol=1e-12, atol=1e-12)
-    # in chunks, where the source is one that can be cut
+    # Also fit in chunks, if the source can be split.
     if hasattr(SAME[kind], "shape") and intake.frame_names(SAME[kind]) is None:
         streamed = GPRegressor(**ON_GRIDS).fit_table((SAME[kind], Y), chunk_rows=7)
         expected = GPRegressor(**ON_GRIDS).fit_table((X, Y), chunk_rows=7).predict(X)

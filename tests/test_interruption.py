@@ -1,6 +1,6 @@
 """Ctrl-C: the first ends a fit at the best hyperparameters so far, the second ends it at once and changes nothing.
 
-Signals are real. They come at the k-th place where a fit looks for them, for growing k until the fit is over before.
+Signals are real. They are sent at the k-th point where a fit checks for them, for increasing k until the fit completes.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ FITS = {
     "quadruply given": {"inference": inference.QuadruplyStochastic(**SAMPLED), "optimizer": None},
     "poisson": {"inference": inference.QuadruplyStochastic(n_basis=30), "likelihood": "poisson", "optimizer": "auto"},
 }
-#: The places at which signals come, of all that there are: enough for every stage, few enough for every commit.
+#: Steps between the points at which signals are sent: small enough for every stage, large enough for every commit.
 SLOW = {"sparse": 2, "quadruply given": 4}
 PLACES = [1, 3, 7, 15, 33, 73, 120, 160, 350, 770, 1700]
 
 
 @pytest.fixture
 def signals(monkeypatch):
-    """Return a function that makes SIGINT come at given places of the next fit, counted from 1, and the count."""
+    """Return a function that sends SIGINT at given points of the next fit, counted from 1, and the count."""
     state = {"count": 0, "at": ()}
 
     def watched(original):
@@ -125,7 +125,7 @@ def targets(name):
 
 
 def fitted_or_not(estimator, Y):
-    """Fit, and return what came of it: "complete", "cut", "late" or "stopped"."""
+    """Fit, and return the outcome: "complete", "cut", "late" or "stopped"."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -161,7 +161,7 @@ def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, na
         again = gigagp.load(tmp_path / "model.gp")
         np.testing.assert_allclose(again.predict(POINTS), mean)
         assert again.history_.interrupted == estimator.history_.interrupted
-    # nothing learned yet, then learning, then the last solve; each at least once where there is such a time
+    # The outcomes follow the stages: nothing learned yet, learning, the last solve; each occurs if its stage exists.
     assert found == sorted(found, key=["stopped", "cut", "late", "complete"].index)
     assert "cut" in found
     assert found[0] == "stopped"
@@ -185,7 +185,7 @@ def test_the_second_ends_at_once_and_changes_nothing(signals, name):
 
 @pytest.mark.parametrize("name", ["exact auto", "exact adam", "exact lbfgs, two targets", "sparse"])
 def test_the_best_value_is_kept(signals, name):
-    """Where the objective has values: what is kept is at least as good as every step of the same stage."""
+    """With values, the kept point is at least as good as every step of the same stage."""
     Y = targets(name)
     for place in PLACES[2:]:
         signals(place)
@@ -228,7 +228,7 @@ def test_a_classifier_is_fitted_too(signals, tmp_path):
 
 
 def test_an_error_for_the_warning_leaves_the_result(signals):
-    """Who turns warnings into errors loses nothing, and ends a loop of fits with the first Ctrl-C."""
+    """If warnings are errors, nothing is lost, and the first Ctrl-C ends a loop of fits."""
     signals(12)
     estimator, classifier = make("exact auto"), GPClassifier(inference=inference.QuadruplyStochastic(n_basis=30))
     with pytest.raises(FitInterruptedWarning):
@@ -241,7 +241,7 @@ def test_an_error_for_the_warning_leaves_the_result(signals):
 
 
 def test_rows_that_are_not_held(signals, tmp_path):
-    """A pass over rows has learned nothing; what comes after it has."""
+    """A pass over the rows has not learned anything yet; later stages have."""
     table = np.column_stack([X, y])
     np.savetxt(tmp_path / "table.csv", table, delimiter=",", header="a,b,y", comments="")
     state = signals()
@@ -302,7 +302,7 @@ def test_the_checkpoint_stays_and_leads_to_the_same_bits(signals, tmp_path, monk
     assert interrupted > 0
 
 
-# Handlers of others ---------------------------------------------------------------------------------------------------
+# Handlers of other code -----------------------------------------------------------------------------------------------
 
 
 def test_a_handler_of_the_users_own_is_left_alone(signals):

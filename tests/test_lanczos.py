@@ -37,7 +37,7 @@ def test_the_mean_over_many_runs_is_unbiased_and_the_error_is_honest():
     spread = float(values.std())
     assert abs(float(values.mean()) - exact(matrix)) < 4 * spread / 60**0.5
     assert float(torch.tensor([run.standard_error for run in runs]).mean()) == pytest.approx(spread, rel=0.4)
-    # the control: two steps of Lanczos are a biased quadrature, and the same test sees it
+    # Control: two steps of Lanczos are a biased quadrature, which the same test detects.
     few = torch.tensor([log_determinant(matrix, None, 8, 2, generator=generator(seed)).value for seed in range(60)])
     assert abs(float(few.mean()) - exact(matrix)) > 4 * float(few.std()) / 60**0.5
 
@@ -124,7 +124,7 @@ def test_a_truncated_quadrature_is_unbiased_whatever_the_preconditioner(precondi
     assert abs(estimate.value - exact(matrix)) < 4 * estimate.standard_error
     again = log_determinant(matrix, preconditioner, 200, generator=generator(), truncation=RussianRoulette(law))
     assert again == estimate
-    if preconditioner is None:  # the control: stopped at the mean length, without weights
+    if preconditioner is None:  # control: stopped at the mean length, without weights
         stopped = log_determinant(matrix, None, 200, generator=generator(), truncation=Fixed(3))
         assert stopped.value > exact(matrix) + 4 * stopped.standard_error
 

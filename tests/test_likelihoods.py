@@ -1,4 +1,4 @@
-"""Likelihoods: densities, expectations against a fine sum, concavity."""
+"""Likelihoods: densities, expectations compared with fine sums, and concavity."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_they_are_log_concave_and_densities(likelihood):
         variance = float(
             ((grid - f).square() * likelihood.log_density(grid, f, noise).exp()).sum() * (grid[1] - grid[0])
         )
-        assert variance == pytest.approx(0.5, rel=1e-5)  # the noise variance means the same for both
+        assert variance == pytest.approx(0.5, rel=1e-5)  # the noise variance has the same meaning for both
     assert total == pytest.approx(1, rel=1e-6)
 
 

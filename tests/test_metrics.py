@@ -47,7 +47,7 @@ def test_coverage_of_a_calibrated_prediction_is_the_level(level):
     y = np.random.default_rng(2).normal(1.0, 2.0, size=n)
     error = 4 * math.sqrt(level * (1 - level) / n)
     assert metrics.coverage(y, np.ones(n), np.full(n, 2.0), level) == pytest.approx(level, abs=error)
-    assert metrics.coverage(y, np.ones(n), np.full(n, 1.5), level) < level - error  # overconfident: seen
+    assert metrics.coverage(y, np.ones(n), np.full(n, 1.5), level) < level - error  # detects overconfidence
 
 
 def test_coverage_error_is_a_distance():
@@ -91,9 +91,9 @@ def test_scores_of_classes():
     probability = np.array([[0.91, 0.09], [0.63, 0.37], [0.18, 0.82], [0.44, 0.56]])
     codes = np.array([0, 1, 1, 1])
     np.testing.assert_allclose(metrics.log_loss(codes, probability), -np.log([0.91, 0.37, 0.82, 0.56]).mean())
-    # bins of one row each: |1 - 0.91|, |0 - 0.63|, |1 - 0.82|, |1 - 0.56|
+    # Bins of one row each: |1 - 0.91|, |0 - 0.63|, |1 - 0.82|, |1 - 0.56|.
     np.testing.assert_allclose(metrics.calibration_error(codes, probability), (0.09 + 0.63 + 0.18 + 0.44) / 4)
-    # of one bin: |3/4 - mean confidence|
+    # A single bin: |3/4 - mean confidence|.
     np.testing.assert_allclose(
         metrics.calibration_error(codes, probability, 1), abs(0.75 - (0.91 + 0.63 + 0.82 + 0.56) / 4)
     )

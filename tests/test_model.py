@@ -1,4 +1,4 @@
-"""The model: names, what is learned, and what stays."""
+"""The model: names, learned hyperparameters, and fixed ones."""
 
 from __future__ import annotations
 

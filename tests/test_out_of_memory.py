@@ -1,4 +1,4 @@
-"""Allocations that fail: one clear error, the estimator as it was, one line on the command line."""
+"""Failed allocations: one clear error, an unchanged estimator, and one line on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gigagp.errors import MemoryBudgetError
 from gigagp.memory import is_lack_of_memory, memory_is_budget
 
-#: A fit that fits, then one that does not; what is left has to be the first.
+#: A script with a fit that succeeds and one that does not; the first must survive.
 FIT = """
 import resource, sys
 import numpy as np

@@ -73,7 +73,7 @@ def test_any_changed_byte_is_refused(saved):
             state = load_state(saved)
         except ModelFileError:
             continue
-        # Padding, or the version of gigagp that is only there to be shown: whatever is read has to be the same.
+        # Padding, or the version of gigagp, which is only shown: what is read must be the same.
         assert state[0] == "GPRegressor"
         assert state[2] == HEADER
         assert all(torch.equal(state[1][name], tensor) for name, tensor in TENSORS.items())
@@ -124,7 +124,7 @@ def test_files_of_other_programs_and_newer_layouts(tmp_path, saved):
         safetensors.torch.save_file({"a": torch.zeros(2)}, other, {**metadata, "header": header})
         with pytest.raises(ModelFileError, match="its header"):
             load(other)
-    safetensors.torch.save_file({"a": torch.zeros(2)}, other, metadata)  # right header, other tensors
+    safetensors.torch.save_file({"a": torch.zeros(2)}, other, metadata)  # correct header, other tensors
     with pytest.raises(ModelFileError, match="checksum"):
         load(other)
 
@@ -158,7 +158,7 @@ def test_a_header_has_to_be_json(tmp_path):
 
 
 class Toy:
-    """An estimator as far as saving goes."""
+    """A minimal estimator that can be saved."""
 
     def __init__(self, weight):
         self.weight = weight
@@ -210,7 +210,7 @@ for number in range(10**9):
 
 
 def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
-    """What is read is one file: its header and its tensors are of one save."""
+    """Every read is of one file: its header and its tensors come from the same save."""
     path, other = tmp_path / "one.gp", tmp_path / "other.gp"
     for number, name in ((1, path), (2, other)):
         tensors = {f"number {number}": torch.full((50,), float(number)), "rest": torch.zeros(number, 50)}
@@ -230,7 +230,7 @@ def test_a_file_that_is_replaced_again_and_again_is_never_half_of_two(tmp_path):
         writer.kill()
         writer.wait()
         writer.stdout.close()
-    assert set(seen) == {1, 2}  # files did change
+    assert set(seen) == {1, 2}  # the file did change
 
 
 @pytest.mark.parametrize(

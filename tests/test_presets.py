@@ -1,4 +1,4 @@
-"""The paper's configuration, and that every row of its Table 1 runs."""
+"""The paper's configuration; every row of its Table 1 runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_settings_of_the_paper():
     assert chosen.gradient == gradients.Pathwise(n_probes=64, n_features=2000, law="joint")
     assert chosen.warm_start == "previous"
     assert chosen.n_samples == 64
-    assert chosen.resolve() == chosen  # nothing of the package's own choice is left in it
+    assert chosen.resolve() == chosen  # it contains no choice left to the package
     assert lin2024(warm_start=False)["inference"].warm_start is False
     assert lin2024(estimator="standard")["inference"].gradient == gradients.Hutchinson(64, law="gaussian")
     projections = lin2024("ap", block_size=2000)["inference"].solver

@@ -1,4 +1,4 @@
-"""Functions from the prior: their law, their blocks, and that they move with the hyperparameters."""
+"""Prior functions: their law, their blocks, and their dependence on the hyperparameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUDGET = 2**30
 
 @pytest.mark.parametrize("name", ALL)
 def test_they_have_the_covariance_of_the_prior(name):
-    """Averaged over features and weights, for as few features as you like."""
+    """The mean is over features and weights, so that any number of features will do."""
     kernel = ALL[name]
     products = []
     for seed in range(400):
@@ -47,7 +47,7 @@ def test_the_same_functions_everywhere_and_at_all_hyperparameters():
     samples = PriorSamples.new(kernel, 4, 3, 100, generator())
     together = samples.evaluate(kernel, X, BUDGET)
     torch.testing.assert_close(samples.evaluate(kernel, X[2:4], BUDGET), together[2:4])
-    # stretching inputs and lengthscales alike is the same function; four times the variance is twice the function
+    # Stretching inputs and lengthscales alike gives the same function; four times the variance doubles the function.
     values = kernel.parameters()
     stretched = kernel.replace({"lengthscale": 3 * values["lengthscale"], "variance": 4 * values["variance"]})
     torch.testing.assert_close(samples.evaluate(stretched, 3 * X, BUDGET), 2 * together)

@@ -93,7 +93,7 @@ def test_any_order_of_calls_is_fine(kind, shows):
     meter.close()
     meter.start(1, "again")
     meter.step()
-    meter.step()  # more than announced
+    meter.step()  # more steps than announced
     meter.close()
     meter.close()
     assert ("again" in stream.getvalue()) == shows

@@ -1,4 +1,4 @@
-"""Standardization and back."""
+"""Standardization and its inverse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_nothing_is_done_unless_asked():
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e200, -1e-200])
 def test_constant_columns_are_only_centred(constant):
-    """Also where rounding leaves them a spread."""
+    """This includes columns to which rounding gives a small spread."""
     columns = np.full((49, 1), constant)
     scaling = Scaling.fit(columns, columns, True)
     assert scaling.x_scale[0] == scaling.y_scale[0] == 1
@@ -41,13 +41,13 @@ def test_constant_columns_are_only_centred(constant):
 
 
 def test_the_rounding_of_a_constant_is_no_slope():
-    """Sums like 0.1 + 0.2 leave columns that are constant but for their last bits."""
+    """Sums like 0.1 + 0.2 give columns that are constant except for their last bits."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     X[:, 1] = 700.0 + 1e-13 * rng.integers(-4, 5, 30)
     scaling = Scaling.fit(X, X[:, :1], True)
     assert (scaling.inputs(X)[:, 1] == 0).all()
-    assert scaling.inputs(np.array([[0.0, 701.0]]))[0, 1] == pytest.approx(1.0)  # another value is another value
+    assert scaling.inputs(np.array([[0.0, 701.0]]))[0, 1] == pytest.approx(1.0)  # a value that differs is not constant
     y = X[:, 0] + 0.1 * rng.normal(size=30)
     gp = GPRegressor(mean="linear", optimizer=None).fit(X, y)
     exact = GPRegressor(mean="linear", optimizer=None).fit(np.where([True, False], X, 700.0), y)

@@ -1,4 +1,4 @@
-"""Signals from outside: at random times to whole processes, and to the command line."""
+"""Signals from outside, sent at random times to whole processes and to the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import gigagp
 from gigagp.persistence import load_state
 
-#: Fits for ever, unless it is stopped; then what there is has to be whole.
+#: A script that fits without end unless it is stopped, and then checks that its state is intact.
 FIT = """
 import os, sys, warnings
 import numpy as np
@@ -72,7 +72,7 @@ sys.exit(3)
 
 @pytest.fixture
 def start(tmp_path):
-    """Return a function that starts a fit and returns when it has learned something; none of them outlives the test."""
+    """Return a function that starts a fit and returns once it has learned something; the fixture ends all fits."""
     started = []
 
     def begin(name):
@@ -110,7 +110,7 @@ def test_sigterm_leaves_a_checkpoint_that_the_same_call_goes_on_from(start, tmp_
     steps = []
     for ending in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
         process = start("exact")
-        time.sleep(0.3)  # some writes
+        time.sleep(0.3)  # time for some writes
         process.send_signal(ending)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == (3 if ending == signal.SIGINT else -signal.SIGTERM), errors
@@ -118,7 +118,7 @@ def test_sigterm_leaves_a_checkpoint_that_the_same_call_goes_on_from(start, tmp_
     assert 0 < steps[0] < steps[1] < steps[2]
 
 
-#: A fit that would write its first checkpoint after a minute.
+#: A fit that would write its first checkpoint only after a minute.
 SLOW = """
 import sys
 import numpy as np
@@ -153,7 +153,7 @@ print(gp.predict(X[:3]).tobytes().hex())
 
 @pytest.mark.parametrize("kind", ["exact", "sampled"])
 def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
-    """Also where the next write is a minute away; the same call then ends with the same bits."""
+    """The next write would be a minute away; the same call must then end with the same bits."""
 
     def run(name, *, stop):
         command = [sys.executable, "-c", SLOW, str(tmp_path / name), kind, "60"]
@@ -171,7 +171,7 @@ def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
     code, lines = run("fit.part", stop=True)
     assert code == -signal.SIGTERM
     kept = len(load_state(tmp_path / "fit.part")[2]["steps"])
-    assert kept == 4 + lines.count("step")  # the last one was written and not printed
+    assert kept == 4 + lines.count("step")  # the last step was written but not printed
     code, lines = run("fit.part", stop=False)
     assert code == 0
     assert lines.count("step") == expected[1].count("step") - kept
@@ -190,7 +190,7 @@ def table(tmp_path):
 
 
 def test_the_command_line_saves_what_it_has(table, tmp_path):
-    """One line on standard error, nothing on standard output, a model, and the exit code of Ctrl-C."""
+    """Check one line on standard error, nothing on standard output, a model, and the exit code of Ctrl-C."""
     command = [sys.executable, "-m", "gigagp", "fit", str(table), "--target", "y", "--out", str(tmp_path / "m.gp")]
     process = subprocess.Popen(
         [*command, "--optimizer", "adam", "--steps", "100000", "-v"],

@@ -1,4 +1,4 @@
-"""The stress harness: it finds what is planted, and survives what it attacks."""
+"""The stress harness finds planted bugs, and survives its own attacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stress.plants import PLANTS, plant
 from stress.pool import Job, Pool
 from stress.worker import run_case
 
-#: Cases in which a planted bug is looked for.
+#: Number of cases in which a planted bug has to be found.
 _CASES = 60
 
 
@@ -28,7 +28,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     area = PLANTS[name][0]
     for case in range(_CASES):
         if run_case(area, 0, case).is_failure:
-            continue  # it fails without the bug: it shows nothing
+            continue  # a case that fails without the bug shows nothing
         with monkeypatch.context() as patch:
             plant(name, patch.setattr)
             outcome = run_case(area, 0, case).outcome
@@ -115,7 +115,7 @@ def test_areas_share_the_time() -> None:
         schedule.ended(Result(job.area, 0, job.case, RIGHT, seconds=0.1 if job.area == "tables" else 1.0))
     assert ran.count("tables") == ran.count("kills") == 40
     early = ran[:30]
-    assert early.count("tables") > 5 * early.count("kills")  # kills take ten times as long and have less of the time
+    assert early.count("tables") > 5 * early.count("kills")  # kills take ten times as long and have a smaller share
 
 
 def test_the_table_counts() -> None:

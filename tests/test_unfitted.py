@@ -1,4 +1,4 @@
-"""Before a fit an estimator answers from its prior."""
+"""Before a fit, an estimator answers from its prior."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_samples_have_its_moments():
     assert samples.shape == (7, 20_000)
     assert (np.abs(samples @ samples.T / 20_000 - covariance) < 5 * error).all()
     assert (np.abs(samples.mean(1)) < 5 * np.sqrt(np.diag(covariance) / 20_000)).all()
-    # a control: those of another kernel do not pass
+    # Control: samples of another kernel do not pass.
     wrong = GPRegressor(kernels.RBF([0.9, 1.9], 1.7) + kernels.Linear(0.3)).sample_y(X, 20_000, random_state=1)
     assert not (np.abs(wrong @ wrong.T / 20_000 - covariance) < 5 * error).all()
     functions = gp.sample_functions(4000, random_state=2)
@@ -91,7 +91,7 @@ def test_the_estimator_stays_as_it_is():
     gp.sample_y(X)
     gp.sample_functions(2)(X)
     assert vars(gp) == before
-    # another width is another prior; no width is remembered
+    # Another number of inputs gives another prior; the estimator does not remember the number.
     assert GPRegressor().predict(X, return_std=True)[1].shape == (7,)
     fresh = GPRegressor()
     fresh.predict(X)

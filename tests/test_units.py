@@ -1,4 +1,4 @@
-"""One rule for units: hyperparameters, given and read, are in the data's own."""
+"""Units: hyperparameters are given and read in the data's own units."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_what_is_given_is_what_is_read(name: str) -> None:
         torch.testing.assert_close(read[parameter], given, rtol=1e-12, atol=0)
     assert gp.noise_variance_ == pytest.approx(NOISE, rel=1e-12)
     standardized = gp.posterior_.model.parameters()
-    assert any(not torch.allclose(read[one], standardized[one]) for one in read)  # the control
+    assert any(not torch.allclose(read[one], standardized[one]) for one in read)  # control
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_kernel_that_is_read_is_the_prior_of_the_rows(name: str) -> None:
-    """In the data's own units it has the covariances that the standardized problem works with."""
+    """In the data's own units it has the covariances of the standardized problem."""
     gp = fit(KERNELS[name])
     scaling, unit = gp.scaling_, gp.scaling_.y_scale[0] ** 2
     left, right = (torch.from_numpy(scaling.inputs(points)) for points in (X, NEW))
@@ -104,11 +104,11 @@ def test_bounds_are_in_the_units_of_the_values() -> None:
     assert bool((lengthscale <= torch.tensor([0.6, 1.1e-3], dtype=torch.float64) * (1 + 1e-9)).all())
     free = GPRegressor(kernels.RBF([2.0, 1e-3])).fit(X, Y).kernel_.lengthscale
     assert free is not None
-    assert not 0.5 < float(free[0]) < 0.6  # the control: they bind
+    assert not 0.5 < float(free[0]) < 0.6  # control: the bounds are active
 
 
 def test_a_period_in_years_finds_the_year() -> None:
-    """A period that was taken for standardized learned 17.6 years."""
+    """A period that was interpreted as standardized led to 17.6 years."""
     months = 1960 + np.arange(300) / 12
     level = 300 + 2 * (months - 1960) + 3 * np.sin(2 * np.pi * months) + 0.2 * RNG.standard_normal(300)
     yearly = kernels.Periodic(period=1.0) * kernels.RBF(lengthscale=50.0) + kernels.RBF(lengthscale=30.0)
@@ -125,7 +125,7 @@ def test_history_and_description_are_in_the_same_units() -> None:
     assert gp.history_[0].hyperparameters["0.lengthscale"] == pytest.approx(list(2**0.5 * scale.x_scale))
     described = {line.split()[0]: line.split()[1:] for line in gp.describe().splitlines() if line.strip()}
     assert float(described["0.variance"][1]) == pytest.approx(float(described["0.variance"][0]) * Y.var(), rel=1e-4)
-    assert described["1.variance"][0] == described["1.variance"][1]  # a factor is a number
+    assert described["1.variance"][0] == described["1.variance"][1]  # a factor has no unit
     assert float(described["noise_variance"][1]) == pytest.approx(gp.noise_variance_, rel=1e-4)
 
 
@@ -133,12 +133,12 @@ def test_known_noise_and_several_targets() -> None:
     known = np.linspace(50, 200, len(X))
     np.testing.assert_allclose(fit(None, noise_variance=known).noise_variance_, known)
     both = GPRegressor(optimizer=None, noise_variance=0.25).fit(X, np.stack([Y, X[:, 0]], 1))
-    assert both.noise_variance_ == 0.25  # a share of the variance of each
+    assert both.noise_variance_ == 0.25  # a share of each target's variance
     np.testing.assert_allclose(both.kernel_.lengthscale, 2**0.5 * X.std(0), rtol=1e-12)
 
 
 class Sinc(Leaf):
-    """A kernel of a user's own, which does not say what its hyperparameters are measured in."""
+    """A user-defined kernel that does not define the units of its hyperparameters."""
 
     shapes = {"length": False, "variance": False}  # noqa: RUF012
     length = Hyperparameter("Length.")

@@ -1,4 +1,4 @@
-"""A White term of the kernel as the only noise: every inference, learned and held, against dense algebra."""
+"""A White term of the kernel as the only noise, in every inference method, learned and fixed, against dense algebra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEW = np.linspace(-2.7, 2.8, 9)[:, None]
 PLAIN = {"mean": "zero", "standardize": False}
 EXACT = inference.Exact()
 TIGHT = inference.Iterative(solver=solvers.ConjugateGradients(tolerance=1e-11, max_epochs=400))
-#: in its exact limit each
+#: Each method in its exact limit.
 METHODS = {
     "exact": EXACT,
     "iterative": TIGHT,
@@ -54,7 +54,7 @@ def test_it_is_the_dense_formula_with_the_noise_of_the_kernel_alone(given):
     np.testing.assert_allclose(gp.predict(NEW), mean, atol=1e-10)
     np.testing.assert_allclose(gp.predict(NEW, return_std=True)[1] ** 2, latent, atol=1e-10)
     np.testing.assert_allclose(gp.predict(NEW, return_std=True, include_noise=True)[1] ** 2, observed, atol=1e-10)
-    # a control: with the noise that is started with elsewhere it is another number
+    # Control: the usual initial noise gives another number.
     assert abs(evidence - dense(0.8, 1.3, 0.1, 0.09)[0]) > 0.1
 
 
@@ -65,7 +65,7 @@ def test_a_noise_that_is_given_adds_to_it():
     known = GPRegressor(kernel, EXACT, None, noise_variance=np.full(40, 0.05), **PLAIN).fit(X, Y)
     assert known.log_marginal_likelihood().value == pytest.approx(dense(0.8, 1.3, 0.1, 0.05)[0], rel=1e-12)
     both = GPRegressor(kernel, EXACT, optimization.LBFGS(), noise_variance=0.05, **PLAIN).fit(X, Y)
-    assert both.noise_variance_ != 0.05  # it is learned
+    assert both.noise_variance_ != 0.05  # the noise was learned
     assert float(both.kernel_.parameters()["1.variance"]) != 0.1
 
 
@@ -95,7 +95,7 @@ def test_every_inference_learns_it(name):
     assert 0.03 < float(gp.kernel_.parameters()["1.variance"]) + gp.noise_variance_ < 0.25
     own = GPRegressor(kernels.RBF(0.8), method, noise_variance=0.5, **PLAIN).fit(X, Y)
     np.testing.assert_allclose(gp.predict(NEW), own.predict(NEW), atol=0.1)
-    if name != "grid":  # which adds to the noise what it does not resolve
+    if name != "grid":  # a grid adds unresolved variation to the noise
         assert gp.noise_variance_ == 0
 
 

@@ -336,6 +336,5 @@ def _of_one_type(values: np.ndarray, place: Place, *, as_array: bool) -> np.ndar
         return np.array(cells) if as_array else np.array(cells, dtype=object)
     array = np.array(cells)
     whole = all(isinstance(cell, int) for cell in cells)
-    return (
-        np.array(cells, dtype=object) if whole and array.dtype.kind == "f" else array
-    )  # integers of more than 64 bits
+    # Integers of more than 64 bits would become floats.
+    return np.array(cells, dtype=object) if whole and array.dtype.kind == "f" else array

@@ -1,1 +1,1 @@
-"""The areas: each module has `run(draw)`, which returns "right" or "refused", or raises."""
+"""The areas of the stress tests: each module has `run(draw)`, which returns "right" or "refused", or raises."""

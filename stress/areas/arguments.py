@@ -1,4 +1,4 @@
-"""Settings of every exported class and every argument of the estimators, right and wrong, alone and together."""
+"""Valid and invalid settings of every exported class and arguments of the estimators, alone and together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _table(draw: Draw) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _settings(draw: Draw) -> str:
-    """Give one settings class right or wrong values, and use it."""
+    """Give one settings class valid or invalid values, and use it."""
     room, name, kind = draw.one_of(settings_classes())
     fields = fields_of(kind)
     values: dict[str, Value] = {}
@@ -38,7 +38,7 @@ def _settings(draw: Draw) -> str:
         field, annotation = fields[place]
         bad = hostile and (not values or draw.chance(0.3))
         if not bad and not annotation.is_plain:
-            continue  # another settings object: its default
+            continue  # another settings object: keep its default
         values[field] = draw_value(draw, annotation, field, hostile=bad)
     return _use(draw, room, name, kind, values)
 
@@ -51,12 +51,12 @@ def _use(draw: Draw, room: str, name: str, kind: type, values: dict[str, Value])
 
 
 def _stay(evaluate: Any, start: Any, bounds: Any) -> Any:
-    """Minimise nothing; a function of this module, so that it can be pickled."""
+    """Return the start unchanged; defined at module level so that it can be pickled."""
     return start
 
 
 def _needed(name: str) -> dict[str, Any]:
-    """Return arguments that a class has no default for."""
+    """Return arguments for which a class has no default."""
     from gigagp import optimization, truncation
 
     law = truncation.ExponentialDecay(0.1, 3)
@@ -78,7 +78,7 @@ def _needed(name: str) -> dict[str, Any]:
 
 
 def _estimator(draw: Draw) -> str:
-    """Give the estimator itself arguments, right and wrong."""
+    """Give the estimator valid and invalid arguments."""
     from gigagp import inference, kernels
 
     right: dict[str, list[Any]] = {
@@ -167,7 +167,7 @@ def _estimator(draw: Draw) -> str:
 
 
 def _kernel(draw: Draw) -> str:
-    """Give a kernel values, right and wrong."""
+    """Give a kernel valid and invalid values."""
     from gigagp import kernels
 
     name = draw.one_of(["RBF", "Matern", "RationalQuadratic", "Periodic", "Cosine", "Linear", "Constant", "White"])
@@ -203,7 +203,7 @@ def _kernel(draw: Draw) -> str:
 
 
 def _fit(draw: Draw, arguments: dict[str, Any], never: list[str]) -> str:
-    """Fit 24 rows; what is accepted has to answer rightly, and what is refused must not cost the old fit."""
+    """Fit 24 rows; accepted settings must give right answers, and refused ones must not change the previous fit."""
     import gigagp
 
     X, y = _table(draw)
@@ -232,7 +232,7 @@ def _fit(draw: Draw, arguments: dict[str, Any], never: list[str]) -> str:
 
 
 def _method(draw: Draw) -> str:
-    """Give the methods of a fitted estimator arguments, right and wrong."""
+    """Give the methods of a fitted estimator valid and invalid arguments."""
     import gigagp
 
     X, y = _table(draw)
@@ -304,7 +304,7 @@ def _method(draw: Draw) -> str:
                 raise Lost(f"a refused {name} changed the fit") from None
             raise
         except AttributeError:
-            if name == "partial_fit":  # scikit-learn asks whether there is such a method
+            if name == "partial_fit":  # scikit-learn checks whether the method exists
                 return RIGHT
             raise
     if found is not None and not hasattr(found, "fit") and not callable(found):

@@ -1,4 +1,4 @@
-"""Fuzzed labels through `GPClassifier`."""
+"""Fuzzed labels for `GPClassifier`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(draw: Draw) -> str:
 
 
 def draw_labels(draw: Draw, rows: Rows) -> Any:
-    """Return labels of many kinds for rows."""
+    """Return class labels of a random kind for rows."""
     n = len(rows.X)
     n_classes = draw.weighted({1: 0.05, 2: 0.6, 3: 0.25, 5: 0.1})
     with np.errstate(all="ignore"):
@@ -62,7 +62,7 @@ def draw_labels(draw: Draw, rows: Rows) -> Any:
 
 
 def check_classifier(classifier: Any, X: np.ndarray, labels: Any, draw: Draw) -> None:
-    """Raise `Wrong` unless probabilities are probabilities and agree with the classes."""
+    """Raise `Wrong` unless probabilities are valid and agree with the classes."""
     new = X[draw.rng.integers(0, len(X), draw.whole(1, 5))]
     probability = classifier.predict_proba(new)
     classes = list(classifier.classes_)

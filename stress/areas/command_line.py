@@ -115,7 +115,7 @@ def _run(draw: Draw, folder: Path, arguments: list[str], kind: str) -> str:
 
 
 def _program(draw: Draw, folder: Path, arguments: list[str]) -> str:
-    """Start the program cold and stop it by Ctrl-C, perhaps while it imports."""
+    """Start the program in a new process and stop it by Ctrl-C, possibly during its imports."""
     program = subprocess.Popen(
         [sys.executable, "-m", "gigagp", *arguments],
         cwd=folder,
@@ -132,7 +132,7 @@ def _program(draw: Draw, folder: Path, arguments: list[str]) -> str:
         said = program.communicate(timeout=50.0)[1]
     draw.note(f"exit code {program.returncode}; {said[-1500:]}")
     if program.returncode == -signal.SIGINT and not said:
-        return RIGHT  # before the interpreter had a handler
+        return RIGHT  # the interpreter had no handler yet
     if "Traceback" in said:
         raise RuntimeError("a traceback after Ctrl-C in the program")
     if program.returncode not in (0, 2, 130):

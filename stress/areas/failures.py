@@ -1,4 +1,4 @@
-"""The k-th write and the k-th large allocation fail, for every k until one succeeds; disks are full."""
+"""Failures of the k-th write and the k-th large allocation, for every k until one succeeds, and full disks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(draw: Draw) -> str:
     """Run one case."""
     kind = draw.weighted({"write": 0.45, "allocation": 0.35, "disk": 0.2})
     draw.note(kind)
-    # in a child: patches of the file system must not reach the worker
+    # Run in a child process: patches of the file system must not reach the worker.
 
     def work(send: Callable[[Any], None]) -> str:
         try:
@@ -46,7 +46,7 @@ def run(draw: Draw) -> str:
 
 
 def _writes(draw: Draw) -> str:
-    """Let the k-th write of a save or of a checkpointed fit fail."""
+    """Make the k-th write of a save or of a checkpointed fit fail."""
     job = draw.one_of([_saving, _checkpointing, _streaming])
     code = draw.one_of([errno.ENOSPC, errno.EIO, errno.EDQUOT])
     stays = draw.chance(0.7)
@@ -56,14 +56,14 @@ def _writes(draw: Draw) -> str:
         job(draw, lambda fault=fault: failing_writes(fault, code), f"write {k}")
         if not fault.struck:
             return RIGHT
-        if job is _checkpointing and k >= 4:  # it writes hundreds of times: then some of those
+        if job is _checkpointing and k >= 4:  # it writes hundreds of times: test a sample of the others
             job(draw, lambda: failing_writes(Fault(draw.whole(5, 200), stays=stays), code), "a later write")
             return RIGHT
     return RIGHT
 
 
 def _disk(draw: Draw) -> str:
-    """Let files stop growing, or the whole disk be full."""
+    """Limit the size of files, or of the whole disk."""
     job = draw.one_of([_saving, _checkpointing])
     size = draw.one_of([0, 1, 100, 1000, 4096])
     if draw.chance(0.5):
@@ -82,7 +82,7 @@ Faulty = Callable[[], Any]
 
 
 def _saving(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
-    """Check that a save that fails leaves the old model, no other file, and one of our errors."""
+    """Check that a failed save leaves the old model, no other file, and raises one of our errors."""
     import gigagp
 
     kind = draw.one_of(fitted.KINDS)
@@ -109,7 +109,7 @@ def _saving(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) ->
 
 
 def _checkpointing(draw: Draw, faulty: Faulty, what: str, where: Path | None = None) -> None:
-    """Check that a fit whose checkpoint cannot be written ends all the same, with a warning."""
+    """Check that a fit whose checkpoint cannot be written completes with a warning."""
     name = draw.one_of(kills.FITS[:3])
     expected, _ = kills._undisturbed("fit", name)
     kills.write_at_every_step()
@@ -126,14 +126,14 @@ def _checkpointing(draw: Draw, faulty: Faulty, what: str, where: Path | None = N
 
 
 def _streaming(draw: Draw, faulty: Faulty, what: str) -> None:
-    """Fit a CSV file, whose rows have to be copied: one of our errors, and no copy left."""
+    """Fit a CSV file, whose rows have to be copied; a failure must raise one of our errors and leave no copy."""
     from gigagp import GPRegressor, inference
     from gigagp.errors import GigaGPError
 
     X, y = fitted.rows(60)
     with scratch() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tempfile.tempdir = str(folder)  # whatever is left there is seen
+        tempfile.tempdir = str(folder)  # so that files left there are found
         path = folder / "table.csv"
         np.savetxt(path, np.column_stack([X, y]), delimiter=",", header="a,b,c", comments="")
         gp = GPRegressor(inference=inference.QuadruplyStochastic(n_basis=8), optimizer=None)
@@ -147,7 +147,7 @@ def _streaming(draw: Draw, faulty: Faulty, what: str) -> None:
 
 
 def _allocations(draw: Draw) -> str:
-    """Let some of the large allocations of a fit, a prediction or a load fail."""
+    """Make some of the large allocations of a fit, a prediction or a load fail."""
     import gigagp
 
     kind = draw.one_of(fitted.KINDS)
@@ -173,7 +173,7 @@ def _allocations(draw: Draw) -> str:
         if kind == "named":
             jobs["predict"] = lambda: fitted.answers(old)
         draw.note(f"{job}, {kind}")
-        if job == "fit":  # a fit that succeeds is another model: count on a copy
+        if job == "fit":  # a successful fit changes the model, so count on a copy
             import copy
 
             copied = copy.deepcopy(old)
@@ -197,7 +197,7 @@ def _allocations(draw: Draw) -> str:
                 raise Wrong(f"a MemoryError that is none of ours: {job}, {kind}: {error}") from error
             else:
                 if job == "fit":
-                    return RIGHT  # it did without, and is another model now
+                    return RIGHT  # it managed without, and is a new model now
             if not np.array_equal(fitted.answers(old), before):
                 raise Lost(f"after a failed allocation the model is another one ({job}, {kind}, allocation {k})")
     return RIGHT

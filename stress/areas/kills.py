@@ -1,4 +1,4 @@
-"""Signals at random times: in fits with a checkpoint, in saves over an old model, in fits of streamed tables."""
+"""Signals at random times: in fits with a checkpoint, in saves over an old model, and in fits of streamed tables."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _PATIENCE = 40.0
 
 
 def run(draw: Draw) -> str:
-    """Run one case: one signal, and what is left after it."""
+    """Run one case with one signal, and check what it leaves."""
     kind = kind_of(draw)
     draw.note(kind)
     return {"fit": _fit, "stream": _stream, "save": _save, "interrupt": _interrupt}[kind](draw)
 
 
 def kind_of(draw: Draw) -> str:
-    """Return what is killed in a case: its first choice."""
+    """Return the activity that a case interrupts, which is its first random choice."""
     return draw.weighted({"fit": 0.4, "stream": 0.25, "save": 0.25, "interrupt": 0.1})
 
 
 def write_at_every_step() -> None:
-    """Make this process write its checkpoints at every step, which they do once a minute otherwise."""
+    """Make this process write its checkpoints at every step instead of once a minute."""
     from gigagp import checkpoint
     from gigagp.inference.grid import streamed
 
@@ -93,13 +93,13 @@ def _learn(name: str, checkpoint: Path | None) -> Any:
 
 
 def _digest(gp: Any) -> list[bytes]:
-    """Return everything that two fits can differ in, to the bit."""
+    """Return everything in which two fits can differ, to the bit."""
     return [fitted.answers(gp).tobytes(), repr(gp.kernel_.to_dict()).encode(), np.float64(gp.noise_variance_).tobytes()]
 
 
 @functools.lru_cache(maxsize=64)
 def _undisturbed(kind: str, name: str) -> tuple[list[bytes], float]:
-    """Return the digest and the time of a fit that nobody kills, in a child like those that are."""
+    """Return the digest and the time of an undisturbed fit, in a child process like the killed ones."""
     began = time.monotonic()
     with scratch() as folder:
         learn = _LEARN[kind]
@@ -146,7 +146,7 @@ def _stream(draw: Draw) -> str:
 
 
 def _kill_and_resume(draw: Draw, kind: str, name: str) -> str:
-    """Kill a fit, perhaps twice; then the same call has to end as if nothing had been."""
+    """Kill a fit, possibly twice; the same call must then end as if nothing had happened."""
     expected, seconds = _undisturbed(kind, name)
     learn = _LEARN[kind]
     with scratch() as folder:
@@ -170,7 +170,7 @@ def _kill_and_resume(draw: Draw, kind: str, name: str) -> str:
 
 
 def _save(draw: Draw) -> str:
-    """Kill a process that saves over an old model; one of the two has to be there, whole."""
+    """Kill a process that saves over an old model; one of the two models must be there, intact."""
     import gigagp
 
     kind = draw.one_of(fitted.KINDS[:-1])
@@ -205,7 +205,7 @@ def _save(draw: Draw) -> str:
 
 
 def _interrupt(draw: Draw) -> str:
-    """Ctrl-C in a fit gives a fitted model, SIGTERM leaves the checkpoint, once a step on all rows was made."""
+    """Check that, after a step on all rows, Ctrl-C in a fit gives a fitted model, and SIGTERM leaves the checkpoint."""
     name = draw.one_of([one for one in FITS if one not in ("quadruply", "grid")])
     _, seconds = _undisturbed("fit", name)
     number = draw.one_of([signal.SIGINT, signal.SIGINT, signal.SIGTERM])
@@ -238,7 +238,7 @@ def _interrupt(draw: Draw) -> str:
         ending = child.join(_PATIENCE)
         left = path.exists()
     if ending.value is True or "complete" in ending.messages:
-        return RIGHT  # it had ended before, or was ended with what it had learned
+        return RIGHT  # it ended before, or was ended with its best state
     if number == signal.SIGINT:
         raise Lost(f"Ctrl-C lost the fit: {name}, {len(ending.messages)} steps, {ending.text[-300:]}")
     if not left:

@@ -1,4 +1,4 @@
-"""Model files, damaged and crafted: refused, or the same model; in bounded memory and time."""
+"""Damaged and crafted model files: each is refused or gives the same model, in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stress.drawn.damage import damage
 from stress.outcome import RIGHT, Wrong
 from stress.scratch import scratch
 
-#: What loading a small model and predicting may take.
+#: Memory in bytes that loading a small model and predicting may use.
 _MEMORY = 3 * 2**30
 
 
@@ -50,7 +50,7 @@ def run(draw: Draw) -> str:
 
 @contextmanager
 def limited_memory(size: int) -> Iterator[None]:
-    """Let this process take only so many bytes more."""
+    """Let this process use at most ``size`` further bytes."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
@@ -61,7 +61,7 @@ def limited_memory(size: int) -> Iterator[None]:
 
 
 def _craft(draw: Draw, path: Path) -> str:
-    """Change header or tensors, with a checksum that is right."""
+    """Change the header or the tensors, with a correct checksum."""
     from gigagp.errors import GigaGPError
     from gigagp.persistence import load_state, save_state
 
@@ -130,7 +130,7 @@ def _change_header(draw: Draw, header: Any) -> str:
 
 
 def _places(item: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of everything in a header; of the long history only a little."""
+    """Yield the path of every item in a header, with only the start of long lists."""
     entries = item.items() if isinstance(item, dict) else enumerate(item[:3]) if isinstance(item, list) else ()
     for key, value in list(entries):
         yield (*path, key)
@@ -169,7 +169,7 @@ def _change_tensor(draw: Draw, tensors: dict[str, Any]) -> str:
         return f"{name}: {how} {content}"
     elif how == "empty":
         tensors[name] = value.reshape(-1)[:0]
-    elif how == "huge":  # many rows of a few bytes each
+    elif how == "huge":  # many rows with a few bytes each
         tensors[name] = torch.zeros((draw.one_of([2**12, 2**16]), *value.shape[1:]), dtype=value.dtype)
     else:
         tensors["x" + name] = value

@@ -1,4 +1,4 @@
-"""Several at once: readers during replacements, fits with one checkpoint, threads and forks on one model."""
+"""Concurrent work: readers during replacements, fits with one checkpoint, threads and forks with one model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(draw: Draw) -> str:
 
 
 def _readers(draw: Draw) -> str:
-    """Every load while a file is replaced again and again has to give one of the two models."""
+    """Check that every load during repeated replacements of a file gives one of the two models."""
     import gigagp
 
     kind = draw.one_of(fitted.KINDS[:-1])
@@ -57,7 +57,7 @@ def _readers(draw: Draw) -> str:
 
 
 def _checkpoint(draw: Draw) -> str:
-    """Two fits that were given the same checkpoint end rightly, or one says what is wrong."""
+    """Check that two fits with the same checkpoint give the right results, or that one raises a clear error."""
     from gigagp.errors import GigaGPError
 
     name = draw.one_of(kills.FITS[:4])
@@ -87,7 +87,7 @@ def _checkpoint(draw: Draw) -> str:
 
 
 def _threads(draw: Draw) -> str:
-    """Threads that predict, sample and save on one model get the bits that one thread gets."""
+    """Check that threads that use one model get the same results as one thread."""
     kind = draw.one_of(fitted.KINDS[:-1])
     model = fitted.model(kind)
     alone = fitted.answers(model)
@@ -113,7 +113,7 @@ def _threads(draw: Draw) -> str:
 
 
 def _forks(draw: Draw) -> str:
-    """Let forked children predict what their parent does."""
+    """Check that forked children predict what their parent does."""
     kind = draw.one_of(fitted.KINDS[:-1])
     model = fitted.model(kind)
     alone = fitted.answers(model)

@@ -1,4 +1,4 @@
-"""Cases that end in every way there is, to test the harness itself; no part of a run."""
+"""Cases with every possible outcome, which test the harness itself; they are not part of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stress.outcome import REFUSED, RIGHT, Lost, Wrong
 
 
 def run(draw: Draw) -> str:
-    """End as the number of the case says."""
+    """End with the outcome that the number of the case selects."""
     if draw.case == 0:
         return RIGHT
     if draw.case == 1:

@@ -1,4 +1,4 @@
-"""Tables in files, whole and damaged, and other sources, through `fit_table`."""
+"""Tables in intact and damaged files, and from other sources, for `fit_table`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzzed tables and targets in every container and file, through every way to fit; answers against the oracle."""
+"""Fuzzed tables and targets in every container and file, fitted in every way; answers are compared with the oracle."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def has_to_fit(settings: dict[str, Any], rows: Rows) -> bool:
 
 
 def _copies(given: Given) -> list[Any]:
-    """Return copies of arrays, to see later whether they were written to."""
+    """Return copies of arrays, for a later check that they have not been written to."""
     return [np.array(part, copy=True) if isinstance(part, np.ndarray) else None for part in (given.X, given.y)]
 
 

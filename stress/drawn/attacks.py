@@ -1,11 +1,11 @@
-"""Where a settings object goes in an estimator."""
+"""The use of settings objects in estimators."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-#: Exported classes that hold results and take no settings.
+#: Exported classes that are results and not settings.
 _RESULTS = {
     *("Solution", "Start", "Truncated", "PathwiseProbes", "Evaluation", "History", "SolveRecord", "Step", "Unsaved"),
 }
@@ -34,20 +34,20 @@ def settings_classes() -> list[tuple[str, str, type]]:
 
 
 def placed(room: str, name: str, made: Any) -> dict[str, Any]:
-    """Return arguments of `GPRegressor` that use a settings object; everything else in them is quick and right."""
+    """Return arguments of `GPRegressor` that use a settings object, with fast and valid values for everything else."""
     from gigagp import inference, optimization, solvers, truncation
 
     quick = optimization.Adam(steps=2)
     if room == "inference":
         slow = isinstance(made, inference.RelevanceVectorMachine | inference.QuadruplyStochastic)
-        # what asks for samples would go on for thousands of steps, of 20,000 functions where nothing else is said
+        # Settings with sampling would take thousands of steps, with 20,000 functions by default.
         sampled = ("row_batch", "basis_batch", "n_support", "replacement")
         if any(getattr(made, one, None) for one in sampled):
             return {"inference": made, "optimizer": optimization.SparseAdam(steps=20)}
         return {"inference": made, "optimizer": None if slow else quick}
     if room == "optimization":
         if name.startswith("Sparse"):
-            # an ascent without a number of steps goes on until it no longer gains: on samples that takes minutes
+            # An ascent without a number of steps continues until it no longer gains, which takes minutes with sampling.
             batches = {} if made.steps is None else {"row_batch": 8, "basis_batch": 5}
             return {"inference": inference.QuadruplyStochastic(n_basis=10, **batches), "optimizer": made}
         return {"inference": inference.Exact(), "optimizer": made}

@@ -1,4 +1,4 @@
-"""The same rows in everything that users hand in: what a container can hold, and what must be refused in it."""
+"""The same rows in every kind of container that users pass: valid contents, and contents that must be refused."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import numpy as np
 from stress.draw import Draw
 from stress.drawn.rows import Rows
 
-#: What a program has to do with a container.
+#: Required treatment of a container.
 FIT, REFUSE, EITHER = "fit", "refuse", "either"
 
 
 @dataclass
 class Given:
-    """What is handed to `fit`, and what it means.
+    """The arguments of `fit`, and their meaning.
 
     Attributes
     ----------
     X, y : object
+        The arguments.
     meant_X, meant_y : arrays, float64
-        The numbers that are in it.
+        The numbers that they contain.
     verdict : str
-        FIT: it has to be taken as those numbers (or refused where the rows are not tame); REFUSE; or EITHER.
+        FIT: they must be taken as those numbers (or refused if the rows are not tame). REFUSE: they must be refused.
+        EITHER: both are allowed.
     """
 
     X: Any
@@ -43,7 +45,7 @@ def put(draw: Draw, rows: Rows) -> Given:
     given = Given(rows.X.copy(), rows.y.copy(), rows.X.copy(), rows.y.copy())
     _CONTAINERS[name](draw, given)
     if not (np.isfinite(given.meant_X).all() and np.isfinite(given.meant_y).all()):
-        given.verdict = REFUSE  # a cast to integers can take such a cell away
+        given.verdict = REFUSE  # a cast to integers can remove such a cell
     return given
 
 

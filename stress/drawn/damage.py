@@ -1,4 +1,4 @@
-"""Damage to files."""
+"""Random damage to files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stress.draw import Draw
 
 
 def damage(draw: Draw, path: Path) -> str:
-    """Damage a file; return how."""
+    """Damage a file, and return a description of the damage."""
     data = bytearray(path.read_bytes()) or bytearray(1)
     how = draw.one_of(["flip", "bit", "cut", "double", "empty", "zeros", "insert", "remove", "swap", "head"])
     at = draw.whole(0, max(0, len(data) - 1))
@@ -33,7 +33,7 @@ def damage(draw: Draw, path: Path) -> str:
     elif how == "swap":
         half = len(data) // 2
         data = data[half:] + data[:half]
-    elif how == "head":  # where formats keep lengths
+    elif how == "head":  # where file formats store lengths
         data[draw.whole(0, max(0, min(15, len(data) - 1)))] = draw.whole(0, 255)
     path.write_bytes(bytes(data))
     return f"damaged: {how} at {at}, {count}"

@@ -1,4 +1,4 @@
-"""Fitted models of every kind, made once in a worker."""
+"""Fitted models of every kind, made once per worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(n: int = 20, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 
 @functools.lru_cache(maxsize=64)
 def model(kind: str, seed: int = 0) -> Any:
-    """Return a fitted model of a kind; nobody may change it."""
+    """Return a fitted model of a kind, which callers must not change."""
     import pandas as pd
 
     from gigagp import GPClassifier, GPRegressor, actions, inference
@@ -64,7 +64,7 @@ def model(kind: str, seed: int = 0) -> Any:
 
 
 def answers(fitted: Any) -> np.ndarray:
-    """Return what a model says at a few points, as one array."""
+    """Return the predictions of a model at a few points, as one array."""
     import pandas as pd
 
     new = np.array([[0.0, 0.0], [0.5, -1.0], [-1.5, 1.2]])

@@ -1,4 +1,4 @@
-"""Random rows: from tame ones to those that break things."""
+"""Random rows, from tame ones to ones that are likely to break something."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Rows:
     X : array of shape (n, d), float64
     y : array of shape (n,) or (n, t), float64
     is_tame : bool
-        Whether any program has to be able to fit it.
+        Whether every inference method must be able to fit it.
     is_finite : bool
+        Whether all cells are finite.
     """
 
     X: np.ndarray
@@ -52,7 +53,7 @@ def _smooth(draw: Draw, n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     return X, y if direction.shape[1] > 1 or draw.chance(0.05) else y[:, 0]
 
 
-# Each changes the rows in place and returns whether they are still tame.
+# Each of these functions changes the rows in place and returns whether they are still tame.
 
 
 def _offset(draw: Draw, rows: Rows) -> bool:
@@ -166,7 +167,7 @@ _HARDER = {
 
 
 def _spoil(draw: Draw, rows: Rows) -> None:
-    """Put a number that is none into a cell."""
+    """Put NaN or infinity into a cell."""
     cell = draw.one_of([np.nan, np.inf, -np.inf])
     where = rows.X if draw.chance(0.6) else rows.y
     where[tuple(draw.whole(0, size - 1) for size in where.shape)] = cell

@@ -1,4 +1,4 @@
-"""Random settings that are right."""
+"""Random valid settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stress.draw import Draw
 
 
 def draw_inference(draw: Draw, n_inputs: int) -> Any:
-    """Return an inference that is quick on sixty rows."""
+    """Return an inference method that is fast on sixty rows."""
     from gigagp import actions, inference, solvers
 
     name = draw.weighted(
@@ -26,7 +26,7 @@ def draw_inference(draw: Draw, n_inputs: int) -> Any:
         }
     )
     if name == "grid" and n_inputs == 4:
-        name = "exact"  # the smallest grid has 1,296 nodes: seconds
+        name = "exact"  # the smallest grid has 1,296 nodes and takes seconds
     if name == "aware":
         policy = draw.one_of([actions.Learned(), actions.Random(), actions.UnitVectors(), actions.ConjugateGradients()])
         return inference.ComputationAware(n_actions=draw.one_of([3, 512]), policy=policy)
@@ -53,7 +53,7 @@ def draw_inference(draw: Draw, n_inputs: int) -> Any:
 
 
 def draw_kernel(draw: Draw) -> Any:
-    """Return a kernel, None for the default."""
+    """Return a kernel, or None for the default."""
     from gigagp import kernels
 
     if draw.chance(0.3):
@@ -80,7 +80,7 @@ def draw_kernel(draw: Draw) -> Any:
 
 
 def draw_optimizer(draw: Draw) -> Any:
-    """Return a quick optimizer."""
+    """Return a fast optimizer."""
     from gigagp import optimization
 
     return draw.weighted(
@@ -108,8 +108,8 @@ def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     }
     if getattr(arguments["inference"], "batch_size", None) is not None:
         if arguments["optimizer"] == "auto":
-            arguments["optimizer"] = None  # which ends with thousands of steps on minibatches
-        elif isinstance(arguments["optimizer"], optimization.LBFGS):  # which minibatches refuse
+            arguments["optimizer"] = None  # "auto" ends with thousands of steps on minibatches
+        elif isinstance(arguments["optimizer"], optimization.LBFGS):  # LBFGS does not support minibatches
             arguments["optimizer"] = optimization.Adam(steps=3)
     if draw.chance(0.3):
         arguments["noise_variance"] = draw.one_of([1e-6, 1e-3, 0.1, 10.0])

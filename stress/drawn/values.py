@@ -1,4 +1,4 @@
-"""Values for arguments: right ones, and those that are never right for a kind of argument."""
+"""Values for arguments: valid ones, and ones that are never valid for a kind of argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from stress.draw import Draw
 
-#: Settings of how long something runs: a large number there is a long run, and no error.
+#: Settings that determine the duration of a fit, for which a large number is valid but slow.
 _LASTING = re.compile("restarts|steps|epochs|iterations|memory|minimum|length|maximum|base|refresh")
 
 
@@ -25,7 +25,7 @@ class Value:
     ----------
     value : object
     never_right : bool
-        Whether it has to be refused, whatever else is given.
+        Whether it must be refused in combination with any other arguments.
     """
 
     value: Any
@@ -33,7 +33,7 @@ class Value:
 
 
 def a_function(*arguments: object) -> int:
-    """Stand for something that was forgotten to be called."""
+    """Stand for a function that was passed instead of its result."""
     return len(arguments)
 
 
@@ -43,15 +43,16 @@ def _no_numbers() -> list[Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a setting may be, by its annotation.
+    """The values that a setting allows, from its annotation.
 
     Attributes
     ----------
     types : tuple of type
-        Of ``int``, ``float``, ``bool``, ``tuple``; others stand for objects of the package.
+        ``int``, ``float``, ``bool`` or ``tuple``; other types are objects of the package.
     words : tuple of str
-        Texts that are allowed.
+        The allowed strings.
     optional : bool
+        Whether None is allowed.
     """
 
     types: tuple[type, ...]
@@ -77,7 +78,7 @@ class Kind:
 
     @property
     def is_plain(self) -> bool:
-        """Whether values of it can be made up here."""
+        """Whether this module can make values of this kind."""
         return bool(self.words) or any(one in (int, float, bool, tuple) for one in self.types)
 
 
@@ -90,7 +91,7 @@ def draw_value(draw: Draw, kind: Kind, name: str, *, hostile: bool) -> Value:
     kind : Kind
     name : str
     hostile : bool
-        Whether it is meant to do harm; otherwise it is one that could be right.
+        Whether the value should be harmful; otherwise it may be valid.
     """
     if hostile and not kind.optional and draw.chance(0.08):
         return Value(None, never_right=True)
@@ -146,6 +147,6 @@ def _tuple(draw: Draw, name: str, hostile: bool) -> Value:
 
 
 def fields_of(kind: type) -> list[tuple[str, Kind]]:
-    """Return names and kinds of the fields that the constructor of a settings class takes."""
+    """Return the names and kinds of the fields that the constructor of a settings class accepts."""
     hints = typing.get_type_hints(kind)
     return [(field.name, Kind.of(hints[field.name])) for field in dataclasses.fields(kind) if field.init]

@@ -1,1 +1,1 @@
-"""What the right answer is, by dense float64 algebra that shares no code with gigagp."""
+"""The oracle: right answers by dense float64 algebra that shares no code with gigagp."""

@@ -1,4 +1,4 @@
-"""Checks of everything that a fitted regressor answers."""
+"""Checks of all answers of a fitted regressor."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from stress.oracle import kernel as formulas
 from stress.oracle.fitted import expected
 from stress.outcome import Wrong
 
-#: Points far from everything: the rest of a batch must not depend on them.
+#: Coordinates of points far from everything, on which the rest of a batch must not depend.
 FAR = (1e4, 1e10, 1e100, 1e300)
 
 
 def check_regressor(
     gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw, *, warned: bool = False, folder: Path | None = None
 ) -> None:
-    """Compare a fitted regressor with the oracle; raise `Wrong` with the first thing that is.
+    """Compare a fitted regressor with the oracle; raise `Wrong` at the first difference.
 
     Parameters
     ----------
     gp : GPRegressor
     X, y : arrays
-        The rows as they were given, float64.
+        The rows of the fit, float64.
     draw : Draw
-        Chooses points and parts.
+        Chooses points and checks.
     warned : bool
-        Whether the fit warned: then the answers have to be finite, and no more.
+        Whether the fit issued a warning, in which case the answers only have to be finite.
     folder : Path, optional
-        Where a model can be saved, to be loaded again.
+        Folder in which the model can be saved and loaded again.
     """
     from gigagp.errors import InvalidInputError
 
@@ -71,7 +71,7 @@ def check_regressor(
         path = folder / "model.gp"
         try:
             gp.save(path)
-        except InvalidInputError:  # a mean function, a kernel of one's own
+        except InvalidInputError:  # a mean function or a user-defined kernel
             path = None
         if path is not None:
             _check_same(gigagp.load(path), new, mean, std, "after save and load")
@@ -79,13 +79,13 @@ def check_regressor(
 
 
 def as_answered(gp: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return targets with or without the axis that the model's answers have for one target."""
+    """Return targets with one axis if the model's answers for a single target have one, and with two otherwise."""
     flat = np.asarray(y, dtype=float).reshape(len(X), -1)
     return flat[:, 0] if flat.shape[1] == 1 and np.ndim(gp.predict(X[:1])) == 1 else flat
 
 
 def points_for(gp: Any, X: np.ndarray, draw: Draw) -> np.ndarray:
-    """Return points at, between and, unless a grid refuses them, beyond the rows."""
+    """Return points at the rows, between them and, unless a grid refuses them, beyond them."""
     m = draw.whole(1, 6)
     rows = X[draw.rng.integers(0, len(X), (2, m))]
     share = draw.rng.uniform(0, 1, (m, 1))
@@ -109,7 +109,7 @@ def _check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray,
     scaling = gp.scaling_
     in_units = (np.asarray(mean).reshape(len(new), -1) - scaling.y_centre) / scaling.y_scale
     variance = (np.asarray(std).reshape(len(new), -1)[:, 0] / scaling.y_scale[0]) ** 2
-    # what is lost when an answer is put into the target's units and back
+    # Digits are lost when an answer is converted to the target's units and back.
     back = 8 * np.finfo(float).eps * (1 + np.abs(scaling.y_centre / scaling.y_scale).max())
     back = back + np.finfo(float).smallest_subnormal / np.abs(scaling.y_scale).min()  # tiny targets have few digits
     off = np.abs(in_units - answer.mean)
@@ -139,11 +139,11 @@ def _check_against_dense(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray,
 
 
 def _check_units(gp: Any, X: np.ndarray) -> None:
-    """Compare the kernel that users read, at raw inputs, with the one that predictions are made of."""
+    """Compare the kernel that users read, at raw inputs, with the one used for predictions."""
     scaling, own = gp.scaling_, getattr(gp, "hyperparameter_units", "") == "own"
     scales = np.concatenate([scaling.x_scale, scaling.y_scale])
     if not own or gp.scaling_.y_scale.size != 1 or not (scales.min() > 1e-100 and scales.max() < 1e100):
-        return  # numbers with few digits, or none
+        return  # numbers this extreme have few digits or none
     rows = X[:8]
     inner, variance = gp.posterior_.model.kernel.to_dict(), float(scaling.y_scale[0]) ** 2
     standardized = (rows - scaling.x_centre) / scaling.x_scale
@@ -151,7 +151,7 @@ def _check_units(gp: Any, X: np.ndarray) -> None:
     found = formulas.block(gp.kernel_.to_dict(), rows, rows)
     if not np.isfinite(expected).all():
         return
-    # raw inputs far from zero have fewer digits for what is small between them
+    # Raw inputs far from zero have fewer digits for small distances.
     size = np.finfo(float).eps * float(np.max(np.abs(rows) / scaling.x_scale, initial=1.0))
     allowed = 1e-9 + 1e3 * size * float(np.median(formulas.entry_error(inner, standardized, 1.0))) / np.finfo(float).eps
     off = float(np.abs(found - expected).max() / np.abs(expected).max())
@@ -160,7 +160,7 @@ def _check_units(gp: Any, X: np.ndarray) -> None:
 
 
 def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:
-    """Predictions of a point must not depend on the points that come with it."""
+    """Check that predictions of a point do not depend on the other points of the batch."""
     order = draw.rng.permutation(len(new))
     cut = draw.whole(0, len(new))
     parts = [order[:cut], order[cut:]]
@@ -170,14 +170,14 @@ def _check_batches(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, 
 
 
 def _check_far_row(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, draw: Draw) -> None:
-    """Check that a point far from all others does not change what is said of the others."""
+    """Check that a point far from all others does not change the predictions for the others."""
     if gp.posterior_.kind == "grid":
         return  # refused
     far = np.full((1, new.shape[1]), draw.one_of(FAR)) * draw.rng.choice([-1.0, 1.0], (1, new.shape[1]))
     try:
         found = gp.predict(np.concatenate([new, far]), return_std=True)
     except ValueError:
-        return  # refused as a whole: nothing was said
+        return  # the batch was refused as a whole
     _compare(gp, new, (found[0][:-1], found[1][:-1]), mean, std, f"far row ({abs(far[0, 0]):g}) in the batch")
 
 
@@ -187,14 +187,14 @@ def _compare(gp: Any, new: np.ndarray, found: Any, mean: np.ndarray, std: np.nda
     off = np.abs(found[0] - mean).max(initial=0.0)
     if not off <= unit * scale:
         raise Wrong(f"mean depends on the batch, {what}: off by {off:.3g} (scale {scale:.3g})")
-    # a variance is a difference of two of the prior's size
+    # A variance is a difference of two numbers of the prior's size.
     off = np.abs((found[1] / scale) ** 2 - (std / scale) ** 2).max(initial=0.0)
     if not off <= unit:
         raise Wrong(f"std depends on the batch, {what}: {found[1]!r} for {std!r}")
 
 
 def _rounding(gp: Any, new: np.ndarray) -> float:
-    """Return what rounding may do: with a tiny noise beside the prior variance, and to phases of sampled waves."""
+    """Return the effect of rounding: with noise far below the prior variance, and on the phases of sampled waves."""
     model = gp.posterior_.model
     points = gp.posterior_.X[:50]
     prior = float(model.kernel.diagonal(points.double()).max()) if len(points) else 1.0
@@ -202,14 +202,14 @@ def _rounding(gp: Any, new: np.ndarray) -> float:
     found = float(64 * unit * gp.posterior_.n_rows * prior / float(model.noise_variance.min()))
     lengths = [float(v.min()) for name, v in model.kernel.parameters().items() if "length" in name or "period" in name]
     if gp.posterior_.kind in ("pathwise", "random features", "quadruply stochastic") and lengths:
-        # a frequency of a hundred lengthscales is drawn now and then
+        # A frequency of a hundred inverse lengthscales is drawn occasionally.
         farthest = float(np.abs(gp.scaling_.inputs(new)).max())
         found = max(found, 64 * unit * 100 * farthest / min(lengths))
     return found
 
 
 def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
-    """Check that the same seed gives the same bits, another one another sample."""
+    """Check that the same seed gives the same bits, and another seed another sample."""
     first, again, other = (gp.sample_y(new, 2, random_state=seed) for seed in (11, 11, 12))
     if not np.array_equal(first, again):
         raise Wrong("sample_y: the same seed gave other bits")
@@ -219,7 +219,7 @@ def check_seeds(gp: Any, new: np.ndarray, std: np.ndarray) -> None:
 
 
 def _check_same(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray, when: str) -> None:
-    """Compare to rounding: where an array lies in the memory can decide on the last bit of a product."""
+    """Compare answers up to rounding, because the memory address of an array can affect the last bit of a product."""
     found = gp.predict(new, return_std=True)
     scale = float(np.abs(mean).max() + std.max()) or 1.0
     off = max(np.abs(found[0] - mean).max(), np.abs((found[1] / scale) ** 2 - (std / scale) ** 2).max() * scale)

@@ -1,4 +1,4 @@
-"""The dense problem behind a fitted regressor: its hyperparameters, and the raw rows that the harness knows."""
+"""The dense problem of a fitted regressor, from its hyperparameters and the raw rows."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _UNITS = {torch.float64: float(np.finfo(np.float64).eps), torch.float32: float(n
 
 
 def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer | None:
-    """Return what a fitted `GPRegressor` should answer at new points, in the standardized problem's units.
+    """Return the right answers of a fitted `GPRegressor` at new points, in the standardized problem's units.
 
     Parameters
     ----------
     gp : GPRegressor
-        Its hyperparameters and scaling are taken; nothing that it computed from the rows.
+        Only its hyperparameters and scaling are used, and nothing that it computed from the rows.
     X, y : arrays of shape (n, d) and (n,) or (n, t)
-        The rows as given, float64.
+        The rows of the fit, float64.
     new : array of shape (m, d)
+        The new points.
 
     Returns
     -------
     Answer or None
-        None where dense algebra has no answer: a likelihood that is not Gaussian, minibatches, a matrix that rounding
-        makes singular.
+        None if dense algebra has no answer: for a likelihood that is not Gaussian, for minibatches, or for a matrix
+        that is singular up to rounding.
     """
     posterior, scaling = gp.posterior_, gp.scaling_
     kind, model = posterior.kind, posterior.model
@@ -53,7 +54,7 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     basis, new_basis = _basis(model.mean.name, rows), _basis(model.mean.name, points)
     largest = float(np.abs(rows).max(initial=0.0))
     entry = formulas.entry_error(spec, points, largest) * (unit / _UNITS[torch.float64])
-    if kind == "computation-aware":  # rounding goes through the inverse of the actions, which may be nearly dependent
+    if kind == "computation-aware":  # actions may be nearly dependent
         entry = entry * np.linalg.cond(posterior.actions.dense().double().numpy()) ** 2
     problem = Problem(between, cross, prior, noise, basis, new_basis, targets)
     in_weights = kind in ("grid", "random features", "sparse variational")
@@ -77,7 +78,7 @@ def _basis(name: str, X: np.ndarray) -> np.ndarray:
 
 
 def _solver_error(gp: Any) -> tuple[float, float]:
-    """Return relative residuals of solves: for the mean as the fit reports, for variances as its solver stops."""
+    """Return relative residuals of solves: for the mean as the fit reports it, for variances the solver's tolerance."""
     record = gp.posterior_.final_solve
     if record is None:
         return 0.0, 0.0
@@ -85,7 +86,7 @@ def _solver_error(gp: Any) -> tuple[float, float]:
     return reported, max(reported, float(getattr(getattr(gp.posterior_, "solver", None), "tolerance", 0.0)))
 
 
-# Prior covariances (rows, rows), (rows, points), (points,) and what the model adds to variances at the end.
+# Each function returns prior covariances (rows, rows), (rows, points) and (points,), and an addition to the variances.
 
 
 def _exact(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
@@ -117,7 +118,7 @@ def _inducing(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
         factor = linalg.cholesky(covariance, lower=True)
     except linalg.LinAlgError:
         return None
-    # rounding in the inducing points' covariance is not in the bounds: where it matters there is no answer
+    # The bounds ignore rounding in the inducing points' covariance, so there is no answer where it matters.
     if np.linalg.cond(covariance) * _UNITS[torch.float64] > 1e-6 * float(posterior.model.noise_variance.min()):
         return None
     of_rows, of_points = (
@@ -143,7 +144,7 @@ def _grid(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
 
 
 def _weights(grid: Any, axes: list[np.ndarray], points: np.ndarray) -> np.ndarray:
-    """Return interpolation weights, (points, nodes): Keys's cubic convolution with a = -1/2, or linear."""
+    """Return interpolation weights (points, nodes): Keys's cubic convolution with a = -1/2, or linear ones."""
     total = np.ones((len(points), 1))
     for place, axis in enumerate(axes):
         s = np.abs(points[:, place, None] - axis) / grid.spacing[place]

@@ -1,4 +1,4 @@
-"""Kernels from their textbook formulas, by plain differences, from the description that a fitted kernel gives."""
+"""Kernels by their textbook formulas with plain differences, from the description of a fitted kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def block(spec: dict[str, Any], X: np.ndarray, Z: np.ndarray) -> np.ndarray:
     X, Z = _active(spec, X), _active(spec, Z)
     if name == "Linear":
         return (X * np.asarray(spec["variance"])) @ Z.T
-    with np.errstate(over="ignore"):  # far apart is infinitely far apart
+    with np.errstate(over="ignore"):  # an infinite distance is right there
         difference = X[:, None, :] - Z[None, :, :]
         if name in ("Periodic", "Cosine"):
             turns = np.where(np.isfinite(difference), difference, 0.0) / np.asarray(spec["period"])
@@ -51,7 +51,7 @@ def diagonal(spec: dict[str, Any], X: np.ndarray) -> np.ndarray:
 def white(spec: dict[str, Any], X: np.ndarray) -> np.ndarray:
     """Return the white part of the variance at points, shape (n,).
 
-    White noise between a row and itself times another kernel's variance there; sums add up.
+    In a product, the white variance is multiplied by the other kernels' variances; sums add up.
     """
     return _with_white(spec, X) - diagonal(spec, X)
 
@@ -66,21 +66,23 @@ def _with_white(spec: dict[str, Any], X: np.ndarray) -> np.ndarray:
 
 
 def entry_error(spec: dict[str, Any], X: np.ndarray, largest: float) -> np.ndarray:
-    """Return a bound of what rounding of float64 inputs does to entries of a row, as a share of the variance.
+    """Return a bound on the effect of rounding of float64 inputs on entries of a row, as a share of the variance.
 
     Parameters
     ----------
     spec : dict
+        Description of the kernel.
     X : array of shape (m, d)
+        The rows.
     largest : float
-        Of the training inputs' absolute values.
+        Largest absolute value of the training inputs.
     """
     size = np.maximum(np.abs(X).max(1, initial=0.0), largest)
     return 200 * _UNIT + 16 * _UNIT * size / _finest(spec)
 
 
 def _finest(spec: dict[str, Any]) -> float:
-    """Return the smallest distance over which the kernel changes."""
+    """Return the smallest distance over which the kernel changes appreciably."""
     if "parts" in spec:
         return min(_finest(part) for part in spec["parts"])
     weight = float(np.max(spec.get("input_weights", 1.0)))
@@ -88,13 +90,13 @@ def _finest(spec: dict[str, Any]) -> float:
     for name in ("lengthscale", "period"):
         if name in spec:
             lengths.append(float(np.min(spec[name])))
-    if spec["kernel"] == "Periodic":  # its lengthscale is in radii of the circle
+    if spec["kernel"] == "Periodic":  # its lengthscale is in units of the circle's radius
         return float(np.min(spec["period"])) / 7 * min(1.0, float(np.min(spec["lengthscale"]))) / weight
     return min(lengths) / weight
 
 
 def _active(spec: dict[str, Any], X: np.ndarray) -> np.ndarray:
-    """Return the columns that a kernel looks at, weighted where it has one lengthscale for inputs of unlike units."""
+    """Return the columns that a kernel uses, weighted if it has one lengthscale for inputs with different units."""
     X = X if spec.get("columns") is None else X[:, list(spec["columns"])]
     if spec.get("centre") is not None:
         X = X - np.asarray(spec["centre"])

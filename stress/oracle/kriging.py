@@ -1,4 +1,4 @@
-"""The posterior of a Gaussian process by dense algebra, with a bound of what rounding may do to it."""
+"""The posterior of a Gaussian process by dense algebra, with bounds on the effect of rounding."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from scipy import linalg
 
 @dataclass(frozen=True)
 class Problem:
-    """A Gaussian process with finitely many values: what conditioning needs, and nothing of where it comes from.
+    """A Gaussian process at finitely many points, as far as conditioning needs it.
 
     Attributes
     ----------
     between : array of shape (n, n)
         Prior covariance of the rows, without noise.
     cross : array of shape (n, m)
-        Of the rows and the new points.
+        Prior covariance between the rows and the new points.
     prior : array of shape (m,)
         Prior variance of the new points.
     noise : array of shape (n,)
+        Noise variance of the rows.
     basis, new_basis : arrays of shape (n, p) and (m, p)
-        Of the mean, whose coefficients have a vague prior.
+        Basis functions of the mean, whose coefficients have a vague prior.
     targets : array of shape (n, t)
+        The targets.
     """
 
     between: np.ndarray
@@ -37,11 +39,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """Mean (m, t) and latent variance (m,), each with the error that rounding may leave; None where it may be all."""
+    """Mean (m, t) and latent variance (m,), with bounds on the rounding error of each, which may be infinite."""
 
     mean: np.ndarray
     variance: np.ndarray
-    #: the variance without the uncertainty of the mean's coefficients
+    #: variance without the uncertainty of the mean's coefficients
     variance_at_coefficients: np.ndarray
     mean_error: np.ndarray
     variance_error: np.ndarray
@@ -57,24 +59,24 @@ def solve(
     *,
     in_weights: bool = False,
 ) -> Answer | None:
-    """Return the posterior (universal kriging; Rasmussen and Williams 2006, eq. 2.41 and 2.42), None if undetermined.
+    """Return the posterior (universal kriging; Rasmussen and Williams 2006, eqs. 2.41, 2.42), or None if undetermined.
 
     Parameters
     ----------
     problem : Problem
     unit : float
-        Unit of rounding of the arithmetic that is judged.
+        Unit of rounding of the arithmetic under test.
     entry_error : array of shape (m,)
         Error of kernel entries, as a share of the largest variance.
     solver_error : pair of float
-        Relative residuals that an iterative solver may have left, of solves for the mean and for variances.
+        Relative residuals that an iterative solver may have left in solves for the mean and for variances.
     in_weights : bool
-        Whether the system of weights is judged, whose condition is that of the signal beside the noise.
+        Whether the tested system is that of weights, whose condition number is the ratio of signal to noise.
 
     Notes
     -----
-    The bounds are of first order: with weights ``w`` of a prediction ``w'y`` and ``v = H^-1 (y - trend)`` a change dH
-    of H and dk of k moves the mean by ``dk'v - w'dH v`` and the variance by ``w'dH w - 2 dk'w``.
+    The bounds are of first order. With weights ``w`` of a prediction ``w'y`` and ``v = H^-1 (y - trend)``, a change dH
+    of H and dk of k changes the mean by ``dk'v - w'dH v`` and the variance by ``w'dH w - 2 dk'w``.
     """
     H = problem.between + np.diag(problem.noise)
     n, p = problem.basis.shape
@@ -87,7 +89,7 @@ def solve(
     smallest = float(problem.noise.min())
     largest = float(np.linalg.norm(H, 2))
     if smallest <= 0 or largest * unit * n * 64 > smallest:
-        return None  # rounding alone can take the whole noise away
+        return None  # rounding alone can be larger than the noise
     stacked = np.concatenate([problem.cross, problem.basis, problem.targets], 1)
     solved = linalg.cho_solve((factor, True), stacked)
     m = problem.cross.shape[1]
@@ -98,20 +100,20 @@ def solve(
         gram = problem.basis.T @ of_basis
         if not np.isfinite(gram).all():
             return None
-        # each function in units of its own size: what rows do not determine does not depend on theirs
+        # Scale each function by its own size, so that what the rows leave undetermined does not depend on it.
         sizes = np.sqrt(np.diag(gram))
         units = np.where(sizes > 0, 1 / np.where(sizes > 0, sizes, 1.0), 0.0)
         values, vectors = np.linalg.eigh(units[:, None] * (0.5 * (gram + gram.T)) * units)
         share = values / max(values.max(), 1e-300)
         if np.any((share > 1e-14) & (share < 1e-6)):
-            return None  # whether these rows determine a coefficient is a matter of rounding
+            return None  # rounding decides whether the rows determine a coefficient
         condition = 1 / share[share >= 1e-6].min()
         root = units[:, None] * vectors[:, share >= 1e-6] / np.sqrt(values[share >= 1e-6])
         beta = root @ (root.T @ (problem.basis.T @ of_targets))
         left = (problem.new_basis - problem.cross.T @ of_basis) @ root  # (m, r)
         trend_variance = (left**2).sum(1)
         weights = u + of_basis @ root @ left.T
-        # What such a point has in directions that no row has depends on the units in which the shortest solution is.
+        # The part of such a point in directions without rows depends on the units in which the solution is shortest.
         in_units = problem.new_basis * sizes
         unknown = np.abs(in_units @ vectors[:, share < 1e-6]).max(1, initial=0.0)
         open_points = unknown > 1e-9 * np.linalg.norm(in_units, axis=1)
@@ -122,7 +124,7 @@ def solve(
 
     biggest = max(float(np.abs(problem.between).max()), float(np.abs(problem.prior).max(initial=0.0)))
     worst = max(float(entry_error.max(initial=0.0)) if not m else float(entry_error.min()), unit)
-    change = n * worst * biggest + n * unit * largest  # norm of dH
+    change = n * worst * biggest + n * unit * largest  # bound on the norm of dH
     of_weights, of_v = np.linalg.norm(weights, axis=0), np.linalg.norm(v, axis=0).max(initial=0.0)
     row_error = np.maximum(entry_error, unit) * biggest
     size = float(np.abs(problem.targets).max(initial=0.0)) + np.abs(problem.new_basis @ beta).max(1, initial=0.0)
@@ -134,7 +136,7 @@ def solve(
         information = unit * n * biggest / smallest
         mean_error = mean_error + information * size
         variance_error = variance_error + information * (problem.prior + trend_variance)
-    if any(solver_error):  # a residual of this size, through H^-1; in the variance it counts twice, as a square
+    if any(solver_error):  # effect of the residual through H^-1, which enters the variance squared
         scale = np.linalg.norm(problem.targets, axis=0).max(initial=0.0)
         mean_error = mean_error + of_weights * solver_error[0] * scale * (1 + 10 * (p > 0))
         cross_norm = np.linalg.norm(problem.cross, axis=0)

@@ -1,4 +1,4 @@
-"""Actions of every form against the dense matrix they stand for."""
+"""Actions of every kind against the dense matrices that they represent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_products_with_a_kernel_leave_the_noise_out(actions, dtype, storage):
     assert product.dtype == dtype
     bound = 100 * tolerance(dtype)
     assert relative_error(product, K @ actions.dense()) < bound
-    assert relative_error(product, (K + torch.eye(N, **F64)) @ actions.dense()) > 1e-3  # the control: some noise
+    assert relative_error(product, (K + torch.eye(N, **F64)) @ actions.dense()) > 1e-3  # control: with noise
     crossed = actions.cross_product(KERNEL, X_new, X, 2**30)
     assert relative_error(crossed, reference_block(KERNEL, X_new, X) @ actions.dense()) < bound
     left = points(N, COUNT, seed=9)
@@ -60,7 +60,7 @@ def test_products_with_a_kernel_leave_the_noise_out(actions, dtype, storage):
     )
     assert found.keys() == expected.keys()
     for name in found:
-        if name != "1.variance":  # white noise is no part of K
+        if name != "1.variance":  # white noise is not part of K
             assert relative_error(found[name], expected[name]) < bound
     assert float(found["1.variance"].abs().max()) == 0.0
 
@@ -77,7 +77,7 @@ def test_products_on_the_pattern(name):
     left, right, square = points(N, 4, seed=1), points(COUNT, 4, seed=2), points(COUNT, COUNT, seed=3)
     torch.testing.assert_close(actions.outer_at(left, right), restrict(left @ right.T))
     weights = torch.rand(N, generator=generator(4), **F64)
-    # A diagonal matrix is all that products of S with itself give where blocks are disjoint.
+    # Products of S with itself give a diagonal matrix if blocks are disjoint.
     diagonal = square if name == "dense" else torch.diag(square.diagonal())
     torch.testing.assert_close(actions.combine_at(diagonal), restrict(S @ diagonal))
     torch.testing.assert_close(actions.combine_at(diagonal, weights), restrict(weights[:, None] * (S @ diagonal)))
@@ -103,7 +103,7 @@ def test_memory_of_a_product_is_linear_in_the_rows():
         matrix = KernelMatrix(Matern(1.5), points(n, 2), 0.1, memory_budget=2**22)
         with largest_tensor() as spy:
             product = actions.kernel_product(matrix)
-            assert matrix.entries_computed == n * n  # every entry once, however many actions there are
+            assert matrix.entries_computed == n * n  # every entry once, for any number of actions
             actions.kernel_product_at(matrix, product)
             actions.kernel_gradient(matrix, product)
         sizes.append(spy.elements)
@@ -124,7 +124,7 @@ def test_dependent_actions_are_refused():
         DenseActions(S)
     S[:, 2] = S[:, 0] + 1e-6 * torch.randn(9, generator=generator(1), **F64)
     DenseActions(S)  # close, but independent
-    DenseActions(S * torch.tensor([1e-150, 1.0, 1e100, 1.0], **F64))  # scales do not matter
+    DenseActions(S * torch.tensor([1e-150, 1.0, 1e100, 1.0], **F64))  # scale does not matter
 
 
 def test_more_actions_than_rows_are_refused():

@@ -1,4 +1,4 @@
-"""Information of actions: golden values, optimality of eigenvectors, entropies by dense algebra; distances of spans."""
+"""Information of actions: golden values, optimal eigenvectors, entropies by dense algebra; distances of spans."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_distances_of_spans_that_are_known():
     basis = torch.eye(5, **F64)
     assert grassmann_distance(basis[:, :2], basis[:, 2:4]) == pytest.approx(math.pi / 2 * math.sqrt(2), rel=1e-12)
     turned = torch.cos(torch.tensor(1e-9, **F64)) * basis[:, 0] + 1e-9 * basis[:, 4]
-    assert grassmann_distance(basis[:, :1], turned[:, None]) == pytest.approx(1e-9, rel=1e-6)  # no digits lost
+    assert grassmann_distance(basis[:, :1], turned[:, None]) == pytest.approx(1e-9, rel=1e-6)  # no digits are lost
     mixed = basis[:, :3] @ torch.randn(3, 3, generator=generator(1), **F64)
     assert grassmann_distance(mixed, basis[:, :3]) < 1e-12
-    assert grassmann_distance(basis[:, :3], basis[:, 1:2]) < 1e-12  # a span inside of the other
+    assert grassmann_distance(basis[:, :3], basis[:, 1:2]) < 1e-12  # one span contains the other
     assert grassmann_distance(basis[:, 1:2], basis[:, :3]) < 1e-12
     with pytest.raises(InvalidInputError, match="matrices with as many rows"):
         grassmann_distance(basis, basis[:3])

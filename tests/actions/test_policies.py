@@ -1,4 +1,4 @@
-"""Policies: CG and Lanczos against textbooks, their stops, and the choices that know nothing of the targets."""
+"""Policies: CG and Lanczos against textbooks, their stopping rules, and choices that do not depend on the targets."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_a_krylov_space_that_ends_gives_fewer_actions(policy):
     assert choice.note == Stop.TOLERANCE.value
     exact = dense_posterior(KERNEL, ROWS, TARGETS, NEW, NOISE)
     found = posterior_of(choice.actions)
-    torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-7, atol=1e-8)  # nothing of the mean is missing
-    assert float(found.mean_and_variance(NEW)[1][1]) == pytest.approx(1.0)  # but all of the variance at 0.5 is
+    torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-7, atol=1e-8)  # the mean is complete
+    assert float(found.mean_and_variance(NEW)[1][1]) == pytest.approx(1.0)  # but the variance at 0.5 is not reduced
 
 
 @pytest.mark.parametrize("policy", [actions.ConjugateGradients(0.0), actions.Lanczos(tolerance=0.0)])
 def test_a_policy_that_breaks_down_says_so(policy):
-    """Three different eigenvalues: after three steps there is only rounding, and no tolerance was asked for."""
+    """With three distinct eigenvalues, only rounding is left after three steps, and no tolerance was given."""
     H = spd_matrix(torch.tensor([1.0, 2.0, 5.0], **F64).repeat_interleave(10))
     b = points(30, 1, seed=3)
     sequence, stop = policy.run(DenseMatrix(H), b, 20)
@@ -97,7 +97,7 @@ def test_weights_are_the_iterates_of_conjugate_gradients():
 
 
 class Plain(actions.ConjugateGradients):
-    """The residuals as they come."""
+    """Residuals without orthogonalisation."""
 
     def next_action(self, sequence):
         return sequence.residual[:, 0]
@@ -111,7 +111,7 @@ def test_actions_of_conjugate_gradients_stay_orthogonal():
         assert sequence.count == 60
         overlaps.append(float((sequence.actions.T @ sequence.actions - torch.eye(60)).abs().max()))
     assert overlaps[0] < 1e-13
-    assert overlaps[1] > 1e-3  # the control: what rounding makes of them
+    assert overlaps[1] > 1e-3  # control: overlaps due to rounding
 
 
 def test_other_bases_of_the_krylov_space_are_the_same_posterior():
@@ -163,7 +163,7 @@ def test_targets_of_zeros_get_one_action():
 
 
 def test_the_iterative_algorithm_is_the_batch_algorithm():
-    """Alg. S1 as printed (with its low-rank C), the class here, and alg. S2; the order of actions does not matter."""
+    """Compare Alg. S1 as printed (with a low-rank C), our class, and Alg. S2; the order of actions is irrelevant."""
     H = reference_matrix(KERNEL, ROWS, NOISE)
     S = torch.randn(12, 5, generator=generator(4), **F64)
     C, v = torch.zeros(12, 12, **F64), torch.zeros(12, **F64)
@@ -220,7 +220,7 @@ def test_a_policy_of_your_own():
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-# Choices that know nothing of the targets -----------------------------------------------------------------------------
+# Choices that do not depend on the targets ----------------------------------------------------------------------------
 
 
 def test_top_eigenvectors():

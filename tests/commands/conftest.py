@@ -1,4 +1,4 @@
-"""A stand-in for the estimator, so that these tests are about the command line and take no time."""
+"""A stand-in for the estimator, so that tests of the command line take no time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gigagp.errors import InvalidInputError, SolverWarning
 
 
 class GPRegressor:
-    """Least squares with the interface of the real one. ``calls`` keeps the arguments of the last constructor."""
+    """Least squares with the interface of the real class. ``calls`` stores the arguments of the last constructor."""
 
     arguments: dict[str, object]
 
@@ -79,7 +79,7 @@ def stand_in(monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Run a command line; give its exit code, standard output and standard error."""
+    """Run a command line; return its exit code, standard output and standard error."""
     from gigagp.commands import main
 
     def run_command(*arguments):
@@ -94,7 +94,7 @@ def run(capsys):
 
 @pytest.fixture
 def refused(run):
-    """Run a command line that has to end in one line on standard error and exit code 2; give the line."""
+    """Run a command line that must end in one line on standard error and exit code 2; return that line."""
 
     def run_refused(*arguments):
         code, _, error = run(*arguments)
@@ -110,7 +110,7 @@ def refused(run):
 
 @pytest.fixture
 def csv(tmp_path):
-    """A table y = 1 + 2 a - b with some noise."""
+    """Return the path of a table y = 1 + 2 a - b with some noise."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 40))
     y = 1 + 2 * a - b + 0.1 * rng.normal(size=40)

@@ -1,4 +1,4 @@
-"""The commands with the real estimator: what a person meets who has only a table."""
+"""The commands with the real estimator, as used by a person who has only a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N = 60
 
 @pytest.fixture
 def awkward(tmp_path):
-    """Integers, booleans, a constant column, duplicate rows and scales from 1e-6 to 1e6."""
+    """Write a table with integers, booleans, a constant column, duplicate rows and scales from 1e-6 to 1e6."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, size=N)
     x[N // 2 :] = x[: N // 2]

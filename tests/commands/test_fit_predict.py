@@ -152,7 +152,7 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
     model = tmp_path / "m.gp"
     run("fit", tmp_path / "t.parquet", "--target", "y", "--noise-column", "v", "-o", model)
     nll = json.loads(run("evaluate", model, tmp_path / "t.parquet", "--json")[1])["nll"]
-    std = np.sqrt(variance + (np.std(y - x) / 2) ** 2)  # the stand-in's own spread is half of its residual's
+    std = np.sqrt(variance + (np.std(y - x) / 2) ** 2)  # the stand-in's spread is half of that of its residuals
     assert nll == pytest.approx(float(np.mean(0.5 * ((y - x) / std) ** 2 + np.log(std * np.sqrt(2 * np.pi)))), abs=0.01)
     pyarrow.parquet.write_table(pa.table({"x": x, "v": -variance, "y": y}), tmp_path / "t.parquet")
     assert "column 'v' must not be negative; row 1 is" in refused("evaluate", model, tmp_path / "t.parquet")

@@ -54,7 +54,7 @@ def test_a_folder_is_fitted_evaluated_and_predicted(run, folder, model, tmp_path
 
 
 def test_large_tables_are_predicted_in_blocks(run, model, tmp_path, monkeypatch):
-    """Of blocks and at once the numbers are the same, joint samples too."""
+    """Predictions in blocks equal those made at once, including joint samples."""
     FRAME.to_parquet(tmp_path / "all.parquet")
     predict = ("predict", model, tmp_path / "all.parquet", "--include-noise", "--samples", 2, "-o")
     assert run(*predict, tmp_path / "whole.npy")[0] == 0
@@ -147,7 +147,7 @@ def test_plots(run, refused, model, tmp_path):
 
 
 def test_slices_by_number(run, tmp_path):
-    """Numbers count from 1 on the command line, and names go first."""
+    """Numbers count from 1 on the command line, and names take precedence."""
     frame = FRAME.assign(w=RNG.uniform(size=N))
     gp = gigagp.GPRegressor(optimizer=None, inference=gigagp.inference.Exact())
     gp.fit(frame[["u", "v", "w"]].iloc[:50], frame.y.iloc[:50])

@@ -1,4 +1,4 @@
-"""Options and ends of a command that nobody wishes for: one line and exit code 2, never a traceback."""
+"""Hostile options and endings of commands: one line and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import gigagp
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "gigagp"]
 
-#: Values of options, hostile to all of them.
+#: Values that are hostile to all options.
 ODD = [
     "", ".", "-", "--", "nan", "inf", "-1", "0", "1e400", "9" * 400, "1_000", "٣", "2**64", "18446744073709551615",
     "18446744073709551616", "-9223372036854775809", "meta", "cuda:99", "cpu:-1", "mps", "1.2.3", "4GiB ", "1e3GiB",
@@ -36,7 +36,7 @@ OPTIONS = {
 
 
 def ended(code, error):
-    """Whether a command has ended as it may: well, or with one line."""
+    """Whether a command ended in an allowed way: successfully, or with one line."""
     if code == 0:
         return "Traceback" not in error
     lines = [line for line in error.splitlines() if not line.startswith("gigagp: warning:")]
@@ -91,7 +91,7 @@ def test_the_largest_seed_is_a_seed(run, refused, csv, tmp_path):
     assert "63" in refused("fit", csv, "--target", "y", "--seed", str(2**64 - 1), "--out", tmp_path / "m.gp")
 
 
-# Ends -----------------------------------------------------------------------------------------------------------------
+# Endings --------------------------------------------------------------------------------------------------------------
 
 
 def started(arguments, **streams):
@@ -127,7 +127,7 @@ def test_a_full_disk_behind_standard_output_is_one_line():
 
 
 def test_an_interrupt_while_modules_are_imported_is_one_line():
-    # A module that takes its time, in the place of typer: the first that the commands import.
+    # A slow module in place of typer, the first module that the commands import.
     code = (
         "import sys, time, types\n"
         "class Slow:\n"

@@ -1,4 +1,4 @@
-"""Words of the command line into inference objects."""
+"""Conversion of words on the command line to inference objects."""
 
 from __future__ import annotations
 

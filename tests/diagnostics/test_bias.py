@@ -1,4 +1,4 @@
-"""The measurement of bias: right numbers, biases found where they are and nowhere else, for every way of inference."""
+"""The measurement of bias: correct numbers, and biases found only where they exist, for every inference method."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_exact_numbers_and_their_units():
 
 
 def test_scales_are_what_the_exact_gradient_varies_between_data_sets():
-    """The root of the Fisher information, against targets drawn from the model itself."""
+    """Compare the root of the Fisher information with targets drawn from the model itself."""
     mean_free = Model(KERNEL, ConstantMean(), MODEL.noise_variance)
     space = ParameterSpace(mean_free, "log")
     vector = space.encode(mean_free)
@@ -108,7 +108,7 @@ def test_scales_are_what_the_exact_gradient_varies_between_data_sets():
 
 
 def test_draws_without_spread_have_no_finite_error():
-    """Cut at five iterations, with an exact trace: the same wrong number every time."""
+    """A solve cut at five iterations with an exact trace gives the same wrong number every time."""
     method = Iterative(solvers.ConjugateGradients(**EARLY), gradients.Exact())
     report = diagnostics.measure_bias(method, MODEL, TABLE, n_draws=3, values=False)
     assert math.isinf(report.worst)
@@ -135,7 +135,7 @@ def test_draws_are_independent_and_a_seed_repeats_them():
 
 
 def test_the_variance_that_is_measured_is_that_of_the_truncation():
-    """A smaller step of the truncated series varies more: as the notes measured."""
+    """A smaller step of the truncated series has a larger variance, as measured in the notes."""
     spreads = [
         diagnostics.measure_bias(
             RandomFeatures(truncation=SingleSample(OneOverJ(base=5, maximum=29, step=step))), MODEL, TABLE, n_draws=80

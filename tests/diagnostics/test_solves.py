@@ -1,4 +1,4 @@
-"""Distances and spectra behind iterative solves, against dense algebra."""
+"""Distances and spectra of iterative solves, against dense algebra."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_spectrum_of_the_inverse():
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (gradients.Pathwise(n_probes=500, prior="exact"), 120.0),  # Lin et al. 2024, eq. 15: n, whatever the noise
+        (gradients.Pathwise(n_probes=500, prior="exact"), 120.0),  # Lin et al. 2024, eq. 15: n, for any noise
         (gradients.Hutchinson(n_probes=500), None),  # eq. 14: tr(H^-1)
     ],
 )
@@ -41,7 +41,7 @@ def test_the_distance_from_a_zero_start(estimator, expected):
     spectrum = diagnostics.inverse_spectrum(H)
     assert within_standard_errors(distances, spectrum.trace if expected is None else expected)
     if expected is None:
-        assert not within_standard_errors(distances, 120.0)  # the control: the two laws differ
+        assert not within_standard_errors(distances, 120.0)  # control: the two laws differ
     difference = solution - 1.0
     direct = (difference * (DENSE @ difference)).sum(0)
     assert torch.allclose(diagnostics.squared_distance(H, torch.ones_like(solution), solution), direct)

@@ -1,4 +1,4 @@
-"""Gradient estimators: unbiased with finished solves, equal to the exact gradient where they can be; their controls."""
+"""Gradient estimators: unbiased with converged solves, equal to the exact gradient where they can be, with controls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model_of(kernel, noise=0.1):
 
 
 def estimates(estimator, model, *, redraw=True, repeats=150, matrix_model=None):
-    """Return gradients by redrawn probes and exact solves, flat, shape (repeats, p), and the names behind them."""
+    """Return flat gradients by redrawn probes and exact solves, shape (repeats, p), and their names."""
     matrix = KernelMatrix(model.kernel, X, model.noise_variance)
     H = matrix.to_dense()
     solved = torch.linalg.solve(H, Y)
@@ -46,7 +46,7 @@ def estimates(estimator, model, *, redraw=True, repeats=150, matrix_model=None):
 
 
 def exact_gradient(model):
-    """Return the same by the dense inverse."""
+    """Return the same gradient from the dense inverse."""
     matrix = KernelMatrix(model.kernel, X, model.noise_variance)
     H = matrix.to_dense()
     found = Exact().from_factor(matrix, torch.linalg.solve(H, Y), torch.linalg.cholesky(H))
@@ -68,13 +68,13 @@ def test_exact_is_the_derivative_of_the_likelihood(name):
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_estimates_are_unbiased(name, estimator):
-    """Redrawn features too, however few: their mean covariance is the kernel. Two targets."""
+    """This includes redrawn features, however few, because their mean covariance is the kernel; with two targets."""
     model = model_of(ALL[name])
     assert within_standard_errors(estimates(estimator, model), exact_gradient(model))
 
 
 def test_the_published_frequencies_are_biased():
-    """The control: the law of independent coordinates is another kernel, and never averages out."""
+    """Control: the law of independent coordinates is another kernel, so its error never averages out."""
     model = model_of(kernels.Matern(1.5, 2.0, 1.0), noise=0.01)
     independent = estimates(Pathwise(16, n_features=200, law="independent"), model)
     assert not within_standard_errors(independent, exact_gradient(model))
@@ -82,14 +82,14 @@ def test_the_published_frequencies_are_biased():
 
 
 def test_frozen_features_are_biased_and_frozen_exact_draws_are_not():
-    """The control that warm starts pay for: few frozen frequencies, many weights, another covariance."""
+    """Control: few fixed frequencies with many weights, as warm starts use them, have another covariance."""
     model = model_of(kernels.Matern(1.5, 2.0, 1.0), noise=0.01)
     frozen = Pathwise(4000, n_features=50).draw(model, X, generator(3))
     matrix = KernelMatrix(model.kernel, X, model.noise_variance)
     H = matrix.to_dense()
     right = frozen.right_hand_sides(model, matrix, BUDGET)
     solutions = torch.linalg.solve(H, right)
-    # the mean of u u' is the inverse of H for exact draws only
+    # The mean of u u' is the inverse of H for exact draws only.
     energies = (solutions * right).sum(0)
     assert not within_standard_errors(energies, len(X))
     exact = Pathwise(4000, prior="exact").draw(model, X, generator(3)).right_hand_sides(model, matrix, BUDGET)
@@ -98,7 +98,7 @@ def test_frozen_features_are_biased_and_frozen_exact_draws_are_not():
 
 @pytest.mark.parametrize("estimator", [Hutchinson(7), Pathwise(7, 100)])
 def test_the_noise_component_in_closed_form(estimator):
-    """d log p / d sigma^2 = (|v|^2 - mean_j A_j' C_j) / 2, the notes' verification test 1."""
+    """Check d log p / d sigma^2 = (|v|^2 - mean_j A_j' C_j) / 2, the first verification test of the notes."""
     model = model_of(ALL["matern32"])
     matrix = KernelMatrix(model.kernel, X, model.noise_variance)
     right = estimator.draw(model, X, generator()).right_hand_sides(model, matrix, BUDGET)
@@ -129,7 +129,7 @@ def test_laws_of_hutchinson():
 
 @pytest.mark.parametrize("prior", ["exact", "features"])
 def test_pathwise_right_hand_sides_have_the_covariance_of_the_rows(prior):
-    """With white parts and a noise of its own for each row; features redrawn."""
+    """Check with white parts, a separate noise for each row, and redrawn features."""
     noise = torch.linspace(0.05, 1.0, 60).double()
     model = model_of(kernels.Matern(1.5, 2.0) + kernels.White(0.2), noise)
     matrix = KernelMatrix(model.kernel, X, model.noise_variance)
@@ -144,7 +144,7 @@ def test_pathwise_right_hand_sides_have_the_covariance_of_the_rows(prior):
     products = torch.cat(batches)
     expected = matrix.to_dense()[rows, rows]
     assert within_standard_errors(products, expected, errors=4.5)
-    assert not within_standard_errors(products, expected - 0.2 * torch.eye(6), errors=4.5)  # the control: no white part
+    assert not within_standard_errors(products, expected - 0.2 * torch.eye(6), errors=4.5)  # control: no white part
 
 
 @pytest.mark.parametrize("prior", ["exact", "features"])
@@ -160,7 +160,7 @@ def test_right_hand_sides_move_smoothly_with_the_hyperparameters(prior):
     assert torch.equal(at(1.0), at(1.0))
     small, smaller = ((at(1 + step) - at(1.0)).norm() for step in (1e-5, 1e-6))
     assert float(small / smaller) == pytest.approx(10, rel=0.02)
-    # more noise alone moves them by the noise draws alone
+    # More noise changes only the contribution of the noise draws.
     model = model_of(ALL["matern32"])
     louder = model.replace({NOISE: 4 * model.noise_variance})
     moved = probes.right_hand_sides(louder, KernelMatrix(louder.kernel, X, louder.noise_variance), BUDGET) - at(1.0)
@@ -182,7 +182,7 @@ def test_probes_do_not_depend_on_hyperparameters_where_they_were_drawn():
 
 @pytest.mark.parametrize("estimator", [Exact(), *ESTIMATORS.values()], ids=["exact", *ESTIMATORS])
 def test_the_iterative_objective_with_finished_solves(estimator):
-    """With a trend, which is at its best value: the estimator's mean is the exact objective's gradient."""
+    """The trend is at its optimum, so the mean of the estimator is the gradient of the exact objective."""
     table = TrainingTable(X, Y, ConstantMean(), BUDGET)
     model = model_of(ALL["matern32"])
     expected = ExactObjective(table).evaluate(model).gradient

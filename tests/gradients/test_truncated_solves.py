@@ -1,4 +1,4 @@
-"""Gradients and values from randomly truncated solves, through the objective that a fit uses."""
+"""Gradients and values from randomly truncated solves, through the objective of a fit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ESTIMATORS = [Hutchinson(8), Pathwise(8, prior="exact"), Pathwise(8, 100), Exact
 def test_every_estimator_is_unbiased_with_two_targets_and_a_trend(estimator, preconditioner):
     settings = {"estimator": estimator, "preconditioner": preconditioner}
     assert within_standard_errors(draws(100, truncation=LAW, **settings), exact())
-    # the control: as many iterations as the random runs take at least
+    # Control: as many iterations as the random runs take at least.
     stopped = draws(1 if estimator == Exact() else 40, truncation=STOPPED, **settings)
     if estimator == Exact():
         assert float((stopped[0] - exact()).abs().max()) > 0.01 * float(exact().abs().max())
@@ -62,7 +62,7 @@ def test_every_estimator_is_unbiased_with_two_targets_and_a_trend(estimator, pre
 
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 def test_the_mean_does_not_matter(mean):
-    """Coefficients come from the unweighted iterate, in products that are right to second order."""
+    """Coefficients come from the unweighted iterate, in products that are accurate to second order."""
     found = draws(100, mean, truncation=LAW, estimator=Exact())
     assert within_standard_errors(found, exact(mean))
     assert not within_standard_errors(found, exact("constant"))
@@ -76,7 +76,7 @@ def test_a_single_sample_is_unbiased_too_and_varies_more():
 
 
 def test_the_two_lengths_of_a_trace_are_averaged():
-    """Hutchinson's trace is linear in the solution: the mean of two has the smaller variance, and the same mean."""
+    """Hutchinson's trace is linear in the solution, so the mean of two has the same mean and a smaller variance."""
     first, second, z = points(60, 3, seed=1), points(60, 3, seed=2), points(60, 3, seed=3)
     left, right = Hutchinson(3).trace_pair(first, z, second)
     torch.testing.assert_close(left, (first + second) / 2)
@@ -88,7 +88,7 @@ def test_the_two_lengths_of_a_trace_are_averaged():
 
 @pytest.mark.parametrize("estimator", [Hutchinson(8), Pathwise(8, prior="exact")], ids=repr)
 def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
-    """With frozen probes the mean is their estimate with finished solves, whatever the starts were."""
+    """With fixed probes, the mean is their estimate with converged solves, for all starts."""
     for warm_start in ("previous", "subspace"):
         model, objective = model_of("constant"), objective_of(LAW, estimator, warm_start=warm_start)
         objective.evaluate(model)
@@ -96,13 +96,13 @@ def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
         right = objective._probes.right_hand_sides(model, objective._matrix(model), 2**30)
         found = []
         for _ in range(80):
-            objective._warm.blocks = [0.5 * torch.cat([Y, torch.ones(60, 1), right], 1)]  # a poor start, every time
+            objective._warm.blocks = [0.5 * torch.cat([Y, torch.ones(60, 1), right], 1)]  # a poor start each time
             found.append(flat(objective.evaluate(model).gradient))
         finished = objective_of(None, estimator, warm_start=warm_start, solver=Cholesky())
         finished._probes = objective._probes
         expected = flat(finished.evaluate(model).gradient)
         assert within_standard_errors(torch.stack(found), expected)
-        assert not within_standard_errors(torch.stack(found), exact())  # frozen probes are one estimate
+        assert not within_standard_errors(torch.stack(found), exact())  # fixed probes give a single estimate
 
 
 def test_values_are_unbiased_with_a_trend_and_stopped_ones_are_not():

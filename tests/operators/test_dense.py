@@ -1,4 +1,4 @@
-"""DenseMatrix: a matrix that is there, with the interface of every other."""
+"""DenseMatrix: a stored matrix with the interface of all matrices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_way_to_read_it_agrees(noise, dtype):
         assert torch.allclose(H.rows_product(rows, V), dense[rows] @ V, atol=1e-5)
         short = V[: len(dense[rows])]
         assert torch.allclose(H.columns_product(rows, short), dense[:, rows] @ short, atol=1e-5)
-    assert torch.equal(H.to_dense(), dense)  # reading changed nothing
+    assert torch.equal(H.to_dense(), dense)  # reading has changed nothing
 
 
 def test_prescribed_spectrum():

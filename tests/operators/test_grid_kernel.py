@@ -16,7 +16,7 @@ from helpers import relative_error
 
 
 class Slanted(Leaf):
-    """A stationary kernel that is even in the difference, but not in each input by itself."""
+    """A stationary kernel that is even in the difference, but not in each input separately."""
 
     shapes: ClassVar[Mapping[str, bool]] = {"variance": False, "slant": False}  # type: ignore[assignment]
 
@@ -85,7 +85,7 @@ def test_gradients_by_all_hyperparameters(grid_kernel: GridKernel) -> None:
     assert found.keys() == grid_kernel.kernel.parameters().keys()
     for name, value in dense.items():
         assert float((found[name] - value).abs().max()) < 1e-10 * (1 + float(value.abs().max())), name
-    # by differences, in one of them
+    # Compare with differences, for one of them.
     name = next(iter(found))
     value, step = grid_kernel.kernel.parameters()[name], 1e-5
     ends = []
@@ -108,7 +108,7 @@ def test_the_root_is_a_root_up_to_what_was_clipped(grid_kernel: GridKernel) -> N
     back = grid_kernel.root(grid_kernel.root_transposed(torch.eye(grid_kernel.n, dtype=torch.float64)))
     error = float((back - grid_kernel.to_dense()).abs().max())
     assert error <= grid_kernel.root_error + 1e-12
-    # R' is the transpose of R in the plain dot product of packed vectors
+    # R' is the transpose of R in the plain dot product of packed vectors.
     packed = grid_kernel.root_torus.white_noise(2, torch.Generator().manual_seed(3))
     lhs, rhs = (grid_kernel.root_transposed(V) * packed).sum(), (V * grid_kernel.root(packed)).sum()
     assert abs(float(lhs - rhs)) < 1e-10 * (1 + abs(float(lhs)))
@@ -135,7 +135,7 @@ def test_a_fitting_torus_is_as_small_as_the_covariance_allows(lengthscale: float
     columns[0, 0] = columns[1300, 1] = 1.0
     error = fitted.root(fitted.root_transposed(columns)) - fitted @ columns
     assert float(error.abs().max()) <= fitted.root_error + 1e-12
-    # the control: a torus that is too small is not said to fit
+    # Control: a torus that is too small must not count as fitting.
     tight = GridKernel(kernel, grid, Torus.around(grid.shape, 1.02))
     wrapped = tight.root(tight.root_transposed(columns)) - tight @ columns
     assert float(wrapped.abs().max()) > 0.05

@@ -21,7 +21,7 @@ def problem() -> GoldenGrid:
 
 @pytest.fixture(scope="module")
 def operator(problem: GoldenGrid) -> GridOperator:
-    # rougher than the golden kernel, so that K_G can be inverted
+    # This kernel is rougher than the golden one, so that K_G can be inverted.
     kernel = GridKernel(kernels.Matern(0.5, 0.2).bind(1), problem.grid)
     return GridOperator(kernel, problem.statistics.gram, NOISE, sources=True)
 
@@ -40,13 +40,13 @@ def test_a_product_has_the_source_of_its_coefficients(operator: GridOperator, pr
     product = operator @ vectors
     torch.testing.assert_close(operator.coefficients(product), K @ operator.sources(product))
     torch.testing.assert_close(operator.coefficients(product), K @ (problem.S @ K @ q + NOISE * q))
-    # a control: the same of vectors without sources
+    # Control: the same for vectors without sources.
     plain = GridOperator(operator.kernel, operator.gram, NOISE)
     torch.testing.assert_close(plain @ vectors[:28], product[:28])
 
 
 def test_residuals_of_sources_do_not_cancel(operator: GridOperator) -> None:
-    """Of a right-hand side a billion times larger than the residual."""
+    """Check this for a right-hand side that is a billion times larger than the residual."""
     q, small = normal(14, 2), 1e-9 * normal(14, 2, seed=1)
     value = operator.lift_sources(q)
     right = operator @ value + operator.lift_sources(small)
@@ -78,11 +78,11 @@ def test_the_start_of_long_waves_is_the_posterior_of_their_kernel(operator: Grid
     expected = low_rank @ problem.W.T @ torch.linalg.solve(H, y)
     torch.testing.assert_close(K @ preconditioner.posterior_sources(cross), expected)
     influence = problem.W @ low_rank @ problem.W.T @ torch.linalg.inv(H)
-    assert abs(preconditioner.degrees_of_freedom - float(influence.trace())) < 1e-8  # sums of W and of moments
+    assert abs(preconditioner.degrees_of_freedom - float(influence.trace())) < 1e-8  # computed from W and from moments
 
 
 def test_solves_end_when_the_error_is_small() -> None:
-    """`errors` of conjugate gradients: the lengths of the last ten steps estimate the error before them."""
+    """Check `errors` of conjugate gradients: the lengths of the last ten steps estimate the error before them."""
     grid = RegularGrid.around((0.0,), (1.0,), 80)
     x = torch.rand(400, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     statistics = GridStatistics.from_rows(grid, x, torch.sin(9 * x) + 0.1 * normal(400, 1))

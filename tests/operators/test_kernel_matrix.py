@@ -1,4 +1,4 @@
-"""H as an operator: products, entries and derivatives against dense algebra, in both storages."""
+"""KernelMatrix: products, entries and derivatives against dense algebra, with both kinds of storage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IN_ROW_2, NAN = (torch.tensor(2), torch.tensor(1)), torch.tensor(float("nan"), d
 
 
 def matrices(name="sum", dtype=torch.float64, noise=0.3):
-    """Return the operator in both storages, and the matrix itself."""
+    """Return the operator with both kinds of storage, and the dense matrix."""
     X = points(N, 4, dtype=dtype)
     X[9] = X[4]
     both = [KernelMatrix(ALL[name], X, noise, storage=storage) for storage in ("dense", "tiles")]
@@ -101,7 +101,7 @@ def test_gradient_agrees_with_autograd_on_the_dense_formula(name, noise, dtype):
     weights = torch.tensor([0.5, -1.0, 0.2], dtype=dtype)
 
     def bilinear(kernel):
-        # White alone has no continuous part; the white part is in the reference matrix
+        # White alone has no continuous part; its white part is in the reference matrix.
         dH = reference_matrix(kernel, H.X, variances)
         return (weights.double() * (left.double() * (dH @ right.double())).sum(0)).sum()
 
@@ -145,7 +145,7 @@ def test_weighted_gradient(name):
 
 
 def test_gradient_of_the_marginal_likelihood():
-    """The exact gradient, against autograd through log det and the quadratic form."""
+    """Compare the exact gradient with autograd through the log-determinant and the quadratic form."""
     (H, _), dense = matrices("matern32")
     y = points(N, 1, seed=3)
     inverse = torch.linalg.inv(dense)

@@ -1,4 +1,4 @@
-"""Products in float32, residuals in float64: the answers are float64's."""
+"""Products in float32 and residuals in float64 must give the accuracy of float64."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_conjugate_gradients_reach_float64_tolerances(storage):
         assert found[mixed].status is Status.CONVERGED
         true = (b - reference_matrix(H.kernel, H.X, NOISE) @ found[mixed].value).norm(dim=0) / b.norm(dim=0)
         assert float(true.max()) < 1.1e-10
-    # Directions lose their conjugacy sooner in float32, corrected or not; 155 iterations for 97 here.
+    # Directions lose their conjugacy sooner in float32, with or without correction; here 155 iterations instead of 97.
     assert found[True].iterations <= 2 * found[False].iterations
-    assert found[True].setup_epochs <= 12  # float64 products: one each time the residual has fallen thirtyfold
+    assert found[True].setup_epochs <= 12  # one float64 product each time the residual has fallen thirtyfold
     H, b = system(mixed=False, storage=storage, dtype=torch.float32)
-    assert solver.solve(H, b).status is Status.STAGNATED  # float32 alone does not get there
+    assert solver.solve(H, b).status is Status.STAGNATED  # float32 alone does not reach it
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Adam against torch's own, on the likelihood and on any function."""
+"""Adam against torch's implementation, on the likelihood and on an arbitrary function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(kernel, noise=1.0):
 @pytest.mark.parametrize("transform", ["softplus", "log"])
 @pytest.mark.parametrize("settings", [{}, {"beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3}])
 def test_the_path_is_that_of_torch(transform, settings):
-    """Maximise the log likelihood, by our gradients and by autograd through the dense formula."""
+    """Maximise the log likelihood with our gradients, and with autograd through the dense formula."""
     X = points(60, 2)
     y = draw_targets(Matern(1.5, 1.3), X, 0.05)[:, 0]
     model = start(Matern(1.5, 1.0, 1.0))
@@ -46,7 +46,7 @@ def test_the_path_is_that_of_torch(transform, settings):
 
 
 def test_the_likelihood_of_a_trend_has_the_gradient_that_differences_give():
-    """The trend's coefficients follow the hyperparameters; at their best values that adds nothing to the gradient."""
+    """The trend's coefficients depend on the hyperparameters; at their optimum this adds nothing to the gradient."""
     X = points(40, 2)
     Y = draw_targets(RBF(1.0), X, 0.1, columns=2) + 3 * X[:, :1] + 5
     objective = ExactObjective(TrainingTable(X, Y, ConstantMean(), 2**30))

@@ -1,4 +1,4 @@
-"""The default outer loop: it recovers what drew the data, and never lets the noise collapse."""
+"""The default outer loop: it recovers the hyperparameters of simulated data, and never lets the noise collapse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = {"standardize": False, "mean": "zero"}
     "kernel", [kernels.Matern(1.5, [0.6, 2.5], 1.5), kernels.RBF([1.5, 0.7], 0.5)], ids=["matern", "rbf"]
 )
 def test_hyperparameters_that_drew_the_data_are_recovered(kernel, method):
-    """Within four of the standard errors that the Fisher information promises."""
+    """The estimates lie within four standard errors from the Fisher information."""
     X, noise = points(700, 2) * 1.5, 0.04
     truth = Model(kernel.bind(2), ZeroMean(), torch.tensor(noise, dtype=torch.float64))
     y = draw_targets(kernel, X, noise, seed=1)
@@ -34,11 +34,11 @@ def test_hyperparameters_that_drew_the_data_are_recovered(kernel, method):
     blank = type(kernel)(1.5) if isinstance(kernel, kernels.Matern) else kernels.RBF()
     gp = GPRegressor(blank, method, **PLAIN).fit(X.numpy(), y[:, 0].numpy())
     found = space.encode(gp.posterior_.model)
-    # sixteen probes add their own error to the gradient of iterative inference
+    # Sixteen probes add their own error to the gradient of iterative inference.
     widening = 1.0 if method == inference.Exact() else (1 + 1 / 16) ** 0.5
     assert bool(((found - space.encode(truth)).abs() <= 4 * widening * standard_errors).all())
     start = space.encode(Model(blank.bind(2), ZeroMean(), torch.tensor(0.09, dtype=torch.float64)))
-    assert bool(((start - space.encode(truth)).abs() > 4 * widening * standard_errors).any())  # something was learned
+    assert bool(((start - space.encode(truth)).abs() > 4 * widening * standard_errors).any())  # learning was necessary
 
 
 def test_it_needs_few_gradients_and_reaches_what_lbfgs_reaches():
@@ -75,7 +75,7 @@ def test_the_noise_never_collapses_on_discrete_targets(n, seed):
 
 
 def test_the_likelihood_alone_does_collapse():
-    """The control: on few rows without the prior the noise (or its standing in) runs away."""
+    """Control: without the prior, the noise (or its substitute) runs away on few rows."""
     collapsed = []
     for seed in range(4):
         X, y = discrete_table(40, seed=seed)
@@ -90,7 +90,7 @@ def test_subsets_are_used_on_larger_tables():
     auto = Auto(subset_sizes=(50, 100, 200), middle_size=120, polish_steps=3)
     gp = GPRegressor(inference=inference.Iterative(), optimizer=auto).fit(X.numpy(), y.numpy())
     stages = list(dict.fromkeys(step.stage for step in gp.history_))
-    # 200 rows are more than half of the table: such a subset would cost what all rows cost
+    # 200 rows are more than half of the table, and such a subset would cost as much as all rows.
     assert stages == ["subset 50", "subset 100", "subset 120", "all rows"]
     assert all((step.objective is None) == (step.stage in ("subset 120", "all rows")) for step in gp.history_)
     assert all((step.solve is None) == (step.objective is not None) for step in gp.history_)
@@ -101,7 +101,7 @@ def test_subsets_are_used_on_larger_tables():
 
 
 def test_known_noise_goes_with_its_rows():
-    """Each subset has the noise of its own rows: rows known to be bad do not spoil the fit."""
+    """Each subset has the noise of its own rows, so rows with known large noise do not spoil the fit."""
     X = points(240, 1)
     noise = torch.full((240,), 1e-2).double()
     noise[::2] = 25.0
@@ -110,12 +110,12 @@ def test_known_noise_goes_with_its_rows():
     gp = GPRegressor(kernels.RBF(), noise_variance=noise.numpy(), optimizer=optimizer).fit(X.numpy(), y.numpy())
     grid = np.linspace(-1.5, 1.5, 50)[:, None]
     assert np.abs(gp.predict(grid) - np.sin(2 * grid[:, 0])).max() < 0.2
-    blind = GPRegressor(kernels.RBF(), optimizer=optimizer).fit(X.numpy(), y.numpy())  # the control
+    blind = GPRegressor(kernels.RBF(), optimizer=optimizer).fit(X.numpy(), y.numpy())  # control
     assert np.abs(blind.predict(grid) - np.sin(2 * grid[:, 0])).max() > 0.4
 
 
 def test_several_targets_weigh_as_observations():
-    """The same column five times is five times the data; the maximum is nearly the same."""
+    """Five copies of a column are five times the data; the maximum is nearly the same."""
     X = points(150, 2)
     y = draw_targets(kernels.RBF(1.0), X, 0.1)
     alone = GPRegressor(kernels.RBF(), **PLAIN).fit(X.numpy(), y[:, 0].numpy())

@@ -1,4 +1,4 @@
-"""No optimizer leaves the bounds, and within them the optimum is that of dense algebra."""
+"""No optimizer violates the bounds, and the optimum within them is that of dense algebra."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_the_optimum_in_the_box_is_that_of_dense_algebra(optimizer):
     assert abs(gp.log_marginal_likelihood().value - dense_value(X, y, np.log(values_of(gp)))) < 1e-8
     assert gp.log_marginal_likelihood().value == pytest.approx(-found.fun, abs=1e-3)
     np.testing.assert_allclose(values_of(gp)[:3], np.exp(found.x)[:3], rtol=1e-3)
-    # two of them are at a bound, exactly, and one is not
+    # Two of them are exactly at a bound, and one is not.
     assert gp.kernel_.lengthscale.tolist() == [0.5, 1.5]
     assert float(gp.kernel_.variance) < 0.55
-    # and without bounds the optimum is elsewhere
+    # Without bounds the optimum is elsewhere.
     assert not within(fitted(optimizer, None), gp.kernel_.bounds())
 
 
@@ -107,7 +107,7 @@ def test_no_way_of_learning_leaves_the_box(name):
     settings, optimizer = EVERY[name]
     gp = fitted(optimizer, **settings)
     assert within(gp)
-    assert float(gp.kernel_.lengthscale[0]) == 0.5  # all want more
+    assert float(gp.kernel_.lengthscale[0]) == 0.5  # all would prefer a larger value
     for step in gp.history_:
         assert step.hyperparameters["lengthscale"][0] <= 0.5
 
@@ -144,7 +144,7 @@ def test_a_classifier_stays_in_the_box():
 
 @pytest.mark.parametrize("optimizer", [optimization.LBFGS(), None])
 def test_bounds_are_in_the_units_of_the_data(optimizer):
-    """A fit of a table in other units is the same fit, and a start at a bound stays within it."""
+    """A table in other units gives the same fit, and a start at a bound stays within it."""
     X, y = table()
     scale, factor = np.array([1 / 3, 70.1]), 12.3
     found = []
@@ -188,7 +188,7 @@ def test_a_vector_outside_means_the_nearest_model_inside(transform):
         assert float(kernel.variance) >= 0.1
     assert float(space.decode(torch.full((space.size,), -50.0, dtype=torch.float64)).kernel.lengthscale[0]) == 0.3
     assert float(space.decode(torch.full((space.size,), 50.0, dtype=torch.float64)).kernel.lengthscale[1]) == 4.0
-    # the box says the same in vectors
+    # Clipping the vector to the box gives the same model.
     far = space.box.clip(torch.full((space.size,), -50.0, dtype=torch.float64))
     torch.testing.assert_close(space.decode(far).parameters()["lengthscale"][0].item(), 0.3)
     assert far[1] == -50.0

@@ -1,4 +1,4 @@
-"""The Fisher information against the dense formula, the derivative products behind it, and the prior on top."""
+"""The Fisher information against the dense formula, the derivative products in it, and the weak prior."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = all_kernels()
 
 
 def dense_derivatives(kernel, X):
-    """Return dK/dtheta of every value of every hyperparameter, white parts included, by autograd on the formulas."""
+    """Return dK/dtheta for every value of every hyperparameter, with white parts, by autograd on the formulas."""
     names = list(kernel.parameters())
 
     def matrix(*values):
@@ -40,7 +40,7 @@ def test_derivative_products_agree_with_autograd(name):
     assert products.keys() == expected.keys()
     for parameter, derivative in expected.items():
         assert products[parameter].shape == (kernel.parameters()[parameter].numel(), 25, 3)
-        # distances are a difference of squares; at two equal rows Matern-1/2 takes the root of its rounding
+        # Distances are differences of squares; at two equal rows Matern-1/2 takes the root of their rounding.
         limit = 1e-6 if name == "matern12" else 1e-9
         assert relative_error(products[parameter], derivative @ V) < limit or not products[parameter].any()
 
@@ -78,7 +78,7 @@ def test_the_information_is_unbiased(name, transform):
     slope = space.jacobian(vector)
     expected = torch.einsum("kij,lji->kl", scaled, scaled) * slope[:, None] * slope[None, :]  # two targets: 2 / 2
     error = batches.std(0) / math.sqrt(len(batches))
-    # fifty batches, up to a hundred entries: 4.5 standard errors of a Student t are rarer than one in a thousand
+    # Fifty batches, up to a hundred entries: 4.5 standard errors of a Student t are rarer than one in a thousand.
     assert bool(((batches.mean(0) - expected).abs() <= 4.5 * error + 1e-10).all())
     assert not bool(((batches.mean(0) - 1.5 * expected).abs() <= 4.5 * error + 1e-10).all())
     one = batches[0]
@@ -87,12 +87,12 @@ def test_the_information_is_unbiased(name, transform):
 
 
 def test_the_information_is_the_curvature_of_the_expected_likelihood():
-    """At the true model the mean over targets of minus the Hessian is the information (finite differences)."""
+    """At the true model, the mean over targets of minus the Hessian is the information (finite differences)."""
     objective, model, X = objective_of(RBF(1.5, 1.2, ard=False).bind(4), n=40)
     H = reference_matrix(model.kernel, X, 0.1)
     space = ParameterSpace(model, "log")
     vector = space.encode(model)
-    # targets whose outer products sum to n times H have the expected likelihood, exactly
+    # Targets whose outer products sum to n times H have exactly the expected likelihood.
     objective = ExactObjective(TrainingTable(X, torch.linalg.cholesky(H) * math.sqrt(len(X)), ZeroMean(), 2**30))
 
     def gradient(vector):
@@ -131,7 +131,7 @@ def test_the_prior_is_normal_on_the_log_scales():
     prior = WeakPrior(space, 3, target_variance=4.0)
     centre = dict(zip(space.labels, prior.centre.exp().tolist(), strict=True))
     assert centre["0.lengthscale[1]"] == pytest.approx(math.sqrt(3))
-    assert centre["0.variance"] == pytest.approx(2.0)  # a standard deviation: that of the targets
+    assert centre["0.variance"] == pytest.approx(2.0)  # the standard deviation is that of the targets
     assert centre["1.1.period[0]"] == pytest.approx(1.0)
     assert centre[NOISE] == pytest.approx(0.6)
     vector = space.encode(model)
@@ -141,14 +141,14 @@ def test_the_prior_is_normal_on_the_log_scales():
     ]
     torch.testing.assert_close(prior.gradient(vector), torch.tensor(differences).double(), rtol=1e-6, atol=1e-7)
     assert prior.penalty(prior.centre) == 0
-    # one width away from the centre costs half a nat
+    # One width away from the centre costs half a nat.
     away = prior.centre.clone()
     away[0] += prior.precision[0] ** -0.5
     assert prior.penalty(away) == pytest.approx(0.5)
 
 
 def test_the_prior_moves_with_the_units_of_the_targets():
-    """Targets a thousand times larger: the same penalty at standard deviations a thousand times larger."""
+    """Targets a thousand times larger have the same penalty at standard deviations a thousand times larger."""
     model = Model(Matern(1.5, 0.7, 2.0).bind(2), ZeroMean(), torch.tensor(0.3).double())
     larger = Model(Matern(1.5, 0.7, 2e6).bind(2), ZeroMean(), torch.tensor(0.3e6).double())
     space = ParameterSpace(model, "log")

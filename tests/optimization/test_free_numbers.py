@@ -1,4 +1,4 @@
-"""Arrays that are learned beside the hyperparameters: every optimizer moves them, as they are."""
+"""Free numbers, which are learned together with the hyperparameters: every optimizer changes them untransformed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_path_of_adam_is_that_of_torch():
     space = ParameterSpace(model, "softplus")
     vector = space.encode(model).requires_grad_()
     theirs = torch.optim.Adam([vector], lr=0.1)
-    # the rate falls in a straight line to a fifth at the last of 20 steps
+    # The rate falls linearly to a fifth at the last of 20 steps.
     schedule = torch.optim.lr_scheduler.LinearLR(theirs, 1.0, 0.2, total_iters=19)
     for _ in range(20):
         theirs.zero_grad()
@@ -72,7 +72,7 @@ def test_the_path_of_adam_is_that_of_torch():
     found = Adam(0.1, 20, final_share=0.2).run(objective(), START, trace, generator())
     torch.testing.assert_close(space.encode(found), vector.detach(), rtol=1e-12, atol=1e-12)
     constant = Adam(0.1, 20).run(objective(), START, new_trace(), generator())
-    assert not torch.allclose(space.encode(constant), vector.detach(), rtol=1e-3)  # the control: no decay
+    assert not torch.allclose(space.encode(constant), vector.detach(), rtol=1e-3)  # control: no decay
     assert set(trace.history[-1].hyperparameters) == {"lengthscale", "variance", "noise_variance"}
 
 
@@ -85,7 +85,7 @@ def test_lbfgs_finds_the_maximum(with_values):
 
 
 class Bound(FunctionObjective):
-    """Not the likelihood; keeps what its starts were handed."""
+    """A bound instead of the likelihood; it records the models passed to its starts."""
 
     is_likelihood = False
 
@@ -113,12 +113,12 @@ def test_auto_maximises_a_bound_from_its_own_start(middle_size, has_middle):
     torch.testing.assert_close(found.noise_variance, torch.tensor(0.1).double(), rtol=1e-3, atol=0)
     assert {step.stage for step in trace.history} == {"lbfgs", *(["subset 10"] if has_middle else [])}
     (handed,) = bound.handed
-    assert (handed.free == {}) is not has_middle  # what the subset has found comes with its free numbers
+    assert (handed.free == {}) is not has_middle  # the result of the subset includes its free numbers
     assert (float(handed.noise_variance) == 0.3) is not has_middle
 
 
 class Follower(Bound):
-    """A bound whose hyperparameters are near the likelihood's."""
+    """A bound whose optimal hyperparameters are close to those of the likelihood."""
 
     follows_likelihood = True
 
@@ -136,7 +136,7 @@ def test_auto_starts_from_subsets_where_the_bound_follows_the_likelihood():
     found = Auto((4,), bound_polish=LBFGS(100, 1e-12)).run(bound, START, trace, generator())
     torch.testing.assert_close(found.free["points"], TARGET, rtol=1e-4, atol=1e-4)
     assert {step.stage for step in trace.history} == {"subset 10", "lbfgs"}
-    assert float(bound.handed[0].noise_variance) == pytest.approx(0.1, rel=0.3)  # where the subset has ended
+    assert float(bound.handed[0].noise_variance) == pytest.approx(0.1, rel=0.3)  # the result of the subset
 
 
 @pytest.mark.parametrize("middle_size", [0, 8])

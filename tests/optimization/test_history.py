@@ -1,4 +1,4 @@
-"""The record of a fit, through plain data and back."""
+"""The history of a fit, and its conversion to plain data and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_record_an_outer_step():
         assert 0 <= step.solve.nats_probes <= 10
     assert history[0].hyperparameters["noise_variance"] == pytest.approx(
         0.09 * float(Y.var(correction=0))
-    )  # where it was evaluated: the start
+    )  # it was evaluated at the start
     assert history.epochs == sum(step.solve.epochs + step.solve.setup_epochs for step in history) > 0
     exact = fitted(inference.Exact(), optimization.Adam(steps=2)).history_
     assert exact[0].solve is None

@@ -1,4 +1,4 @@
-"""Optimizers of a user's own: what is accepted, that they find what dense algebra finds, and what becomes of them."""
+"""User-defined optimizers: which are accepted, that they find the optimum of dense algebra, and how they are saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {"inference": inference.Exact(), "mean": "zero", "standardize": False
 
 
 class Halving:
-    """Coordinate search: an optimizer that owes nothing to the package."""
+    """Coordinate search: an optimizer that uses nothing of the package's own optimizers."""
 
     def __repr__(self):
         return "Halving()"
@@ -48,7 +48,7 @@ def search(evaluate, start, bounds):
 
 
 def dense_optimum():
-    """Return the highest log marginal likelihood of an RBF kernel with noise, in NumPy alone."""
+    """Return the highest log marginal likelihood of an RBF kernel with noise, using NumPy alone."""
 
     def minus_likelihood(logs):
         lengthscale, variance, noise = np.exp(logs)
@@ -71,7 +71,7 @@ def test_it_finds_the_optimum_of_dense_algebra(optimizer, tolerance):
 
 
 def test_lbfgs_ends_at_the_optimum_of_dense_algebra():
-    """It once ended when a gain of 1e-4 nats an observation was left."""
+    """An earlier version ended when a gain of 1e-4 nats per observation was left."""
     gp = GPRegressor(kernels.RBF(1.0), optimizer=optimization.LBFGS(), noise_variance=0.1, **SETTINGS).fit(X, Y)
     assert gp.log_marginal_likelihood().value == pytest.approx(dense_optimum(), abs=1e-8)
     loose = GPRegressor(kernels.RBF(1.0), optimizer=optimization.LBFGS(tolerance=1e-4), noise_variance=0.1, **SETTINGS)
@@ -170,7 +170,7 @@ def test_more_starts_never_end_lower(one):
     values = [wavy(Restarts(one, k)).log_marginal_likelihood().value for k in (0, 1, 3)]
     assert values == sorted(values)
     assert values[0] == wavy(one).log_marginal_likelihood().value
-    assert values[-1] > values[0] + 1  # the start was at a poor optimum
+    assert values[-1] > values[0] + 1  # the start led to a poor optimum
 
 
 def test_the_best_model_is_the_one_that_predicts():

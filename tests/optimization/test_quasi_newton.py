@@ -1,4 +1,4 @@
-"""The quasi-Newton loop on functions with known minima, with and without values; L-BFGS on the likelihood."""
+"""The quasi-Newton loop on functions with known minima, with and without values, and L-BFGS on the likelihood."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers import FunctionObjective, draw_targets, generator, new_trace, point
 
 
 class Counted:
-    """A function to minimise, which counts and remembers where it was evaluated."""
+    """A function to minimise that counts and records its evaluations."""
 
     def __init__(self, function, *, with_values):
         self.function, self.with_values, self.places = function, with_values, []
@@ -72,7 +72,7 @@ def test_rosenbrock_with_values():
 
 
 def test_rosenbrock_without_values():
-    """Full steps under a cap: less sure, but it gets there from nearby."""
+    """Full steps under a cap are less robust, but they converge from nearby."""
     function = Counted(rosenbrock, with_values=False)
     found, _, finite = minimise(function, torch.tensor([0.6, 0.5]).double(), QuasiNewton(200, 1e-14, max_change=0.3))
     assert finite
@@ -84,7 +84,7 @@ def test_no_step_is_larger_than_the_cap(with_values):
     function = Counted(quadratic, with_values=with_values)
     minimise(function, torch.zeros(6).double(), QuasiNewton(30, 1e-12, max_change=0.4))
     moves = [float((b - a).abs().max()) for a, b in zip(function.places, function.places[1:], strict=False)]
-    # a backtracked trial lies between the last point and the one before: never farther than the cap
+    # A backtracked trial lies between the last point and the one before, so never farther than the cap.
     assert max(moves) <= 0.4 + 1e-12
     assert max(moves) == pytest.approx(0.4)
 
@@ -109,7 +109,7 @@ def test_the_next_step_is_offered():
 
 
 def test_walls_are_backed_away_from():
-    """A function that is not finite beyond a wall: shorter steps are tried, the minimum before it is found."""
+    """For a function that is not finite beyond a wall, shorter steps are tried until the minimum is found."""
 
     def evaluate(x):
         return None if float(x.max()) > 1.2 else (float(((x - 1) ** 2).sum()), 2 * (x - 1))
@@ -175,7 +175,7 @@ def test_lbfgs_refuses_redrawn_probes():
 
 
 def test_lbfgs_with_frozen_probes_and_no_values():
-    """It ends at the zero of the frozen gradient; the exact maximum is within the probes' error of it."""
+    """It ends at the zero of the gradient with fixed probes, from which the exact maximum differs by their error."""
     table = exact_objective().table
     frozen = inference.Iterative(gradient=optimization_probes(), warm_start=True).objective(table, generator(1))
     trace = new_trace()
@@ -194,7 +194,7 @@ def optimization_probes():
 
 
 def test_rbf_of_a_plain_function_is_not_touched_beyond_its_maximum():
-    """With values no accepted step goes down."""
+    """With values, no accepted step goes downhill."""
     objective = FunctionObjective(lambda v: -(v["lengthscale"].log() ** 4).sum() - (v["variance"].log() - 1) ** 2)
     trace = new_trace()
     optimization.LBFGS(steps=40, tolerance=1e-10).run(

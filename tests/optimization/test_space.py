@@ -1,4 +1,4 @@
-"""The unconstrained vector: round trips, extremes, the chain rule."""
+"""The unconstrained vector: round trips, extreme values and the chain rule."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_chain_rule_agrees_with_finite_differences(transform):
     vector = space.encode(model)
 
     def function(vector):
-        """Any smooth function of the natural hyperparameters."""
+        """Return a smooth function of the natural hyperparameters."""
         return sum(((k + 1) * value.sin()).sum() for k, value in enumerate(space.decode(vector).parameters().values()))
 
     natural = {name: (k + 1) * value.cos() for k, (name, value) in enumerate(model.parameters().items())}
@@ -71,7 +71,7 @@ def test_the_chain_rule_agrees_with_finite_differences(transform):
         (function(vector + step * unit) - function(vector - step * unit)) / (2 * step) for unit in torch.eye(space.size)
     ]
     torch.testing.assert_close(space.pull_back(natural, vector), torch.stack(differences), rtol=1e-7, atol=1e-8)
-    assert not torch.allclose(space.flatten(natural), torch.stack(differences), rtol=1e-2)  # the control: no chain rule
+    assert not torch.allclose(space.flatten(natural), torch.stack(differences), rtol=1e-2)  # control: no chain rule
 
 
 def test_fixed_values_and_known_noise_stay_out():

@@ -1,4 +1,4 @@
-"""Steps that are not finite: the best state is kept with one warning, or the first step says what is wrong."""
+"""Steps that are not finite: the best state is kept with one warning, or an error explains the first step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CASES = [
     for objective, method in ((ExactObjective, inference.Exact()), (IterativeObjective, inference.Iterative()))
     for optimizer in OPTIMIZERS
 ]
-# tables of a few hundred rows are their own subset, whose steps are Fisher scoring
+# Tables of a few hundred rows are their own subset, whose steps are Fisher scoring.
 CASES.append(pytest.param(ExactObjective, inference.Exact(), Auto(), id="Exact-Auto of all rows"))
 
 
 def spoil(monkeypatch, objective, good, failure):
-    """Let evaluations on all rows go wrong after some good ones; return the models of the good ones."""
+    """Make evaluations on all rows fail after some good ones; return the models of the good ones."""
     original, models = objective.evaluate, []
 
     def evaluate(self, model):
@@ -69,7 +69,7 @@ def test_the_best_state_is_kept(monkeypatch, objective, method, optimizer, failu
     assert any(kept.parameters().keys() == m.parameters().keys() for m in models)
     assert any(all(torch.equal(kept.parameters()[k], v) for k, v in m.parameters().items()) for m in models)
     assert np.isfinite(gp.predict(X)).all()
-    assert len(gp.history_) > 2  # the failed steps are on record
+    assert len(gp.history_) > 2  # the failed steps are recorded
     gp.history_.to_dict()
 
 
@@ -94,7 +94,7 @@ def test_steps_out_of_the_range_of_numbers(transform, method):
     with pytest.warns(FitWarning, match=r"step 2 \(adam\): hyperparameter \S+ left the range of float64"):
         gp = GPRegressor(kernels.RBF(), method, optimizer).fit(X, y)
     assert gp.posterior_.model.kernel == kernels.RBF().bind(2)
-    with pytest.warns(FitWarning, match="left the range"):  # the last step is not evaluated, but looked at
+    with pytest.warns(FitWarning, match="left the range"):  # the last step is not evaluated, but its values are checked
         last = GPRegressor(kernels.RBF(), method, Adam(1e4, 1, transform=transform)).fit(X, y)
     assert last.kernel_ == gp.kernel_
 
@@ -102,7 +102,7 @@ def test_steps_out_of_the_range_of_numbers(transform, method):
 @pytest.mark.parametrize("optimizer", [LBFGS(steps=100, tolerance=1e-9), Adam(0.5, 80)])
 @pytest.mark.filterwarnings("ignore::gigagp.errors.FitWarning")
 def test_data_without_noise_end_in_a_fit(optimizer):
-    """The likelihood has no maximum there: the noise falls until there is no factor."""
+    """The likelihood has no maximum there: the noise falls until the matrix cannot be factored."""
     rows = np.repeat(X[:25, :1], 3, axis=0)
     gp = GPRegressor(kernels.RBF(), inference.Exact(), optimizer).fit(rows, np.sin(rows[:, 0]))
     assert gp.noise_variance_ > 0
@@ -110,7 +110,7 @@ def test_data_without_noise_end_in_a_fit(optimizer):
 
 
 def test_a_last_step_without_factor_falls_back_to_the_one_before(monkeypatch):
-    """Optimizers do not evaluate their last step; the posterior does."""
+    """Optimizers do not evaluate their last step, but the posterior does."""
     original, calls = ExactObjective.posterior, []
 
     def posterior(self, model, generator):

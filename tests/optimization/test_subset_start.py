@@ -1,4 +1,4 @@
-"""The papers' start for large tables: exact fits on neighbourhoods, averaged."""
+"""The papers' start for large tables: the average of exact fits on neighbourhoods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_neighbours_are_the_nearest():
 
 
 def test_the_average_is_over_scales():
-    """One step after the start shows where it started: at the mean of the neighbourhoods' fits."""
+    """One step after the start shows its starting point: the mean of the neighbourhoods' fits."""
     objective = ExactObjective(TABLE)
     start = Model(kernels.RBF(1.0, 1.0).bind(2), ZeroMean(), torch.tensor(1.0, dtype=torch.float64))
     local, trace = Adam(0.1, 20), new_trace()

@@ -26,7 +26,7 @@ def test_greedy_pivots_are_the_largest_of_the_updated_diagonal():
     scaled = DenseMatrix(K, 0.1)
     assert factor.pivots.tolist() == textbook_greedy(smooth_part(matrix), 12)
     assert pivoting.greedy(scaled, 12).pivots.tolist() == textbook_greedy(K, 12)
-    # the control, trap 4: pivots on a diagonal that is never updated
+    # Control, trap 4: pivots on a diagonal that is never updated.
     assert K.diagonal().argsort(descending=True)[:12].tolist() != textbook_greedy(K, 12)
 
 
@@ -56,7 +56,7 @@ def test_full_rank_reproduces_the_matrix(method):
 
 
 def exact_pair_probabilities(K):
-    """Probability of each unordered pair of pivots of one-at-a-time RPCholesky."""
+    """Return the probability of each unordered pair of pivots of one-at-a-time RPCholesky."""
     n, probabilities = len(K), {}
     first = K.diagonal() / K.trace()
     for i, j in itertools.permutations(range(n), 2):
@@ -73,7 +73,7 @@ def test_random_pivots_have_the_law_of_rpcholesky(block, same_law):
     source, draws = generator(), 1500
     counts = dict.fromkeys(itertools.combinations(range(4), 2), 0)
     for _ in range(draws):
-        if block is None:  # the control: two rows drawn from the first diagonal
+        if block is None:  # control: two rows drawn from the first diagonal
             pivots = torch.multinomial(K.diagonal(), 2, generator=source)
         else:
             pivots = pivoting.random(matrix, 2, source, block=block).pivots
@@ -84,7 +84,7 @@ def test_random_pivots_have_the_law_of_rpcholesky(block, same_law):
 
 
 def test_random_beats_greedy_on_isolated_rows():
-    # greedy takes the isolated rows first, one by one
+    # The greedy choice takes the isolated rows first, one by one.
     cluster = torch.full((60, 60), 0.9).double() + 0.1 * torch.eye(60, dtype=torch.float64)
     K = torch.block_diag(cluster, 1.01 * torch.eye(20, dtype=torch.float64))
     matrix = DenseMatrix(K, 0.1)
@@ -145,8 +145,8 @@ def test_weights_give_the_pivots_of_the_scaled_matrix_and_the_factor_of_the_plai
         chosen = factor.pivots
         expected = K[:, chosen] @ torch.linalg.solve(K[chosen][:, chosen], K[chosen])
         torch.testing.assert_close(factor.columns @ factor.columns.T, expected)
-        assert 0 not in chosen.tolist()  # it has no weight
-    # a control: without weights other rows are drawn
+        assert 0 not in chosen.tolist()  # its weight is zero
+    # Control: without weights other rows are drawn.
     assert factor.pivots.tolist() != pivoting.random(matrix, 8, generator(seed)).pivots.tolist()
 
 

@@ -1,4 +1,4 @@
-"""Properties that every preconditioner has to have."""
+"""Properties of every preconditioner."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_inverse_is_that_of_the_formula(recipe, noise):
 @every_recipe
 def test_samples_have_the_covariance_p(recipe):
     preconditioner = recipe.build(kernel_matrix(60, noise=NOISES["each row"]), generator())
-    # sampling is linear in the normal numbers: its matrix A has A A' = P
+    # Sampling is linear in the normal numbers, with a matrix A such that A A' = P.
     A = preconditioner.transform_normal(torch.eye(60 + preconditioner.rank, dtype=torch.float64))
     torch.testing.assert_close(A @ A.T, dense_of(preconditioner), rtol=1e-8, atol=1e-8)
     assert preconditioner.sample(3, generator()).shape == (60, 3)
@@ -125,7 +125,7 @@ def test_float32_vectors_come_back_in_float32(recipe):
     vectors = normal(60, 3)
     result = preconditioner.apply(vectors.float())
     assert result.dtype == torch.float32
-    if not isinstance(recipe, PivotedCholesky):  # its pivots may turn on a rounding
+    if not isinstance(recipe, PivotedCholesky):  # its pivots may depend on rounding
         torch.testing.assert_close(result.double(), exact.apply(vectors), rtol=1e-3, atol=1e-3)
     assert preconditioner.sample(2, generator()).dtype == torch.float32
 

@@ -16,7 +16,7 @@ PAPER = AlternatingProjections(block_size=25, partition="contiguous", coarse_ran
 
 
 class Recorder(DenseMatrix):
-    """A dense matrix that notes which columns a solver asks products of."""
+    """A dense matrix that records the columns for which a solver requests products."""
 
     def __init__(self, matrix, noise):
         super().__init__(matrix, noise)
@@ -58,7 +58,7 @@ def test_the_printed_score_sums_over_the_columns_first():
     matrix, b, _ = run(replace(PAPER, score="sum"), steps=1)
     scores = b.sum(1).reshape(4, 25).norm(dim=1)
     assert matrix.steps[0][0].start // 25 == int(scores.argmax())
-    # the control: with columns that cancel, the sum sees nothing and the norm does
+    # Control: with columns that cancel, the sum is zero but the norm is not.
     cancelling = torch.zeros(100, 2).double()
     cancelling[:50] = normal(50)[:, None] * torch.tensor([1.0, -1.0]).double()
     cancelling[60] = 0.01

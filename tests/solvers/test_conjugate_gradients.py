@@ -34,7 +34,7 @@ PLAIN = ConjugateGradients(preconditioner=None)
 
 
 def energy_errors(matrix, b, solver, steps):
-    """Return the energy norm of the error after every number of iterations."""
+    """Return the energy norm of the error after each number of iterations."""
     H = matrix.to_dense()
     exact = torch.linalg.solve(H, b)
     errors = []
@@ -81,7 +81,7 @@ def test_the_two_level_preconditioner_is_far_ahead_of_the_papers():
 
 
 def test_the_first_direction_is_the_preconditioned_residual():
-    # Alg. 1, line 8 prints d <- b; with a preconditioner that diverges (notes, test 5)
+    # Alg. 1, line 8 prints d <- b, which diverges with a preconditioner (notes, test 5).
     matrix, b = kernel_matrix(300, 4, noise=0.01), normal(300, 2)
     precondition = PivotedCholesky(100).build(matrix, generator()).apply
     results = {}
@@ -106,9 +106,9 @@ def test_the_inner_product_is_the_operators_own():
     residual = b - operator.full @ solution.value
     expected = (operator.inner(residual, residual) / operator.inner(b, b)).sqrt()
     torch.testing.assert_close(solution.relative_residual, expected, rtol=1e-2, atol=1e-13)
-    # "auto" cannot read entries of such an operator, and is none
+    # The entries of such an operator cannot be read, so "auto" means no preconditioner.
     assert ConjugateGradients().solve(operator, b).detail["preconditioner"] == "none"
-    # the control: with the dot product the operator is not self-adjoint, and conjugacy is lost
+    # Control: with the dot product the operator is not self-adjoint, and conjugacy is lost.
     wrong = replace(PLAIN, tolerance=1e-10, max_epochs=solution.iterations).solve(Euclidean(K, M, 0.05), b)
     assert float(wrong.relative_residual.max()) > 1e-6
 
@@ -137,7 +137,7 @@ def test_float64_needs_no_extra_pass_to_know_its_residual():
     matrix = Counting(smooth_part(kernel_matrix(100)), 0.1)
     solution = PLAIN.solve(matrix, normal(100, 3))
     assert solution.converged
-    assert matrix.products == solution.iterations  # the bound of the drift is far below the tolerance
+    assert matrix.products == solution.iterations  # the bound on the drift is far below the tolerance
     torch.testing.assert_close(
         solution.relative_residual,
         PLAIN.solve(matrix, normal(100, 3), Start(solution.value)).relative_residual,
@@ -163,7 +163,8 @@ def test_a_tolerance_out_of_reach_is_stagnation_with_the_true_residual(dtype, to
     assert solution.status is Status.STAGNATED
     assert "dtype" in solution.status.value
     truth = (b - matrix @ solution.value).double().norm(dim=0) / b.double().norm(dim=0)
-    torch.testing.assert_close(solution.relative_residual.double(), truth, rtol=1.0, atol=0)  # both are rounding
+    # Both are at rounding level.
+    torch.testing.assert_close(solution.relative_residual.double(), truth, rtol=1.0, atol=0)
     assert float(truth.max()) < 1e3 * torch.finfo(dtype).eps
 
 
@@ -188,7 +189,7 @@ def test_nats_stop_sooner_and_keep_their_promise():
         assert float(nats[0]) <= 1
         assert float(nats[1:].mean()) <= 10
         assert (by_nats.nats >= nats * (1 - 1e-6)).all()
-        # the control: one step less breaks the promise of the bound
+        # Control: one step less violates the bound.
         early = replace(solver, max_epochs=by_nats.iterations - 1).solve(matrix, b, generator=generator(), n_targets=1)
         assert early.status is Status.BUDGET_SPENT
         assert float(early.nats[0]) > 1 or float(early.nats[1:].mean()) > 10

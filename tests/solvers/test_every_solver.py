@@ -81,7 +81,7 @@ def test_started_at_its_own_solution_it_takes_no_step(solver):
     assert again.epochs == 0
     assert again.converged
     torch.testing.assert_close(again.value, first.value, rtol=1e-12, atol=0)
-    # with its residual known, not even a pass
+    # With a known residual it does not even take a pass.
     known = Start(first.value, b - matrix @ first.value, epochs=0.25)
     assert solver.solve(matrix, b, known).setup_epochs == 0.25
 
@@ -108,7 +108,7 @@ def test_a_start_worse_than_zero_is_dropped_column_by_column(solver):
 
 @every_iterative
 def test_the_first_residual_of_a_warm_start_is_that_of_the_change(solver):
-    # notes, test 13: with fixed b and v = H^-1 b, the residual at H + dH is -dH v
+    # Notes, test 13: with fixed b and v = H^-1 b, the residual at H + dH is -dH v.
     matrix, b = kernel_matrix(120, noise=0.3), normal(120, 3)
     exact = torch.linalg.solve(matrix.to_dense(), b)
     change = kernel_matrix(120, noise=0.3, lengthscale=1.01)
@@ -172,7 +172,7 @@ def test_it_goes_on_until_targets_and_probes_are_both_done(solver):
         residual = true_residual(matrix, solution.value, order)
         assert float(residual[0]) <= 0.01
         assert float(residual[1:].mean()) <= 0.01
-    # the control: the target alone is done sooner, so the rule above did make a difference
+    # Control: the target alone converges sooner, so the rule above made a difference.
     alone = solver.solve(matrix, top, generator=generator())
     assert alone.iterations <= solver.solve(matrix, b, generator=generator(), n_targets=1).iterations
 
@@ -199,7 +199,7 @@ def test_a_spent_budget_is_told_and_kept(solver):
         torch.testing.assert_close(
             solution.relative_residual, true_residual(matrix, solution.value, b), rtol=1e-5, atol=1e-12
         )
-    else:  # preconditioners and blocks as large as the matrix are done
+    else:  # with preconditioners and blocks of full size it has converged
         assert solver in (ITERATIVE["cg auto"], ITERATIVE["ap one block"])
 
 
@@ -232,7 +232,7 @@ def test_duplicate_rows_with_noise_are_no_problem(solver):
 @every_solver
 def test_float32_stays_float32_and_its_residual_is_true(solver):
     matrix, b = kernel_matrix(120, noise=0.3, dtype=torch.float32), normal(120, 4)
-    solution = solver.solve(matrix, b, generator=generator())  # float64 right-hand sides follow the operator
+    solution = solver.solve(matrix, b, generator=generator())  # float64 right-hand sides are cast to its dtype
     assert solution.value.dtype == torch.float32
     assert solution.converged
     residual = true_residual(matrix, solution.value, b.float())
@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_bits(solver):
     second = solver.solve(matrix, b, generator=generator(3))
     assert torch.equal(first.value, second.value)
     assert first.iterations == second.iterations
-    unseeded = [solver.solve(matrix, b).value for _ in range(2)]  # no generator is a fixed seed, not a random one
+    unseeded = [solver.solve(matrix, b).value for _ in range(2)]  # without a generator the seed is fixed, not random
     assert torch.equal(*unseeded)
 
 
@@ -291,7 +291,7 @@ def test_nan_in_the_matrix_is_a_status_and_the_value_stays_finite(solver):
     for matrix in (early, late):
         solution = replace(solver, tolerance=1e-14).solve(matrix, normal(60, 2), generator=generator())
         assert torch.isfinite(solution.value).all()
-        if solution.status is not Status.NOT_FINITE:  # done within the good products
+        if solution.status is not Status.NOT_FINITE:  # it converged before the first bad product
             assert matrix is late
             assert solution.iterations <= 2
 

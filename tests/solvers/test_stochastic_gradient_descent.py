@@ -11,7 +11,7 @@ from gigagp.solvers import Start, Status, StochasticGradientDescent
 from gigagp.solvers.learning_rate import automatic_step
 from matrices import generator, kernel_matrix, normal, smooth_part, spectral
 
-# Matrices that ask for very different rates: nearly diagonal, smooth, noisy, with a few rows of large noise.
+# Matrices that require very different rates: nearly diagonal, smooth, noisy, and with a few rows of large noise.
 KINDS = {
     "nearly diagonal": kernel_matrix(300, 10, noise=1.0, lengthscale=0.5),
     "smooth": kernel_matrix(300, 2, noise=0.05, lengthscale=3.0),
@@ -29,7 +29,7 @@ def test_full_batches_without_momentum_are_gradient_descent():
         residual = unit - H @ value
         lagged.append(residual.norm(dim=0))
         value = value + step * residual
-    # the residual that the loop sees is that of the iterate before its newest step, so it stops one step later
+    # The residual in the loop is that of the iterate before the newest step, so the loop stops one step later.
     solver = StochasticGradientDescent(40, float(lagged[-1].max()) * (1 + 1e-5), learning_rate=40 * step, momentum=0.0)
     solution = replace(solver, max_epochs=10).solve(matrix, b)
     torch.testing.assert_close(solution.value, value * b.norm(dim=0))
@@ -70,7 +70,7 @@ def test_the_rate_is_found_and_is_near_the_best_one(matrix, batch_size, momentum
 
 
 def test_no_single_multiple_of_the_largest_eigenvalue_is_right():
-    # what the automatic rate knows and a rule c / mu_max does not
+    # The automatic rate uses information that a rule c / mu_max does not have.
     multiples = {}
     for name in ("nearly diagonal", "smooth"):
         matrix = KINDS[name]
@@ -95,7 +95,7 @@ def test_a_rate_that_was_found_too_high_is_halved(monkeypatch):
 
 
 def test_the_running_residual_of_a_warm_start_is_that_of_its_guess():
-    # trap 5: started at b, a warm start at the solution has to visit every row first (notes, test 9)
+    # Trap 5: a residual that starts at b makes a warm start at the solution visit every row first (notes, test 9).
     matrix, b = kernel_matrix(400, noise=0.3), normal(400, 3)
     exact = torch.linalg.solve(matrix.to_dense(), b)
     solver = StochasticGradientDescent(20)

@@ -1,4 +1,4 @@
-"""Randomly truncated conjugate gradients: unbiased by summing over every length; the controls that are not."""
+"""Randomly truncated conjugate gradients: unbiased in sums over every length, with biased controls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ B = normal(60, 3)
 EXACT = torch.linalg.solve(MATRIX.to_dense(), B)
 PLAIN = ConjugateGradients(preconditioner=None)
 PRECONDITIONERS = pytest.mark.parametrize("preconditioner", [None, PivotedCholesky(5), TwoLevel(5, 20)], ids=repr)
-#: Far above what rounding does to an unbiased mean (1e-10).
+#: Far above the effect of rounding on an unbiased mean (1e-10).
 VISIBLE = 1e-5
 LAWS = [ExponentialDecay(0.1, 5, 60), ExponentialDecay(0.3, 1, 60), ExponentialDecay(0.05, 2, 60, step=3)]
 
@@ -34,7 +34,7 @@ def run(law, *lengths, kind=RussianRoulette, preconditioner=None, initial=None, 
 
 
 def converged_after(**settings) -> int:
-    """Return the length at which the series has ended."""
+    """Return the length at which the series ends."""
     return run(ExponentialDecay(0.1, 1, 60), 60, 60, **settings).iterations
 
 
@@ -48,14 +48,14 @@ STEEP = torch.logspace(-6, 6, 60, dtype=torch.float64)
 
 @pytest.mark.parametrize("initial", [None, 0.5 * B / STEEP[:, None]])
 def test_where_the_residual_blows_up_both_solutions_are_the_start(initial, monkeypatch):
-    """The second is what gradients are made of, as much as the first."""
+    """Gradients use the second solution as much as the first."""
     settings = {"matrix": DenseMatrix(torch.diag(STEEP)), "initial": initial}
     free = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
     assert free.status is Status.TRUNCATED
     monkeypatch.setattr("gigagp.solvers.truncated._BLOWN_UP", 1.5)
     found = run(ExponentialDecay(0.1, 1, 60), 8, 9, **settings)
     assert found.status is Status.DIVERGED
-    assert found.iterations >= 1  # there was something to forget
+    assert found.iterations >= 1  # there was something to discard
     expected = torch.zeros_like(B) if initial is None else initial
     for solution in (found.value, found.truncated.second, found.truncated.plain.value):
         torch.testing.assert_close(solution, expected)
@@ -66,7 +66,7 @@ def test_where_the_residual_blows_up_both_solutions_are_the_start(initial, monke
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("kind", [RussianRoulette, SingleSample])
 def test_the_mean_over_the_lengths_is_the_solution(law, kind, preconditioner):
-    if kind is SingleSample:  # lengths beyond convergence are different runs: increments of zero
+    if kind is SingleSample:  # lengths beyond convergence are different runs, with increments of zero
         found = sum(
             law.probability(j) * run(law, j, j, kind=kind, preconditioner=preconditioner).value for j in law.support()
         )
@@ -76,7 +76,7 @@ def test_the_mean_over_the_lengths_is_the_solution(law, kind, preconditioner):
 
 
 def test_stopping_without_weights_is_biased():
-    """The controls: one fixed length, and the converged solution in place of the weighted sum."""
+    """The controls are one fixed length, and the converged solution in place of the weighted sum."""
     fixed = PLAIN.solve(MATRIX, B).value
     assert relative_error(fixed, EXACT) > VISIBLE
     at_seven = replace(PLAIN, truncation=Fixed(7)).solve(MATRIX, B)
@@ -89,7 +89,7 @@ def test_stopping_without_weights_is_biased():
 
 @PRECONDITIONERS
 def test_any_start_is_unbiased(preconditioner):
-    """A warm start moves the series, not its sum; a column that starts worse than zero starts from zero."""
+    """A warm start changes the series but not its sum; a column that starts worse than zero starts from zero."""
     start = EXACT + 0.3 * normal(60, 3, seed=4)
     start[:, 2] = 100.0
     found = mean_over_lengths(LAWS[0], preconditioner=preconditioner, initial=start)
@@ -105,7 +105,7 @@ def test_any_start_is_unbiased(preconditioner):
 
 
 def test_a_good_start_leaves_little_to_vary():
-    """The terms of the series are those of the error that is left."""
+    """The terms of the series are those of the remaining error."""
 
     def spread(initial):
         chances = lengths_and_chances(LAWS[1], converged_after(initial=initial))
@@ -115,7 +115,7 @@ def test_a_good_start_leaves_little_to_vary():
 
 
 def test_a_start_that_knows_the_length_is_biased():
-    """The control for warm starts: the lengths of a solve must not be those that its start came from."""
+    """Control for warm starts: the lengths of a solve must be independent of its start."""
     law, converged = LAWS[0], converged_after()
     starts = {j: run(law, j, j).truncated.plain.value for j, _ in lengths_and_chances(law, converged)}
     found = sum(chance * run(law, j, j, initial=starts[j]).value for j, chance in lengths_and_chances(law, converged))
@@ -199,15 +199,15 @@ def test_iterations_are_products_and_their_mean_is_the_expected_one():
 
 
 def test_a_series_that_ends_before_its_length_is_complete():
-    """The rest of the series is zero: the run ends, the weights stay, and it is counted."""
+    """The rest of the series is zero: the run ends, the weights stay, and the early end is reported."""
     converged = converged_after()
     ended = run(LAWS[0], converged + 3, converged + 9)
     assert ended.iterations == converged
     assert ended.truncated.ended_early
-    assert ended.status is Status.TRUNCATED  # weights above one: this draw is no solution
+    assert ended.status is Status.TRUNCATED  # with weights above one this draw is not the solution
     assert torch.equal(ended.value, ended.truncated.second)
     assert relative_error(ended.truncated.plain.value, EXACT) < 1e-10
-    # without weights above one it is the solution
+    # Without weights above one it is the solution.
     whole = run(ExponentialDecay(0.1, converged, 60), converged + 3, converged + 9)
     assert whole.status is Status.CONVERGED
     assert relative_error(whole.value, EXACT) < 1e-10
@@ -224,7 +224,7 @@ def test_the_largest_minimum_is_ordinary_conjugate_gradients():
 
 
 def test_columns_that_are_done_stay_as_they_are():
-    """Rounding of converged columns is not multiplied by the weights that others still need."""
+    """The weights that other columns still need do not multiply the rounding of converged columns."""
     b = torch.stack([MATRIX.to_dense() @ torch.ones(60).double(), B[:, 0], torch.zeros(60).double()], 1)
     easy = torch.linalg.eigh(MATRIX.to_dense()).eigenvectors[:, -1]
     b[:, 0] = easy  # converges in one step
@@ -232,7 +232,7 @@ def test_columns_that_are_done_stay_as_they_are():
     exact = torch.linalg.solve(MATRIX.to_dense(), b)
     assert relative_error(solution.value[:, 0], exact[:, 0]) < 1e-10
     assert not bool(solution.value[:, 2].any())
-    assert relative_error(solution.value[:, 1], exact[:, 1]) > 10  # the control: weights of e^60 are at work
+    assert relative_error(solution.value[:, 1], exact[:, 1]) > 10  # control: weights of e^60 are present
 
 
 def test_shapes_and_inner_products_are_those_of_the_operator():
@@ -264,7 +264,7 @@ def test_mixed_precision_does_not_reach_the_terms():
     assert relative_error(found.value, expected.value) < 1e-10
     assert relative_error(found.truncated.second, expected.truncated.second) < 1e-10
     torch.testing.assert_close(found.relative_residual, expected.relative_residual, rtol=1e-8, atol=0)
-    assert relative_error(rounded.value, expected.value) > 1e-7  # the control: with float32 products
+    assert relative_error(rounded.value, expected.value) > 1e-7  # control: with float32 products
 
 
 # Bad input and bad matrices -------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_weights_of_the_other_laws():
 
 
 def test_one_minus_a_float32_sum_is_wrong():
-    """The control: how the published code computes its weights (research/official-code.md, A, defect 4)."""
+    """Control: the computation of the weights in the published code (research/official-code.md, A, defect 4)."""
     law = ExponentialDecay(0.05, 1, 9600)
     chances = torch.exp(-0.05 * torch.arange(9600, dtype=torch.float32))
     survival = 1 - torch.cumsum(chances / chances.sum(), 0)
@@ -151,11 +151,11 @@ def test_one_minus_a_float32_sum_is_wrong():
     assert float(survival[400]) <= 0 or abs(float(survival[400]) / law.survival(402) - 1) > 0.5
 
 
-# Wanted moments -------------------------------------------------------------------------------------------------------
+# Given moments --------------------------------------------------------------------------------------------------------
 
 
 def test_the_moments_of_the_notes():
-    """papers/rr-cg-ss-rff.md, section 10, test 1."""
+    """Check papers/rr-cg-ss-rff.md, section 10, test 1."""
     for law, mean, deviation in (
         (ExponentialDecay(0.05, 80, 9600), 99.5042, 19.998),
         (ExponentialDecay(0.1, 80, 9600), 89.5083, 9.996),
@@ -166,7 +166,7 @@ def test_the_moments_of_the_notes():
     law = ExponentialDecay(0.05, 80, 9600)
     assert law.survival(80) == 1
     assert law.survival(81) == pytest.approx(math.exp(-0.05), rel=1e-14)
-    # section 3.4: the expected length of a run that one, two, three lengths are read from
+    # Section 3.4: the expected length of a run that serves one, two or three lengths.
     assert [law.expected_longest(k) for k in (1, 2, 3)] == pytest.approx([99.5, 109.5, 116.2], abs=0.04)
     assert OneOverJ(1, 4800).mean == pytest.approx(595.88, abs=0.005)
     assert OneOverJ(500, 950).mean == pytest.approx(701.6, abs=0.05)

@@ -1,4 +1,4 @@
-"""Russian roulette and single-sample estimates: unbiased by summing over every length, no Monte Carlo."""
+"""Russian roulette and single-sample estimates: unbiased in sums over every length, without Monte Carlo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gigagp.truncation import (
     single_sample_variance,
 )
 
-#: Every law ends at 30, with the series.
+#: Every law ends at 30, the length of the series.
 LAWS = [
     ExponentialDecay(0.2, 1, 30),
     ExponentialDecay(0.2, 6, 30, step=3),
@@ -47,7 +47,7 @@ def partial_sums(terms):
 
 
 def over_lengths(law, estimate):
-    """Return the mean over the law, exactly."""
+    """Return the exact mean over the law."""
     return sum(law.probability(j) * estimate(j) for j in law.support())
 
 
@@ -76,13 +76,13 @@ def test_the_exact_variance_is_that_of_the_estimates(law, kind):
     mean = over_lengths(law, lambda j: FUNCTIONS[kind](NUMBERS, law, j))
     variance = over_lengths(law, lambda j: (FUNCTIONS[kind](NUMBERS, law, j) - mean) ** 2)
     assert VARIANCES[kind](NUMBERS, law) == pytest.approx(variance, rel=1e-10, abs=1e-20)
-    # a series that ends before the law does goes on with zeros
+    # A series that ends before the law does is continued with zeros.
     short = [*NUMBERS[:12], *[0.0] * 18]
     assert VARIANCES[kind](NUMBERS[:12], law) == pytest.approx(VARIANCES[kind](short, law), rel=1e-10, abs=1e-20)
 
 
 def test_a_law_that_does_not_reach_the_end_is_biased():
-    """The control: what is unbiased is the sum of the terms that the law reaches."""
+    """Control: the unbiased quantity is the sum of the terms that the law reaches."""
     total = math.fsum(NUMBERS)
     for law in (Fixed(8), ExponentialDecay(0.2, 2, 8), OneOverJ(1, 8)):
         for kind, function in FUNCTIONS.items():
@@ -93,7 +93,7 @@ def test_a_law_that_does_not_reach_the_end_is_biased():
 
 
 def test_increments_to_the_last_term_only_leave_out_what_lies_between():
-    """The control: the published single sample with a step (research/official-code.md, A, defect 1)."""
+    """Control: the published single sample with a step (research/official-code.md, A, defect 1)."""
     law = OneOverJ(5, 30, step=5)
     sums = partial_sums(NUMBERS)
     published = over_lengths(law, lambda j: sums(5) + (sums(j) - sums(j - 1)) / law.probability(j))
@@ -115,7 +115,7 @@ def test_three_terms_by_hand():
 
 def test_limits():
     for kind, function in FUNCTIONS.items():
-        only = Fixed(30) if kind is RussianRoulette else OneOverJ(29, 30)  # one length: probability 1
+        only = Fixed(30) if kind is RussianRoulette else OneOverJ(29, 30)  # a single length, with probability 1
         assert only.n_points == 1
         assert function(NUMBERS, only, 30) == pytest.approx(math.fsum(NUMBERS))
         assert VARIANCES[kind](NUMBERS, only) == pytest.approx(0, abs=1e-20)
@@ -127,13 +127,13 @@ def test_no_term_is_asked_for_that_is_not_needed():
         raise AssertionError
 
     assert math.isfinite(russian_roulette(terms(), ExponentialDecay(0.2, 3, 30), 7))
-    assert russian_roulette([1.0, 2.0], ExponentialDecay(0.2, 3, 30), 9) == 3.0  # a series that has ended
+    assert russian_roulette([1.0, 2.0], ExponentialDecay(0.2, 3, 30), 9) == 3.0  # the series ends before the length
     asked = []
     SingleSample(OneOverJ(4, 30, step=2)).estimate(lambda count: asked.append(count) or float(count), 12)
     assert asked == [4, 10, 12]
     asked.clear()
     RussianRoulette(ExponentialDecay(0.2, 9, 30)).estimate(lambda count: asked.append(count) or float(count), 12)
-    assert asked == [9, 10, 11, 12]  # weights are one up to the smallest length
+    assert asked == [9, 10, 11, 12]  # terms up to the smallest length have a weight of one
 
 
 @KINDS
@@ -144,7 +144,7 @@ def test_coefficients_add_up_to_one_but_for_the_empty_sum(kind):
 
 
 def test_fast_decay_wants_a_fast_law_and_slow_decay_a_slow_one():
-    """Theorem 4: among J^-a the law 1 / J has the smallest variance where increments fall like 1 / J."""
+    """Theorem 4: among laws J^-a, 1 / J has the smallest variance if increments fall like 1 / J."""
     increments = [1 / j for j in range(1, 201)]
     by_power = {}
     for power in (0, 0.5, 1, 1.5, 2):

@@ -98,7 +98,7 @@ class GridOperator(LinearOperator):
             raise InvalidInputError(msg)
         return self.n_rows
 
-    # Parts of a vector -------------------------------------------------------------------------------------------
+    # Parts of a vector ------------------------------------------------------------------------------------------------
 
     def coefficients(self, vectors: Tensor) -> Tensor:
         """Return the coefficients ``a``, shape (m, s)."""
