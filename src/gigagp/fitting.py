@@ -27,7 +27,6 @@ from gigagp.files import check_folder
 from gigagp.inference import Inference
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import GrowingPosterior, Posterior
-from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.learning import learn_posterior
@@ -41,6 +40,7 @@ from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
 from gigagp.progress import meter_for
 from gigagp.random import generator_from, spawn
+from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 from gigagp.start import start_model
 from gigagp.validation import validation_scorer

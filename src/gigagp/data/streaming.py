@@ -31,25 +31,6 @@ _COLUMN_BUFFER = 2**18
 _BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Rows of a file that follow each other.
-
-    Attributes
-    ----------
-    file : str
-        Where they come from.
-    first_row : int
-        Number of the first of them in that file, from 0.
-    table : Table
-        The columns that were asked for, in that order.
-    """
-
-    file: str
-    first_row: int
-    table: Table
-
-
 def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
     """Return the names of a table's columns: of a folder, those of its first file. Rows are not read if they need not.
 
@@ -91,7 +72,7 @@ def stream_file(
     first_row: int = 0,
     header: bool | None = None,
     labels: Mapping[str, Labels] | None = None,
-) -> Iterator[Chunk]:
+) -> Iterator[Table]:
     """Yield a file's rows in order, a chunk at a time. What is not Parquet, CSV or ``.npy`` is read whole first.
 
     Parameters
@@ -120,7 +101,7 @@ def stream_file(
             for start in range(0, columns_read.num_rows, chunk_rows):
                 part = columns_read.slice(start, chunk_rows)
                 table = numbers(part, columns, str(path), at.row, labels)
-                yield Chunk(str(path), at.row, table)
+                yield table
                 at.row += len(table)
 
 

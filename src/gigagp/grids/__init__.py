@@ -11,9 +11,10 @@ from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.collect import GridCollector
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
-from gigagp.grids.samples import Neighbourhoods, RowSample
-from gigagp.grids.sources import source_bounds, stream_rows
+from gigagp.grids.neighbourhoods import Neighbourhoods
 from gigagp.grids.statistics import GridStatistics
+from gigagp.rows.sample import RowSample
+from gigagp.rows.source import source_bounds, stream_rows
 
 __all__ = [
     "Accumulator",

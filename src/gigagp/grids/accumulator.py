@@ -13,8 +13,8 @@ from gigagp.fields import Count, CountOrZero, Positive, checks_arguments
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.moments import Moments, survey
 from gigagp.grids.statistics import GridStatistics
-from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
 from gigagp.memory import require, resolve_budget
+from gigagp.rows.chunk import as_columns, as_table, refuse_not_finite
 
 
 class Accumulator:

@@ -11,11 +11,13 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.geometry import RegularGrid
-from gigagp.grids.samples import SAMPLE_SIZE, Neighbourhoods, RowSample
-from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
-from gigagp.grids.statistics import GridStatistics, load_kind
-from gigagp.grids.tables import as_columns, as_table
+from gigagp.grids.neighbourhoods import Neighbourhoods
+from gigagp.grids.statistics import GridStatistics, load_kind, warn_if_repeated
 from gigagp.progress import Meter, NoProgress
+from gigagp.rows.chunk import CHUNK_ROWS, Chunk, as_columns, as_table
+from gigagp.rows.sample import SAMPLE_SIZE, RowSample
+from gigagp.rows.source import stream_rows
+from gigagp.tensor_file import save_state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -152,7 +154,7 @@ class GridCollector:
             meter.close()
         return self
 
-    def take(self, rows: Rows) -> None:
+    def take(self, rows: Chunk) -> None:
         """Add a chunk of a source, and remember how much of its file has been read.
 
         Raises
@@ -163,7 +165,7 @@ class GridCollector:
         try:
             self.add(rows.X, rows.Y)
         except InvalidInputError as error:
-            msg = f"{rows.part or 'the source'}, rows after its first {rows.last - len(rows.X):,}: {error}"
+            msg = f"{rows.part or 'the source'}, rows after its first {rows.first:,}: {error}"
             raise InvalidInputError(msg) from error
         if rows.part:
             self.done[rows.part] = rows.last
@@ -178,7 +180,7 @@ class GridCollector:
             signs, and log-determinants from them are biased.
         """
         if self._settings[2]:
-            self.sample.warn_if_repeated()
+            warn_if_repeated(self.sample)
         return self._accumulator.statistics()
 
     def all_reduce(self, group: ProcessGroup | None = None) -> GridCollector:
@@ -210,8 +212,6 @@ class GridCollector:
 
         `load` goes on there, to the bits that this collector goes on to.
         """
-        from gigagp.tensor_file import save_state
-
         tensors, header = self._accumulator.state()
         parts = {"sample": self.sample, "near": self.neighbourhoods}
         header |= {"done": self.done, "notes": self.notes}

@@ -25,6 +25,7 @@ from torch import Tensor
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram, half_offsets
 from gigagp.indexed_random import random_bits
+from gigagp.rows.hashes import ROWS_A_THREAD, row_hashes, threads_for
 
 try:
     _native: Any = import_module("gigagp.products._native")
@@ -33,8 +34,6 @@ except ImportError:  # no compiler when gigagp was installed
 
 #: Rows that are sorted by cell at a time: as many as bring each cell some, within bounds of memory (up to 200 MB).
 _ROWS_A_CELL, _LEAST_ROWS, _MOST_ROWS = 32, 2**18, 2**22
-#: Rows below which a second thread costs more than it brings.
-_ROWS_A_THREAD = 2**15
 #: Bytes from which large pages are asked for.
 _LARGE = 2**24
 #: Elements of a block of torch's pass.
@@ -53,7 +52,7 @@ class Survey:
 def survey(table: Tensor) -> Survey:
     """Return the ranges of the columns of a float64 table of shape (n, c)."""
     if _native is not None:
-        return Survey(*(torch.from_numpy(part) for part in _native.grid_survey(table.numpy(), _threads(len(table)))))
+        return Survey(*(torch.from_numpy(part) for part in _native.grid_survey(table.numpy(), threads_for(len(table)))))
     bad = table.new_full((), torch.nan).where(~table.isfinite().all(0), 0)
     infinity = table.new_full((1, table.shape[1]), torch.inf)
     low, high = torch.cat([table, infinity]).amin(0), torch.cat([table, -infinity]).amax(0)
@@ -121,7 +120,7 @@ class Moments:
             self.columns.numpy(),
             rows,
             self._workspace,
-            _threads(len(X)),
+            threads_for(len(X)),
         )
         return None
 
@@ -159,7 +158,7 @@ class Moments:
                 target.numpy(),
                 source.int().numpy(),
                 values.numpy(),
-                _threads(_ROWS_A_THREAD * len(self.values) // 256),
+                threads_for(ROWS_A_THREAD * len(self.values) // 256),
             )
         return StencilGram(grid, values)
 
@@ -215,17 +214,6 @@ def signs(X: Tensor, Y: Tensor, n_probes: int, seed: int) -> Tensor:
     return 1.0 - 2.0 * torch.stack(bits, 1).double()
 
 
-def row_hashes(X: Tensor, Y: Tensor, seed: int) -> Tensor:
-    """Return 64 random bits for each row, int64: a function of the seed and the row's numbers, nothing else."""
-    if _native is not None:
-        return torch.from_numpy(_native.grid_hashes("", X.numpy(), Y.numpy(), seed % 2**64, _threads(len(X))))
-    hashed = torch.full((len(X),), _signed(seed), dtype=torch.int64)
-    for column in (*X.T, *Y.T):
-        # -0 and 0 are the same number
-        hashed = random_bits(0, hashed ^ (column + 0.0).contiguous().view(torch.int64))
-    return hashed
-
-
 def _zeros(rows: int, columns: int) -> Tensor:
     """Return zeros that take memory where they are written to, in large pages where the system has them.
 
@@ -238,15 +226,6 @@ def _zeros(rows: int, columns: int) -> Tensor:
     with suppress(OSError):  # a system without large pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.float64).reshape(rows, columns)
-
-
-def _signed(seed: int) -> int:
-    seed %= 2**64
-    return seed - 2**64 if seed >= 2**63 else seed
-
-
-def _threads(rows: int) -> int:
-    return max(1, min(torch.get_num_threads(), rows // _ROWS_A_THREAD))
 
 
 def _description(grid: RegularGrid) -> tuple[object, ...]:

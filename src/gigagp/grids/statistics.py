@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError, warn
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
-from gigagp.grids.samples import SAMPLE_SIZE, RowSample
-from gigagp.grids.tables import as_columns, as_table
+from gigagp.rows.chunk import as_columns, as_table
+from gigagp.rows.sample import SAMPLE_SIZE, RowSample
+from gigagp.tensor_file import load_state, save_state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _KIND = "GridStatistics"
+#: Share of rows that are copies of others above which their random signs are not to be trusted.
+_REPEATED = 0.1
 #: Tensors that are sums over rows, beside the matrix.
 _SUMS = (
     "cross",
@@ -122,7 +125,7 @@ class GridStatistics:
         if n_probes:
             sample = RowSample(SAMPLE_SIZE, X.shape[1], Y.shape[1], seed)
             sample.add(X, Y)
-            sample.warn_if_repeated()
+            warn_if_repeated(sample)
         return accumulator.statistics()
 
     def add_rows(self, X: Any, Y: Any) -> GridStatistics:
@@ -321,8 +324,6 @@ class GridStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to one file (safetensors), atomically; raises `ModelFileError` if that fails."""
-        from gigagp.tensor_file import save_state
-
         save_state(path, _KIND, *self.state())
 
     @classmethod
@@ -334,13 +335,28 @@ class GridStatistics:
 
 def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a gigagp file of one kind; `ModelFileError` if it is of another."""
-    from gigagp.tensor_file import load_state
-
     found, tensors, header = load_state(path)
     if found != kind:
         msg = f"{os.fspath(path)} holds a {found!r}, not a {kind!r}."
         raise ModelFileError(msg)
     return tensors, header
+
+
+def warn_if_repeated(sample: RowSample) -> None:
+    """Warn (`GigaGPWarning`) if so many rows are copies of others that random signs made of their contents are biased.
+
+    Parameters
+    ----------
+    sample : RowSample
+        A sample of the rows.
+    """
+    if sample.repeated > max(_REPEATED, 4 * sample.size**-0.5):  # four standard errors of the estimate
+        message = (
+            f"About {sample.repeated:.0%} of the rows are exact copies of others, inputs and targets. Equal rows share "
+            "their random signs, so log-determinants from these probes are biased. Add an input or a target that "
+            "tells them apart, or merge them."
+        )
+        warn(message, GigaGPWarning)
 
 
 def _one_each(value: Any, count: int, name: str, of: str = "targets") -> Tensor:
