@@ -165,7 +165,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         labels, latent = Labels(classes), self._latent()
 
         def open_rows(mean: Mean) -> RowSource:
-            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, labels=labels)
+            return RowSource(
+                source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, labels=labels
+            )
 
         with whole_or_unchanged(self, checkpoint):
             latent._fit_source(open_rows, None, checkpoint)

@@ -1,10 +1,10 @@
-"""Regular grids, interpolation, and the statistics of data on them: all that grid inference knows of the rows.
+"""Regular grids, interpolation, and the statistics of rows on a grid, which are all that grid inference keeps of them.
 
 ::
 
     grid = RegularGrid.around(X.min(0), X.max(0), shape=(80, 80, 20))
-    statistics = GridStatistics.from_rows(grid, X, y)      # one pass; the rows are not needed again
-    statistics.gram @ v                                    # W'W v, at a cost that does not depend on the rows
+    statistics = GridStatistics.from_rows(grid, X, y)      # one pass; the rows are not needed afterwards
+    statistics.gram @ v                                    # W'W v; the cost does not depend on the number of rows
 """
 
 from gigagp.grids.accumulator import Accumulator
