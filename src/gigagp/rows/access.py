@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.rows.chunk import Chunk
+from gigagp.rows.held import ArrayRows
 from gigagp.rows.source import RowSource, no_rows
 from gigagp.rows.storage import Storage
 
@@ -88,8 +89,9 @@ class RowAccess:
         self.close()
 
     def close(self) -> None:
-        """Remove the temporary file, if there is one."""
+        """Remove the temporary file, if there is one; its rows cannot be taken any more."""
         if self._folder is not None:
+            vars(self).pop("_storage", None)  # some systems keep a file that is mapped into memory
             self._folder.cleanup()
             self._folder = None
 
@@ -113,7 +115,7 @@ class RowAccess:
             try:
                 self._check(found.Y)
             except InvalidInputError as error:
-                msg = f"{found.part}: {error}" if found.part and self._folder is None else str(error)
+                msg = f"{found.part}: {error}" if found.part else str(error)
                 raise InvalidInputError(msg) from error
         return found
 
@@ -144,9 +146,7 @@ class RowAccess:
         return None if labels is None or labels.classes is not None else labels.finish(self._source.name)
 
     def _copied(self) -> Storage:
-        """Return storage with a copy of all rows in one temporary ``.npy`` file, in their order."""
-        from gigagp.rows.files import FileRows  # loads pyarrow
-
+        """Return arrays that lie in a temporary ``.npy`` file: a copy of all rows, in their order."""
         source = self._source
         width = source.n_inputs + source.n_columns
         count = 0
@@ -175,8 +175,8 @@ class RowAccess:
                 codes[:] = order[codes.astype(np.int64)]
             array.flush()
             del array
-        names = [f"column{place + 1}" for place in range(width)]  # as they are called in a file without names
-        return FileRows(path).select(names[: source.n_inputs], names[source.n_inputs :])
+        array = np.load(path, mmap_mode="r")
+        return ArrayRows(array[:, : source.n_inputs], array[:, source.n_inputs :])
 
 
 def _sections(storage: Storage) -> Iterator[Section]:
