@@ -144,7 +144,6 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
 
     from gigagp import inference, kernels, optimization
     from gigagp.data.labels import Labels
-    from gigagp.inference.row_source import RowSource
     from gigagp.inference.streaming import StreamJob
     from gigagp.likelihoods import Logistic
     from gigagp.means import ZeroMean
@@ -154,6 +153,7 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
     from gigagp.optimization.sparse import _Run
     from gigagp.optimization.trace import Trace
     from gigagp.progress import NoProgress
+    from gigagp.rows.source import RowSource
 
     torch.set_num_threads(1)
     settings = inference.QuadruplyStochastic(

@@ -13,8 +13,9 @@ import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
 from gigagp.grids import moments
-from gigagp.inference import row_source
 from gigagp.inference.grid import streamed
+from gigagp.means import ZeroMean
+from gigagp.rows import RowSource, preview
 from helpers import largest_tensor
 
 N = 2400
@@ -115,7 +116,7 @@ def learned() -> GPRegressor:
 
 
 def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
-    """That all kinds of sources have the same rows is tested in tests/inference/test_row_source.py."""
+    """That all kinds of sources have the same rows is tested in tests/rows/test_source.py."""
 
     def pairs():
         return ((X[k : k + 331], Y[k : k + 331]) for k in range(0, N, 331))
@@ -182,7 +183,7 @@ def test_a_target_far_from_zero_keeps_its_digits():
 
 
 def test_the_rows_are_never_held(monkeypatch):
-    monkeypatch.setattr(row_source, "_PREVIEW_SAMPLE", 200)
+    monkeypatch.setattr(preview, "_SAMPLE_ROWS", 200)
     monkeypatch.setattr(moments, "_LEAST_ROWS", 500)
     monkeypatch.setattr(moments, "_MOST_ROWS", 500)
     n = 24_000  # a fit looks at 256 rows of all 32 samples at its end
@@ -262,7 +263,7 @@ def test_the_grid_is_as_fine_as_the_data_ask_for():
 @pytest.fixture
 def small_previews(monkeypatch):
     """Let previews look at few rows, as they do at large tables."""
-    monkeypatch.setattr(row_source, "PREVIEW_ROWS", 160)
+    monkeypatch.setattr(preview, "PREVIEW_ROWS", 160)
 
 
 @pytest.mark.usefixtures("small_previews")
@@ -322,17 +323,15 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):
 
     with monkeypatch.context() as patch:
         if isinstance(where, tuple):
-            patch.setattr(row_source.RowSource, "prepared", lambda self, rows: die() if _is(rows, *where) else rows)
+            patch.setattr(RowSource, "prepared", lambda self, rows: die() if _is(rows, *where) else rows)
         else:
             patch.setattr(streamed.StreamedGridObjective, "evaluate", die)
         with pytest.raises(Killed):
             GPRegressor(**options).fit_table(folder, **call)
     assert call["checkpoint"].exists()
     read: list[int] = []
-    original = row_source.RowSource.prepared
-    monkeypatch.setattr(
-        row_source.RowSource, "prepared", lambda self, rows: read.append(len(rows.X)) or original(self, rows)
-    )
+    original = RowSource.prepared
+    monkeypatch.setattr(RowSource, "prepared", lambda self, rows: read.append(len(rows.X)) or original(self, rows))
     resumed = GPRegressor(**options).fit_table(folder, **call)
     for mine, theirs in zip(answers(resumed), answers(whole), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -408,6 +407,17 @@ def test_new_rows_that_cannot_be_used_change_nothing(rows, match):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_mean_class_of_the_users_own_is_taken_off():
+    class Slope(ZeroMean):
+        name = "slope"
+
+        def offset(self, X):
+            return 100 + X[:, 0]
+
+    gp = GPRegressor(inference=GRID, mean=Slope(), **GIVEN)
+    same(gp.fit_table((X, Y + 100)), GPRegressor(inference=GRID, mean=Slope(), **GIVEN).fit(X, Y + 100))
+
+
 def test_other_inferences_cannot_add_rows():
     gp = GPRegressor(inference=inference.Exact(), optimizer=None)
     for estimator in (gp, gp.fit(X[:50], Y[:50])):
@@ -461,6 +471,10 @@ WIDE = RNG.normal(size=(50, 6))
         ({}, (X[:1], Y[:1]), {}, "must have two rows|is constant"),
         ({}, "no such file.parquet", {"target": "y"}, "does not exist"),
         ({}, (X, Y), {"checkpoint": "state"}, "needs a file or a folder"),
+        ({}, (X, Y), {"bounds": ([0, 0], [1])}, "must have the same length"),
+        ({}, (X, Y), {"bounds": ([0, 0], [1, -1])}, "must be below upper"),
+        ({}, (X, Y), {"bounds": ([0], [1])}, "two sequences of 2 finite numbers"),
+        ({}, (X, Y), {"bounds": 3}, "a pair"),
         ({}, (X, Y), {"chunk_rows": 0}, "chunk_rows of GPRegressor.fit_table must be an int"),
         ({}, (X, Y), {"chunk_rows": 1e6}, "chunk_rows of GPRegressor.fit_table must be an int"),
         ({"kernel": kernels.Linear()}, (X, Y), {}, "must be stationary"),

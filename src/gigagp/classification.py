@@ -18,7 +18,6 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.fitted_state import fitted_to_state
 from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
-from gigagp.inference.row_source import RowSource
 from gigagp.kernels import RBF, Kernel
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
@@ -29,6 +28,7 @@ from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor, OptimizerChoice
 from gigagp.restored_state import restored_classes, state_to_fitted
+from gigagp.rows.source import RowSource
 
 #: A likelihood of two classes.
 LikelihoodChoice = Annotated[
@@ -164,7 +164,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         labels, latent = Labels(classes), self._latent()
 
         def open_rows(mean: Mean) -> RowSource:
-            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean, labels=labels)
+            return RowSource(
+                source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, labels=labels
+            )
 
         with whole_or_unchanged(self, checkpoint):
             latent._fit_source(open_rows, None, checkpoint)

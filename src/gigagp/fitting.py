@@ -28,7 +28,6 @@ from gigagp.guard import finite_means
 from gigagp.inference import Inference
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import GrowingPosterior, Posterior
-from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.interruption import Interrupted, interruptible
@@ -43,6 +42,7 @@ from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
 from gigagp.progress import meter_for
 from gigagp.random import generator_from, spawn
+from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 from gigagp.start import start_model
 from gigagp.validation import validation_scorer

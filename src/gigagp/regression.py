@@ -22,7 +22,6 @@ from gigagp.fitting import Arguments, Fitted, add_rows, fit_rows, fit_source
 from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
 from gigagp.inference.posterior import Posterior
-from gigagp.inference.row_source import RowSource
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
@@ -33,6 +32,7 @@ from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.restored_state import state_to_fitted
+from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
@@ -276,7 +276,7 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
 
         def open_rows(mean: Mean) -> RowSource:
-            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, mean=mean)
+            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset)
 
         with whole_or_unchanged(self, checkpoint):
             self._fit_source(open_rows, bounds, checkpoint)

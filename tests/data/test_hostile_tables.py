@@ -71,7 +71,7 @@ def reference(data: bytes, names: tuple[str, ...]) -> np.ndarray | None:
 def read_in_chunks(path: Path) -> np.ndarray:
     names = column_names(path)
     column_bounds(path, names)
-    found = [chunk.table.values for chunk in stream_file(path, names, 2)]
+    found = [table.values for table in stream_file(path, names, 2)]
     return np.concatenate(found) if found else np.empty((0, len(names)))
 
 
@@ -259,7 +259,7 @@ def test_labels_of_a_file_are_texts_without_blanks(tmp_path):
 
     labels = Labels()
     (tmp_path / "t.csv").write_text("a,kind\n1, yes\n2,yes\n3,no\n")
-    chunks = stream_file(tmp_path / "t.csv", ["kind"], 10, labels={"kind": labels})
-    assert len({math.floor(code) for chunk in chunks for code in chunk.table.values[:, 0]}) == 2
+    tables = stream_file(tmp_path / "t.csv", ["kind"], 10, labels={"kind": labels})
+    assert len({math.floor(code) for table in tables for code in table.values[:, 0]}) == 2
     labels.finish("t.csv")
     assert labels.classes.tolist() == ["no", "yes"]

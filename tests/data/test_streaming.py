@@ -12,9 +12,7 @@ from gigagp.errors import InvalidInputError
 
 
 def rows(path, columns, chunk_rows=7, first_row=0, header=None):
-    return np.concatenate(
-        [chunk.table.values for chunk in stream_file(path, columns, chunk_rows, first_row, header=header)]
-    )
+    return np.concatenate([table.values for table in stream_file(path, columns, chunk_rows, first_row, header=header)])
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gigagp.grids import RegularGrid, gram, moments
+from gigagp.rows import hashes
 
 #: dimensions -> nodes; the longest input first, in the middle and last
 SHAPES = {1: (31,), 2: (9, 13), 3: (12, 7, 8), 4: (6, 6, 7, 6)}
@@ -17,6 +18,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
         monkeypatch.setattr(moments, "_native", None)
         monkeypatch.setattr(gram, "_native", None)
+        monkeypatch.setattr(hashes, "_native", None)
     elif moments._native is None:
         pytest.skip("the compiled extension was not built")
     return request.param

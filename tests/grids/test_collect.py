@@ -203,35 +203,6 @@ def test_a_bad_row_in_a_file_names_the_file_and_adds_nothing_of_its_chunk(tmp_pa
     assert collector.n_rows == 400 == collector.done[str(path)]
 
 
-def test_a_number_may_begin_as_a_whole_one_in_a_csv_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
-    path = tmp_path / "t.csv"
-    path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50)
-    parts = list(stream_rows(path, INPUTS, TARGETS))
-    assert sum(len(part.X) for part in parts) == 100
-    assert parts[-1].X[-1].tolist() == [0.5, 1.25]
-    path.write_text("a,b,y\n")
-    assert list(stream_rows(path, INPUTS, TARGETS)) == []
-
-
-def test_bounds_come_from_the_metadata_where_it_has_them(tmp_path, monkeypatch):
-    X, Y, frame = table()
-    files = folder(tmp_path / "parts", frame)
-    low, high = X.amin(0).tolist(), X.amax(0).tolist()
-    read: list[str] = []
-    import gigagp.data.streaming as streaming
-
-    original = streaming.stream_file
-    monkeypatch.setattr(streaming, "stream_file", lambda path, *rest: read.append(path.name) or original(path, *rest))
-    assert source_bounds(tmp_path / "parts", INPUTS, TARGETS) == (low, high, 600)
-    assert read == []
-    pq.write_table(pq.read_table(files[0]), files[0], write_statistics=False)
-    assert source_bounds(tmp_path / "parts", INPUTS, TARGETS) == (low, high, 600)
-    assert read == [files[0].name]
-    assert source_bounds((X, Y)) == (low, high, 600)
-    assert source_bounds(frame, INPUTS, TARGETS, chunk_rows=50) == (low, high, 600)
-
-
 @pytest.mark.parametrize("kind", ["folder", "file", "arrays"])
 def test_shares_of_a_source_make_the_whole(tmp_path, kind, expected):
     X, Y, frame = table()
@@ -265,9 +236,6 @@ def test_shares_of_a_source_make_the_whole(tmp_path, kind, expected):
         (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(4))), "same number of rows"),
         (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(3)), chunk_rows=0), "chunk_rows must be positive"),
         (lambda c, p: c.read((np.zeros((3, 2)), np.zeros(3)), share=(2, 2)), "share"),
-        (lambda c, p: source_bounds(iter([])), "give the grid, or lower and upper"),
-        (lambda c, p: source_bounds((np.zeros((0, 2)), np.zeros(0))), "has no rows"),
-        (lambda c, p: source_bounds((np.full((2, 2), np.nan), np.zeros(2))), "must be finite"),
     ],
 )
 def test_bad_sources_are_refused(tmp_path, read, match):
@@ -279,36 +247,6 @@ def test_a_collector_is_not_statistics(tmp_path):
     collected((table()[0], table()[1])).save(tmp_path / "state")
     with pytest.raises(ModelFileError, match="holds a 'GridCollector', not a 'GridStatistics'"):
         GridStatistics.load(tmp_path / "state")
-
-
-def test_a_sample_is_random_and_the_same_in_any_order():
-    X, Y, _ = table(20_000)
-    one = RowSample(500, 2, 1, seed=3)
-    one.add(X, Y)
-    order = torch.randperm(20_000, generator=torch.Generator().manual_seed(0))
-    parts = [RowSample(500, 2, 1, seed=3) for _ in range(3)]
-    for place, chunk in enumerate(order.split(700)):
-        parts[place % 3].add(X[chunk].contiguous(), Y[chunk].contiguous())
-    merged = parts[0] + parts[1] + parts[2]
-    assert torch.equal(one.X, merged.X)
-    assert torch.equal(one.Y, merged.Y)
-    assert merged.n_rows == 20_000
-    assert abs(float(one.Y.mean()) - float(Y.mean())) < 4 / 500**0.5
-    assert one.n_different == pytest.approx(20_000, rel=4 / 500**0.5)
-    # Equal rows count once, and the estimate tells.
-    one.add(X, Y)
-    assert len(one) == 500
-    assert one.n_different == pytest.approx(20_000, rel=4 / 500**0.5)
-    other = RowSample(500, 2, 1, seed=4)
-    other.add(X, Y)
-    assert not torch.equal(other.X, one.X)
-    # However often rows are repeated, the sample is of the different ones.
-    few = RowSample(50, 2, 1, seed=3)
-    few.add(X[:400].repeat(25, 1), Y[:400].repeat(25, 1))
-    single = RowSample(50, 2, 1, seed=3)
-    single.add(X[:400].contiguous(), Y[:400].contiguous())
-    assert torch.equal(few.X, single.X)
-    assert few.n_different == single.n_different == pytest.approx(400, rel=4 / 50**0.5)
 
 
 def test_neighbourhoods_hold_the_nearest_rows():

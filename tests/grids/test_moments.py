@@ -6,7 +6,7 @@ import torch
 
 from gigagp.grids import RegularGrid, StencilGram, moments
 from gigagp.grids.gram import half_offsets
-from gigagp.grids.moments import Moments, row_hashes, signs, survey
+from gigagp.grids.moments import Moments, signs, survey
 
 from .conftest import SHAPES, rows
 
@@ -114,7 +114,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     grid = RegularGrid.around(X.amin(0).tolist(), X.amax(0).tolist(), (12, 30, 9))
     results = []
     for threads in (1, 3):
-        monkeypatch.setattr(moments, "_threads", lambda rows, threads=threads: threads)
+        monkeypatch.setattr(moments, "threads_for", lambda rows, threads=threads: threads)
         monkeypatch.setattr("gigagp.grids.gram._ENTRIES_A_THREAD", 2**40 if threads == 1 else 1)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found = Moments(grid, 1, 2)
@@ -163,12 +163,3 @@ def test_signs_are_fair_and_independent_and_belong_to_the_row(way):
     assert (signs(X, Y, 70, 6) != Z).double().mean() == pytest.approx(0.5, abs=0.01)
     zero = torch.zeros(1, 2, dtype=torch.float64)
     assert torch.equal(signs(zero, zero, 9, 1), signs(-zero, zero, 9, 1))
-
-
-@pytest.mark.skipif(moments._native is None, reason="the compiled extension was not built")
-def test_both_ways_make_the_same_signs(monkeypatch):
-    X, Y = rows(100, 3, 2)
-    compiled = row_hashes(X, Y, 2**63 + 5), row_hashes(X, Y, -1)
-    monkeypatch.setattr(moments, "_native", None)
-    assert torch.equal(row_hashes(X, Y, 2**63 + 5), compiled[0])
-    assert torch.equal(row_hashes(X, Y, -1), compiled[1])

@@ -101,8 +101,8 @@ class Blocks:
             return
         wanted = list(dict.fromkeys([*columns, *others]))
         for file in table_files(self.path):
-            for chunk in stream_file(file, wanted, BLOCK_ROWS, header=self.header, labels=labels):
-                yield chunk.table.select(columns), chunk.table.select(others) if others else None
+            for table in stream_file(file, wanted, BLOCK_ROWS, header=self.header, labels=labels):
+                yield table.select(columns), table.select(others) if others else None
 
 
 def read_inputs(

@@ -1,7 +1,7 @@
 """Reading and writing tables: CSV, Parquet (a file or a folder of files), Arrow (Feather) and NumPy.
 
-`read_columns` gives what a file holds, of any type; `Table.from_arrow` takes the columns a model needs out of it and
-makes numbers of them, or says which cell is in the way.
+`read_columns` returns the columns of a file, whatever their types. `Table.from_arrow` turns the columns that a model
+needs into numbers, or names the cell that cannot be one. `gigagp.data.streaming` reads large files in chunks.
 """
 
 from gigagp.data.reading import FORMATS, read_columns, read_table

@@ -1,4 +1,4 @@
-"""CSV files: with or without a header, compressed or not, with a message that names the bad row."""
+"""CSV files, with or without a header, compressed or not, and error messages that name the bad row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pyarrow.csv
 from gigagp.cells import is_number
 from gigagp.errors import InvalidInputError
 
-#: Separators that are recognised, by how often they occur in the first line.
+#: Separators that are recognised. The one that occurs most often in the first line is taken.
 _SEPARATORS = ",;\t|"
-#: Cells that stand for a value that is not there, or for a truth value: what data has and a header has not.
+#: Cells for missing values and truth values. They occur in data, but not as names in a header.
 _DATA_WORDS = {"", "true", "false", "na", "n/a", "#n/a", "null"}
 _HEAD_BYTES = 2**20
 
@@ -30,14 +30,14 @@ class Dialect:
     Attributes
     ----------
     names : list of str
-        Of the columns; ``column1``, ``column2``, ... where the file has none.
+        Names of the columns; ``column1``, ``column2``, ... if the file has no header.
     header : bool
-        Whether the first line has the names.
+        Whether the first line holds the names.
     separator : str
     has_rows : bool
-        Whether a second line follows.
+        Whether a second line follows the first.
     blank_lines : int
-        Before the first line with something in it.
+        Number of blank lines before the first line with content.
     """
 
     names: list[str]
@@ -47,12 +47,12 @@ class Dialect:
     blank_lines: int
 
     def parsing(self, **options: Any) -> pyarrow.csv.ParseOptions:
-        """Return pyarrow's settings. A blank line is nothing, but in a table of one column it is an empty cell."""
+        """Return pyarrow's settings. A blank line is skipped, but in a table of one column it is an empty cell."""
         return pyarrow.csv.ParseOptions(delimiter=self.separator, ignore_empty_lines=len(self.names) > 1, **options)
 
 
 def dialect(path: Path, header: bool | None = None) -> Dialect:
-    """Look at the first lines of a CSV file; arguments and errors as those of `read_delimited`."""
+    """Detect how a CSV file is written from its first lines; arguments and errors as for `read_delimited`."""
     first, second, separator, blank = _first_rows(path)
     if header is None:
         header = _looks_like_header(first, second)
@@ -61,16 +61,16 @@ def dialect(path: Path, header: bool | None = None) -> Dialect:
 
 
 def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
-    """Read a CSV file into columns of the types that its cells suggest.
+    """Read a CSV file into columns whose types are inferred from their cells.
 
     Parameters
     ----------
     path : Path
-        ``.csv``, ``.tsv`` or a text file; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked on the way.
+        ``.csv``, ``.tsv`` or a text file; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` files are decompressed.
     header : bool, optional
-        Whether the first line has the names. None: it has if it holds a cell that is no number, and that cell is not
-        plain text in the next line too while others are numbers. Without a header the columns are called
-        ``column1``, ``column2``, ...
+        Whether the first line holds the names; None: detected. The first line is taken for a header if it has a cell
+        that is not a number, unless other cells are numbers and the next line has text in the same places. Without a
+        header the columns are called ``column1``, ``column2``, ...
 
     Raises
     ------
@@ -82,9 +82,9 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
     size = block_size(path)
     read = pyarrow.csv.ReadOptions(autogenerate_column_names=not header, block_size=size)
     parse = written.parsing()
-    # In a column that has text somewhere, an empty cell is still a missing number.
+    # An empty cell is a missing number even in a column that holds text elsewhere.
     convert = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-    if header and not written.has_rows:  # pyarrow takes a header without an end of line for an empty file
+    if header and not written.has_rows:  # pyarrow reads a header without a newline as an empty file
         return pa.table({name: pa.array([], pa.float64()) for name in written.names})
     try:
         table = pyarrow.csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
@@ -93,7 +93,7 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
         raise _not_text(path) from None
     except (pa.ArrowException, OSError) as error:
         raise _explained(path, written, size, error) from None
-    if any(pa.types.is_binary(kind) for kind in table.schema.types):  # what pyarrow makes of bytes that are no UTF-8
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):  # pyarrow's type for bytes that are not UTF-8
         raise _not_text(path)
     if not header:
         return table.rename_columns([f"column{place + 1}" for place in range(len(names))])
@@ -101,14 +101,14 @@ def read_delimited(path: Path, header: bool | None = None) -> pa.Table:
 
 
 def block_size(path: Path) -> int:
-    """Return the bytes of a CSV file that have to be read at a time, so that a row of it fits."""
+    """Return the number of bytes that must be read at a time for a row of a CSV file to fit."""
     return max(_HEAD_BYTES, 4 * len(_head(path)))
 
 
 def _first_rows(path: Path) -> tuple[list[str], list[str], str, int]:
     """Return the cells of the first two lines that are not blank, their separator, and the blank lines before them."""
     text = _head(path)
-    # Only what ends a line for the reader: Python's splitlines knows eight more characters.
+    # pyarrow's line endings only: Python's splitlines knows eight more characters.
     found = re.split(r"\r\n|\n|\r", text)
     lines = [line for line in found if line.strip()][:2]
     if not lines:
@@ -121,7 +121,7 @@ def _first_rows(path: Path) -> tuple[list[str], list[str], str, int]:
 
 
 def _head(path: Path) -> str:
-    """Return the beginning of a file with its first two lines, without a byte order mark."""
+    """Return the beginning of a file, at least its first two lines, without a byte order mark."""
     found = b""
     try:
         with pa.input_stream(path, compression="detect") as stream:
@@ -135,14 +135,14 @@ def _head(path: Path) -> str:
         msg = f"{path} cannot be read: {error}."
         raise InvalidInputError(msg) from None
     try:
-        # Incremental: a character may be cut where the reading stopped. The rest is checked when it is parsed.
+        # Incremental, because reading may have stopped within a character. The rest is checked when it is parsed.
         return codecs.getincrementaldecoder("utf-8-sig")().decode(found)
     except UnicodeDecodeError:
         raise _not_text(path) from None
 
 
 def _cells(line: str, separator: str, path: Path) -> list[str]:
-    """Return the cells of a line, as the reader of the whole file will see them."""
+    """Return the cells of a line as pyarrow will read them."""
     if '"' not in line:
         return [cell.strip() for cell in line.split(separator)]
     read = pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=max(_HEAD_BYTES, 8 * len(line)))
@@ -167,8 +167,8 @@ def _looks_like_header(first: list[str], second: list[str]) -> bool:
         return False
     if len(words) == len(first):
         return True
-    # Mixed: names beside numbers ("depth,2010,2011"), or a row of data with a text column. In the second case the next
-    # line has text in the same places.
+    # A mixed line is a header with numbers as names ("depth,2010,2011"), or a row of data with a text column. In the
+    # second case the next line has text in the same places.
     return not (len(second) == len(first) and all(not _is_data(second[place]) for place in words))
 
 
@@ -182,7 +182,7 @@ def _refusal(path: Path, error: Exception) -> InvalidInputError:
 
 
 def _explained(path: Path, written: Dialect, size: int, error: Exception) -> InvalidInputError:
-    """Return an error that names the first row with a wrong number of cells, or passes on what pyarrow said."""
+    """Return an error that names the first row with a wrong number of cells, or repeats what pyarrow said."""
     rows: list[pyarrow.csv.InvalidRow] = []
 
     def remember(row: pyarrow.csv.InvalidRow) -> str:

@@ -1,4 +1,4 @@
-"""Which files a table is made of: one, or all tables of a folder; a part that cannot be reached is an error."""
+"""The files of a table: one file, or all tables in a folder. A part that cannot be reached is an error."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gigagp.errors import InvalidInputError
 
 #: Endings of Parquet files.
 PARQUET = {".parquet", ".pq"}
-#: Endings of delimited text in folders, and of what it may be packed with.
+#: Endings of delimited text in folders, and of its compression.
 DELIMITED, COMPRESSED = {".csv", ".tsv"}, {".gz", ".bz2", ".zst", ".lz4"}
 
 
 def table_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a table: itself, or a folder's Parquet and CSV files (in all its folders), sorted by name.
+    """Return the files of a table: the file itself, or a folder's Parquet and CSV files at any depth, sorted by name.
 
     Links are followed. Hidden files, and those whose names begin with ``_``, are left out.
 
     Raises
     ------
     InvalidInputError
-        If there is no such file, the folder has none, or one of its parts cannot be reached: a link to nothing, a
-        folder that may not be looked into. The rest alone would be another table.
+        If the path does not exist, the folder has no such files, or one of its parts cannot be reached (a broken link,
+        a folder without permission). The remaining files alone would be another table.
     """
     path = checked_path(path)
     if not path.is_dir():
@@ -41,7 +41,7 @@ def table_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path to something that exists; raise `InvalidInputError` for every other."""
+    """Return the path if it is an existing file or folder; otherwise raise `InvalidInputError`."""
     path = Path(path)
     try:
         path.stat()
@@ -54,19 +54,19 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     else:
         if path.is_dir() or path.is_file():
             return path
-        msg = f"{path} is no regular file."  # to read a pipe might never end
+        msg = f"{path} is no regular file."  # reading a pipe might never end
     raise InvalidInputError(msg)
 
 
 def is_part(file: Path) -> bool:
-    """Whether a file of a folder is a part of the folder's table, by its name."""
+    """Return whether a file in a folder is part of the folder's table, by its name."""
     ending = file.suffix.lower()
     inner = Path(file.stem).suffix.lower() if ending in COMPRESSED else ending
     return (ending in PARQUET or inner in DELIMITED) and not file.name.startswith((".", "_"))
 
 
 def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Yield all that is no folder; what cannot be looked into is an error."""
+    """Yield everything that is not a folder, at any depth; raise for a folder that cannot be listed."""
     try:
         known = folder.stat()
         entries = sorted(folder.iterdir())

@@ -1,4 +1,4 @@
-"""Labels of classes, of any type, as numbers: while they are still being found out, and once they are known."""
+"""Class labels of any type as numbers, both while the classes are being collected and once they are known."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from gigagp.intake import labels as known_labels
 class Labels:
     """The classes of a column, and the codes 0, 1, ... that stand for its labels.
 
-    As long as the classes are not known, codes are given in the order in which labels come; `finish` sorts them.
+    Until the classes are known, codes are given in the order in which labels first occur. `finish` sorts the classes,
+    and says how the codes change.
 
     Parameters
     ----------
     classes : sequence, optional
-        All there are; None: found out.
+        All classes; None: collected from the labels.
 
     Attributes
     ----------
     classes : ndarray of shape (n_classes,) or None
-        Sorted; numbers, texts or booleans.
+        Sorted numbers, texts or booleans; None until they are known.
 
     Raises
     ------
     InvalidInputError
-        If fewer than two are given, one twice, or one is no number, text or boolean.
+        If fewer than two classes are given, one is given twice, or one is not a number, text or boolean.
     """
 
     def __init__(self, classes: Sequence[Any] | np.ndarray | None = None) -> None:
         self.classes: np.ndarray | None = None
         self._codes: dict[Any, int] = {}
-        #: texts of files without types, which may stand for numbers
+        #: Texts from files without types (CSV). They may stand for numbers.
         self._untyped: set[str] = set()
         if classes is None:
             return
@@ -52,12 +53,12 @@ class Labels:
 
     @property
     def n_functions(self) -> int:
-        """Latent functions: one for two classes, otherwise one for each."""
+        """Number of latent functions: one for two classes, otherwise one for each class."""
         assert self.classes is not None
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     def signs(self, codes: np.ndarray) -> np.ndarray:
-        """Return what a likelihood of two classes is given, shape (n, n_functions): 1 for the class, -1 for the rest.
+        """Return the targets of a two-class likelihood, shape (n, n_functions): 1 for the class, -1 for all others.
 
         Parameters
         ----------
@@ -76,16 +77,16 @@ class Labels:
         ----------
         column : pyarrow.ChunkedArray
         name, source : str
-            Of column and file, for messages.
+            Names of the column and the file, for messages.
         first_row : int
-            Rows of the file before these.
+            Number of rows of the file before these, for messages.
         typed : bool
-            Whether the file says of what type the labels are; a text such as ``"3"`` of a CSV file may be a number.
+            Whether the file states the type of the labels. If not (CSV), a text such as ``"3"`` may be a number.
 
         Raises
         ------
         InvalidInputError
-            If a cell is empty or no label; if its label is none of the classes where they are known.
+            If a cell is empty or not a label, or its label is not one of the classes once these are known.
         """
         where = f"{source}: column {name!r}"
         if column.null_count:
@@ -95,12 +96,12 @@ class Labels:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         encoded = column.combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):  # of no rows, or in older versions
+        if isinstance(encoded, pa.ChunkedArray):  # for no rows, and in older versions of pyarrow
             encoded = encoded.combine_chunks()
         return self._codes_of(encoded.dictionary.to_pylist(), encoded.indices.to_numpy(), where, first_row, typed)
 
     def of_array(self, values: Any, first_row: int) -> np.ndarray:
-        """Return the codes of labels in memory, shape (n,) or (n, 1)."""
+        """Return the codes of labels in memory, given with shape (n,) or (n, 1); errors as for `of_column`."""
         values = known_labels(values, first_row=first_row)
         if values.dtype.kind == "O":
             distinct = list(dict.fromkeys(values.tolist()))
@@ -133,9 +134,9 @@ class Labels:
         return codes[inverse] if len(distinct) else np.empty(0)
 
     def _code(self, label: Any, typed: bool) -> int | str | None:
-        """Return a label's code; None if it is none of the classes; a text where it cannot be a label."""
+        """Return a label's code, None if it is not one of the known classes, or a text that says why it is no label."""
         if isinstance(label, str) and not typed:
-            label = label.strip()  # of "1, yes" the blank is no part of the label
+            label = label.strip()  # the blank in "1, yes" is not part of the label
         known = self._codes.get(label)
         if known is not None:
             return known
@@ -149,12 +150,12 @@ class Labels:
         return self._codes.setdefault(label, len(self._codes))
 
     def finish(self, source: str) -> np.ndarray:
-        """Sort the classes that have come; return the new code of each old one.
+        """Sort the classes that have been collected, and return the new code of each old one, shape (n_classes,).
 
         Raises
         ------
         InvalidInputError
-            If there is one class alone, or labels of types that have no order among each other.
+            If there is only one class, or there are texts and numbers, which have no common order.
         """
         found = list(self._codes)
         if self._untyped and all(isinstance(label, str) for label in found):
@@ -182,12 +183,12 @@ class Labels:
 
 
 def _number(text: Any) -> int | float | None:
-    """Return the number that a text is, None if it is none."""
+    """Return the number that a text stands for, None if it is not a number."""
     if not isinstance(text, str) or not is_number(text):
         return None
     try:
         return int(text)
-    except ValueError:  # a point, an exponent, or more digits than Python reads
+    except ValueError:  # it has a point, an exponent, or more digits than Python converts
         return float(text) if math.isfinite(float(text)) else None
 
 

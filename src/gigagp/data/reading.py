@@ -1,4 +1,4 @@
-"""Which file is which kind of table, and the kinds other than CSV."""
+"""Reading whole tables: what kind of table a file is, and all kinds other than CSV."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gigagp.data.folders import COMPRESSED, PARQUET, checked_path, table_files
 from gigagp.data.table import Table, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
 
-#: Endings that are read, for messages and help.
+#: Endings that can be read, for messages and help.
 FORMATS = ".csv, .tsv (also .gz, .bz2, .zst), .parquet (a file or a folder of them), .arrow, .feather, .npy, .npz"
 _DELIMITED = {".csv", ".tsv", ".txt", ".dat", ".data"}
 
 
-#: What pyarrow raises on damaged bytes: its own errors, and others where it takes them apart.
+#: What pyarrow raises on damaged bytes: its own errors, and those of its Python layer.
 PARSER_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
 
 
@@ -35,9 +35,9 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
     path : str or path
         A table; see `FORMATS`.
     columns : sequence of str, optional
-        Which columns, in which order; None: all. The others may hold anything.
+        Columns to read, in this order; None: all. The others may hold anything.
     header : bool, optional
-        For CSV: whether the first line has the names; None: found out.
+        For CSV: whether the first line holds the names; None: detected.
 
     Returns
     -------
@@ -52,19 +52,19 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
 
 
 def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa.Table:
-    """Read all columns of a table, of whatever type they are.
+    """Read all columns of a table, whatever their types.
 
     Parameters
     ----------
     path : str or path
         A table; see `FORMATS`.
     header : bool, optional
-        For CSV: whether the first line has the names; None: found out.
+        For CSV: whether the first line holds the names; None: detected.
 
     Raises
     ------
     InvalidInputError
-        If the file does not exist, is of no known kind, cannot be read, or repeats a column name.
+        If the file does not exist, its kind is unknown, it cannot be read, or it repeats a column name.
     """
     path = checked_path(path)
     ending = path.suffix.lower()
@@ -98,10 +98,10 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
 
 
 def _read_folder(path: Path, header: bool | None) -> pa.Table:
-    """Read the files of a folder, one after the other in the order of their names; the first one names the columns."""
+    """Read the files of a folder in the order of their names; the first one decides which columns there are."""
     files = table_files(path)
     if all(file.suffix.lower() in PARQUET for file in files):
-        return pyarrow.parquet.read_table([str(file) for file in files])  # with the columns of a Hive layout
+        return pyarrow.parquet.read_table([str(file) for file in files])  # adds the columns of a Hive layout
     parts = [read_columns(file, header) for file in files]
     names = parts[0].column_names
     chosen = [
@@ -111,7 +111,7 @@ def _read_folder(path: Path, header: bool | None) -> pa.Table:
 
 
 def _read_arrow(path: Path) -> pa.Table:
-    """Read an Arrow file: of the file kind (which Feather is too) or of the stream kind."""
+    """Read an Arrow file, in the file format (which Feather uses too) or in the stream format."""
     try:
         return pyarrow.feather.read_table(path)
     except pa.ArrowInvalid:
@@ -120,7 +120,7 @@ def _read_arrow(path: Path) -> pa.Table:
 
 
 def _load_array(path: Path) -> np.ndarray:
-    """Read a ``.npy``; whatever is none is an error."""
+    """Read a ``.npy`` file; raise `InvalidInputError` for anything else."""
     try:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -137,7 +137,7 @@ def array_error(path: Path, kind: str, error: Exception) -> InvalidInputError:
 
 
 def _read_archive(path: Path) -> pa.Table:
-    """Read a ``.npz``: a 1-D array is a column of its name, a 2-D array ``X`` is the columns ``X1``, ``X2``, ..."""
+    """Read a ``.npz``: a 1-D array is one column of that name, a 2-D array ``X`` gives columns ``X1``, ``X2``, ..."""
     names: list[str] = []
     columns: list[pa.ChunkedArray] = []
     lengths: dict[str, int] = {}
@@ -163,13 +163,16 @@ def _read_archive(path: Path) -> pa.Table:
     if len(set(lengths.values())) > 1:
         msg = f"{path}: the arrays must have the same number of rows; got {lengths}."
         raise InvalidInputError(msg)
-    # The columns of X are X1, X2, ...; another array may have that name.
+    # The columns of X are X1, X2, ...; another array may have one of these names.
     refuse_repeated(names, str(path))
     return pa.table(columns, names=names)
 
 
 def from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
-    """Return an array as columns: a structured one by its fields, a 2-D one as name1, name2, ..., a 1-D one as name."""
+    """Return an array as columns.
+
+    A structured array gives its fields, a 2-D array name1, name2, ..., and a 1-D array one column of the name.
+    """
     if array.dtype.names is not None and array.ndim == 1:
         columns = {field: np.ascontiguousarray(array[field]) for field in array.dtype.names}
     elif array.ndim == 1:
@@ -183,7 +186,7 @@ def from_array(array: np.ndarray, name: str, path: Path) -> pa.Table:
         if values.dtype.kind not in "biuf":
             msg = f"{path}: column {field!r} holds {values.dtype}; only real numbers and booleans can be used."
             raise InvalidInputError(msg)
-    # longdouble is not an Arrow type; byte orders other than the machine's neither.
+    # Arrow has no longdouble, and no byte order other than the machine's.
     return pa.table([pa.array(_native(values)) for values in columns.values()], names=list(columns))
 
 

@@ -1,4 +1,4 @@
-"""Tables that are too large for the memory, a chunk of rows at a time."""
+"""Tables that are too large for memory: a chunk of rows at a time, rows by number, and what their metadata tell."""
 
 from __future__ import annotations
 
@@ -21,44 +21,25 @@ from gigagp.data.reading import PARSER_ERRORS, array_error, from_array, read_col
 from gigagp.data.table import Table, find_column, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
 
-#: Endings of files whose rows are read as they are needed.
+#: Endings of files of which only the rows that are needed are read.
 STREAMED = PARQUET | DELIMITED | {".npy"}
-#: Bytes of a CSV file that are parsed at a time.
+#: Number of bytes of a CSV file that are parsed at a time.
 _CSV_BLOCK = 2**24
-#: Bytes of a column of a Parquet file that are read at a time, so that a row group is never in the memory.
+#: Number of bytes of a Parquet column that are read at a time, so that no whole row group is held in memory.
 _COLUMN_BUFFER = 2**18
-#: How pyarrow names a cell of a CSV file that is not a number; it counts the first line too.
+#: How pyarrow names a CSV cell that is not a number. It counts the header as a row.
 _BAD_CELL = re.compile(r"In CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Rows of a file that follow each other.
-
-    Attributes
-    ----------
-    file : str
-        Where they come from.
-    first_row : int
-        Number of the first of them in that file, from 0.
-    table : Table
-        The columns that were asked for, in that order.
-    """
-
-    file: str
-    first_row: int
-    table: Table
-
-
 def column_names(path: str | os.PathLike[str], header: bool | None = None) -> list[str]:
-    """Return the names of a table's columns: of a folder, those of its first file. Rows are not read if they need not.
+    """Return the names of a table's columns; for a folder, those of its first file. Rows are read only if they must be.
 
     Parameters
     ----------
     path : str or path
         A file of any kind that `gigagp.data.read_columns` reads, or a folder of Parquet and CSV files.
     header : bool, optional
-        For CSV: whether the first line has the names; None: found out.
+        For CSV: whether the first line holds the names; None: detected.
 
     Raises
     ------
@@ -91,26 +72,31 @@ def stream_file(
     first_row: int = 0,
     header: bool | None = None,
     labels: Mapping[str, Labels] | None = None,
-) -> Iterator[Chunk]:
-    """Yield a file's rows in order, a chunk at a time. What is not Parquet, CSV or ``.npy`` is read whole first.
+) -> Iterator[Table]:
+    """Yield a file's rows in order, a chunk at a time. Files other than Parquet, CSV and ``.npy`` are read whole first.
 
     Parameters
     ----------
     path : Path
     columns : sequence of str
     chunk_rows : int
-        Most rows of a chunk.
+        Largest number of rows of a chunk.
     first_row : int
-        Rows before it are skipped; Parquet row groups before it are not read.
+        Number of rows to skip; Parquet row groups that are skipped are not read.
     header : bool, optional
-        For CSV: whether the first line has the names; None: found out.
+        For CSV: whether the first line holds the names; None: detected.
     labels : mapping of str to Labels, optional
-        Columns that hold labels of classes, of any type; their codes are in the tables.
+        Columns that hold class labels, of any type; the tables hold their codes.
+
+    Yields
+    ------
+    Table
+        The columns, in the order in which they were asked for.
 
     Raises
     ------
     InvalidInputError
-        If the file cannot be read, from the row that the message names on; if a column is missing or a cell is not a
+        If the file cannot be read any further (the message names the row), a column is missing, or a cell is not a
         finite number. Chunks that were yielded before are good.
     """
     labels = labels or {}
@@ -120,7 +106,7 @@ def stream_file(
             for start in range(0, columns_read.num_rows, chunk_rows):
                 part = columns_read.slice(start, chunk_rows)
                 table = numbers(part, columns, str(path), at.row, labels)
-                yield Chunk(str(path), at.row, table)
+                yield table
                 at.row += len(table)
 
 
@@ -129,21 +115,21 @@ def take_rows(
 ) -> np.ndarray:
     """Return some rows of a Parquet or ``.npy`` file, shape (len(rows), len(columns)), float64.
 
-    Of Parquet's row groups that have none of the rows nothing is read, the others are decoded ``chunk_rows`` rows at a
-    time. A ``.npy`` file is read where the rows are.
+    Parquet row groups without any of the rows are not read; the others are decoded ``chunk_rows`` rows at a time. Of a
+    ``.npy`` file only the neighbourhood of the rows is read.
 
     Parameters
     ----------
     path, columns, labels
         As for `stream_file`.
     rows : ndarray of int64
-        Sorted, from 0.
+        Sorted row numbers, from 0.
     chunk_rows : int
 
     Raises
     ------
     InvalidInputError
-        As `stream_file`; also where the file has become shorter.
+        As `stream_file`; also if the file has become shorter.
     """
     labels, found, taken = labels or {}, np.empty((len(rows), len(columns))), 0
     with _named_errors(path, None) as at:
@@ -155,7 +141,7 @@ def take_rows(
             try:
                 part = numbers(batch.take(rows[taken:end] - first), columns, str(path), first, labels)
             except InvalidInputError:
-                numbers(batch, columns, str(path), first, labels)  # says in which row
+                numbers(batch, columns, str(path), first, labels)  # names the row in its message
                 raise
             found[taken:end], taken = part.values, end
     if taken < len(rows):
@@ -165,27 +151,27 @@ def take_rows(
 
 
 def row_groups(path: Path) -> list[int]:
-    """Return the rows of each row group of a Parquet file, from its end."""
+    """Return the number of rows of each row group of a Parquet file, from its metadata."""
     with _named_errors(path, None):
         metadata = pyarrow.parquet.read_metadata(path)
         return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
 
 
 def array_rows(path: Path) -> int:
-    """Return the rows of a ``.npy`` file."""
+    """Return the number of rows of a ``.npy`` file."""
     return len(_mapped(path))
 
 
 @dataclass
 class _Place:
-    """Where in a file reading is."""
+    """The row of a file that reading has reached."""
 
     row: int = 0
 
 
 @contextmanager
 def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
-    """Turn errors of reading into `InvalidInputError` with the file and the row."""
+    """Turn errors of reading into `InvalidInputError` that names the file and the row."""
     place = _Place()
     try:
         yield place
@@ -205,7 +191,7 @@ def _named_errors(path: Path, header: bool | None) -> Iterator[_Place]:
 
 
 def numbers(part: pa.Table, columns: Sequence[str], source: str, first_row: int, labels: Mapping[str, Labels]) -> Table:
-    """Return columns as numbers, and labels as their codes; see `Table.from_arrow`."""
+    """Return columns as numbers, with labels as their codes; arguments and errors as for `Table.from_arrow`."""
     if not labels:
         return Table.from_arrow(part, columns, source=source, first_row=first_row)
     values = np.empty((part.num_rows, len(columns)))
@@ -227,10 +213,12 @@ def _unreadable(path: Path, row: int, error: Exception) -> InvalidInputError:
 
 
 def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float], int] | None:
-    """Return smallest and largest numbers of columns and the number of rows from a Parquet file's own statistics.
+    """Return the smallest and largest number of each column, and the number of rows, from a Parquet file's metadata.
 
-    None where it is no Parquet file or does not have them: then the rows have to be read. Nothing but the end of the
-    file is read here.
+    Returns
+    -------
+    (lower, upper, n_rows) or None
+        None if it is not a Parquet file, or has no such statistics. Then the rows have to be read.
     """
     if path.suffix.lower() not in PARQUET:
         return None
@@ -246,15 +234,15 @@ def column_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list
                 if found is None or not found.has_min_max or not isinstance(found.min, (int, float)):
                     return None
                 low[k], high[k] = min(low[k], float(found.min)), max(high[k], float(found.max))
-    # Where infinity is among them, reading the rows will say in which one.
+    # If one of them is infinite, reading the rows will name the row.
     return (low, high, metadata.num_rows) if metadata.num_rows and np.isfinite([*low, *high]).all() else None
 
 
 def _look_at_groups(path: Path, columns: list[str]) -> None:
-    """Read the first row of every row group.
+    """Read the first row of every row group, which is an error if the group's metadata are damaged.
 
-    Where its metadata is damaged that is an error. To ask pyarrow for the metadata itself would end the process: it
-    throws a C++ exception that Python's side does not catch (seen in 26.0).
+    Without this check, asking pyarrow for damaged metadata would end the process: it throws a C++ exception that its
+    Python layer does not catch (seen in pyarrow 26.0).
     """
     with pyarrow.parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER, pre_buffer=False) as file:
         for group in range(file.num_row_groups):
@@ -282,10 +270,10 @@ def _batches(
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """Return a ``.npy`` file as an array that stays on the disk."""
+    """Return a ``.npy`` file as a memory-mapped array."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # whatever NumPy's parser raises on damaged bytes
+    except Exception as error:  # NumPy's parser raises many types on damaged bytes
         if isinstance(error, OSError):
             raise
         raise array_error(path, "file", error) from None
@@ -309,11 +297,11 @@ def _parquet(path: Path, columns: Sequence[str], chunk_rows: int, first_row: int
 def _batches_with(
     path: Path, columns: Sequence[str], rows: np.ndarray, chunk_rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the first row and the columns of batches, those at least in which there are rows that are wanted."""
+    """Yield batches that together have all wanted rows, each with the number of its first row."""
     if path.suffix.lower() not in PARQUET:
         array = _mapped(path)
         while len(rows) and rows[0] < len(array):
-            # from the first row that is left as far as one piece of memory may be
+            # A batch begins at the first row that is left.
             first = int(rows[0])
             yield first, from_array(array[first : first + chunk_rows], "column", path)
             rows = rows[np.searchsorted(rows, first + chunk_rows) :]
@@ -340,7 +328,7 @@ def _delimited(
 ) -> Iterator[pa.Table]:
     written = dialect(path, header)
     chosen = [written.names[place] for place in find_columns(columns, written.names, str(path))]
-    # Types are set, not guessed from the first block: a column may begin with whole numbers.
+    # Types are set, because pyarrow would guess them from the first block, and a column may begin with whole numbers.
     types = {name: pa.string() if name in labels else pa.float64() for name in chosen}
     convert = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=types)
     read = pyarrow.csv.ReadOptions(
@@ -358,7 +346,7 @@ def _delimited(
 
 
 def _after(batches: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield what is left when the first rows are skipped."""
+    """Yield the batches without their first ``rows`` rows."""
     for batch in batches:
         if rows < batch.num_rows:
             yield batch.slice(rows)

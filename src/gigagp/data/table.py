@@ -1,4 +1,4 @@
-"""Named columns of float64 numbers, and how they are made from columns of any type."""
+"""Named columns of float64 numbers, and their conversion from columns of any type."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class Table:
         One name for each column, all different.
     values : ndarray of shape (n, n_columns)
         float64.
+
+    Raises
+    ------
+    InvalidInputError
+        If shape and names do not fit, or a name is empty or repeated.
     """
 
     names: tuple[str, ...]
@@ -39,20 +44,20 @@ class Table:
         return len(self.values)
 
     def column(self, name: str) -> np.ndarray:
-        """Return one column, shape (n,). Raises `InvalidInputError` with the nearest name if there is none."""
+        """Return one column, shape (n,). Raises `InvalidInputError` with the most similar name if there is none."""
         return self.values[:, self.names.index(find_column(name, self.names, "the table"))]
 
     def select(self, names: Sequence[str]) -> Table:
-        """Return these columns in this order. Raises `InvalidInputError` with the nearest name if one is missing."""
+        """Return these columns in this order; raises `InvalidInputError` as `column` does."""
         places = find_columns(names, self.names, "the table")
         return Table(tuple(names), np.ascontiguousarray(self.values[:, places]))
 
     def take(self, rows: np.ndarray) -> Table:
-        """Return these rows (positions from 0, or a mask) in this order."""
+        """Return these rows in this order, given by number from 0 or by a mask."""
         return Table(self.names, self.values[rows])
 
     def to_arrow(self) -> pa.Table:
-        """Return a pyarrow table, which carries the names into estimators that look for them."""
+        """Return a pyarrow table, from which estimators can read the names."""
         arrays = [pa.array(np.ascontiguousarray(self.values[:, place])) for place in range(len(self.names))]
         return pa.table(arrays, names=list(self.names))
 
@@ -60,23 +65,23 @@ class Table:
     def from_arrow(
         cls, columns: pa.Table, names: Sequence[str] | None = None, source: str = "the table", first_row: int = 0
     ) -> Table:
-        """Make numbers of the named columns.
+        """Convert the named columns to numbers.
 
         Parameters
         ----------
         columns : pyarrow.Table
-            Columns of any type; those that are not named may hold anything.
+            Columns of any type; those that are not in ``names`` may hold anything.
         names : sequence of str, optional
-            Which columns, in which order; None: all of them.
+            Columns to convert, in this order; None: all of them.
         source : str
             What to call the table in messages, usually the file's name.
         first_row : int
-            Rows of the source before these, so that messages count from its beginning.
+            Number of rows of the source before these, so that messages count from its beginning.
 
         Raises
         ------
         InvalidInputError
-            If a column is missing, or has a cell that is not a finite number: text, a date, nothing at all, NaN or
+            If a column is missing, or has a cell that is not a finite number: text, a date, an empty cell, NaN or
             infinity. The message names the column and the row (the first row of data is row 1).
         """
         known = list(columns.column_names)
@@ -96,7 +101,7 @@ class Table:
 
 
 def find_column(name: str, names: Sequence[str], source: str) -> str:
-    """Return ``name`` if it is among ``names``; otherwise raise `InvalidInputError` with the nearest that is."""
+    """Return ``name`` if it is among ``names``; otherwise raise `InvalidInputError` with the most similar one."""
     if name in names:
         return name
     by_case = {known.casefold(): known for known in names}
@@ -107,12 +112,12 @@ def find_column(name: str, names: Sequence[str], source: str) -> str:
 
 
 def find_columns(wanted: Sequence[str], names: Sequence[str], source: str) -> list[int]:
-    """Return the places of columns among ``names``, in time proportional to both; errors as those of `find_column`.
+    """Return the positions of columns among ``names``. The time is proportional to the sum of both lengths.
 
     Raises
     ------
     InvalidInputError
-        If one is missing, or is there twice.
+        If a column is missing, with the most similar name, or occurs twice.
     """
     places: dict[str, int] = {}
     repeated = {name for place, name in enumerate(names) if places.setdefault(name, place) != place}
@@ -150,7 +155,7 @@ def _numbers(column: pa.ChunkedArray, name: str, source: str, first_row: int) ->
     kind = column.type
     if column.null_count:
         row = pc.index(column.is_null(), True).as_py() + 1
-        # Of a column that also holds text the first bad cell is what to name, whichever sort it is.
+        # In a column that also holds text, name the first bad cell, whether it is empty or text.
         text = _first_text(column)
         if text is None or row < text:
             msg = (
@@ -191,7 +196,7 @@ def _first_text(column: pa.ChunkedArray) -> int | None:
 
 
 def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) -> pa.ChunkedArray:
-    """Return a text column as numbers, or raise for its first cell that is none; raise for every other type."""
+    """Return a text column as numbers, or raise for its first cell that is not a number; raise for every other type."""
     row = _first_text(column)
     if row is not None:
         cell = column[row - 1].as_py()

@@ -1,4 +1,4 @@
-"""Writing a table in the format that the file's ending asks for, atomically."""
+"""Writing a table atomically, in the format that the file's ending names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDINGS = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".npz")
 def check_ending(path: str | os.PathLike[str]) -> None:
     """Raise `InvalidInputError` unless `write_table` can write this kind of file into an existing folder.
 
-    Call it before long work, so that the work is not lost at its end.
+    Call it before long work, so that its result is not lost for want of a place.
     """
     path = Path(path)
     if path.suffix.lower() not in _ENDINGS:
@@ -35,13 +35,13 @@ def check_ending(path: str | os.PathLike[str]) -> None:
 def write_table(table: Table, path: str | os.PathLike[str]) -> None:
     """Write a table as CSV, Parquet, Arrow (Feather) or NumPy, by the ending of ``path``.
 
-    What was at ``path`` is replaced once the new file is complete. A ``.npy`` file has no names, a ``.npz`` file has
-    one array a column.
+    A file at ``path`` is replaced once the new file is complete. A ``.npy`` file has no names; a ``.npz`` file has one
+    array for each column.
 
     Raises
     ------
     InvalidInputError
-        If the ending is of another kind, the folder does not exist, or there is something that is no regular file.
+        If the ending is unknown, the folder does not exist, or ``path`` is something other than a regular file.
     OSError
         If the disk is full.
     """
@@ -62,7 +62,7 @@ def write_table(table: Table, path: str | os.PathLike[str]) -> None:
 
 
 def _write_csv(table: Table, file: BinaryIO) -> None:
-    """Write a header (Arrow would put every name in quotes) and the numbers, as the shortest text that reads back."""
+    """Write a header (Arrow would quote every name) and each number as the shortest text that reads back as it."""
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(table.names)
     file.write(header.getvalue().encode())

@@ -1,19 +1,20 @@
-"""Regular grids, interpolation, and the statistics of data on them: all that grid inference knows of the rows.
+"""Regular grids, interpolation, and the statistics of rows on a grid, which are all that grid inference keeps of them.
 
 ::
 
     grid = RegularGrid.around(X.min(0), X.max(0), shape=(80, 80, 20))
-    statistics = GridStatistics.from_rows(grid, X, y)      # one pass; the rows are not needed again
-    statistics.gram @ v                                    # W'W v, at a cost that does not depend on the rows
+    statistics = GridStatistics.from_rows(grid, X, y)      # one pass; the rows are not needed afterwards
+    statistics.gram @ v                                    # W'W v; the cost does not depend on the number of rows
 """
 
 from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.collect import GridCollector
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
-from gigagp.grids.samples import Neighbourhoods, RowSample
-from gigagp.grids.sources import source_bounds, stream_rows
+from gigagp.grids.neighbourhoods import Neighbourhoods
 from gigagp.grids.statistics import GridStatistics
+from gigagp.rows.sample import RowSample
+from gigagp.rows.source import source_bounds, stream_rows
 
 __all__ = [
     "Accumulator",

@@ -1,4 +1,4 @@
-"""Adding rows up on a grid, a chunk at a time."""
+"""Summing rows on a grid, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gigagp.fields import Count, CountOrZero, Positive, checks_arguments
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.moments import Moments, survey
 from gigagp.grids.statistics import GridStatistics
-from gigagp.grids.tables import as_columns, as_table, refuse_not_finite
 from gigagp.memory import require, resolve_budget
+from gigagp.rows.chunk import as_columns, as_table, refuse_not_finite
 
 
 class Accumulator:
-    """Adds rows up in place, a chunk at a time; `GridStatistics` come out of it.
+    """Sums rows in place, a chunk at a time, and returns their `GridStatistics`.
 
-    Rows are gathered into blocks of a number that the grid decides (`Moments.block_rows`). So a pass over many small
-    chunks is as fast as over few large ones, and gives the same bits: sums do not know how rows were cut into chunks,
-    nor whether the pass stopped and went on from a `state`.
+    Rows are gathered into blocks whose size the grid decides (`Moments.block_rows`). So a pass over many small chunks
+    is as fast as one over few large chunks, and gives the same bits. A pass that stopped and went on from a `state`
+    gives them too.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class Accumulator:
     n_probes : int
     seed : int
     memory_budget : int, str or None
-        Bytes; None: half of what is free.
+        Bytes; None: half of the free memory.
     start : GridStatistics, optional
-        Rows that were added before.
+        Statistics of rows that were added before.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class Accumulator:
             "Use a coarser grid, or raise memory_budget.",
         )
         self.grid, self.start = grid, start
-        #: of the inputs, for messages
+        #: Names of the inputs, for messages.
         self.names: Sequence[str] | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._moments = Moments(grid, n_targets, n_probes, seed)
@@ -71,11 +71,11 @@ class Accumulator:
 
     @property
     def n_rows(self) -> int:
-        """Rows so far, those of ``start`` included."""
+        """Number of rows so far, including those of ``start``."""
         return self._n_rows + (self.start.n_rows if self.start is not None else 0)
 
     def add(self, X: Any, Y: Any) -> None:
-        """Add rows. Either all of them are added, or an error is raised and none is.
+        """Add rows: either all of them, or none and an error is raised.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Accumulator:
         self._low, self._high = torch.minimum(self._low, inputs.low), torch.maximum(self._high, inputs.high)
         size = moments.block_rows
         missing = (size - sum(len(part) for part, _ in self._waiting)) % size
-        if missing and len(X) >= missing:  # a block that was begun is full
+        if missing and len(X) >= missing:  # the waiting rows and these fill a block
             self._wait(X[:missing], Y[:missing])
             self._flush()
             X, Y = X[missing:].contiguous(), Y[missing:].contiguous()
@@ -123,7 +123,7 @@ class Accumulator:
         self._wait(X[whole:], Y[whole:])
 
     def _wait(self, X: Tensor, Y: Tensor) -> None:
-        if len(X):  # a copy: whoever gave them may use the same memory for the next ones
+        if len(X):  # a copy, because the caller may fill the same memory with the next rows
             self._waiting.append((X.clone(), Y.clone()))
 
     def _flush(self) -> None:
@@ -133,13 +133,13 @@ class Accumulator:
             self._sum(X, Y)
 
     def _sum(self, X: Tensor, Y: Tensor) -> None:
-        """Add rows up, the first of which begins a block."""
+        """Sum rows, the first of which begins a block."""
         self._moments.add(X, Y)
         for block in Y.split(self._moments.block_rows):
             self._target_squares += survey(block).squares
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and plain data from which `resumed` goes on to the same bits; nothing here changes."""
+        """Return the sums as tensors and plain data, from which `resumed` goes on to the same bits; nothing changes."""
         d, t = self.grid.n_inputs, self._moments.n_columns
         X = [torch.zeros(0, d, dtype=torch.float64), *(part for part, _ in self._waiting)]
         Y = [torch.zeros(0, t, dtype=torch.float64), *(part for _, part in self._waiting)]
@@ -164,7 +164,7 @@ class Accumulator:
         return found
 
     def statistics(self) -> GridStatistics:
-        """Return the statistics of all rows so far; more can be added afterwards, in blocks that begin anew."""
+        """Return the statistics of all rows so far. Rows added afterwards begin a new block."""
         self._flush()
         moments, n_probes = self._moments, self._moments.n_probes
         sums = moments.columns.T

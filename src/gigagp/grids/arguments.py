@@ -1,4 +1,4 @@
-"""Checks of what grids are made of, and what their nodes cost."""
+"""Checks of the arguments of grids, and the memory that a node takes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import shown
 from gigagp.grids.interpolation import interpolation_named
 
-#: Stencils grow as 4^d and the stored ``W'W`` as 7^d: more inputs are not for grids.
+#: Largest number of inputs: a stencil has 4^d nodes, and a row of ``W'W`` 7^d entries.
 MAX_INPUTS = 4
 
 
 def node_bytes(n_inputs: int, interpolation: str) -> int:
-    """Return the bytes a node costs while statistics are collected: half a stencil, moments of a cell, a target."""
+    """Return the bytes per node while statistics are collected: half a stencil, the moments of a cell, a target."""
     scheme = interpolation_named(interpolation)
     half = ((2 * scheme.reach + 1) ** n_inputs + 1) // 2
     moments = scheme.n_moments ** (n_inputs - 1) * (scheme.n_moments + 1)
@@ -25,7 +25,14 @@ def node_bytes(n_inputs: int, interpolation: str) -> int:
 
 
 def checked_bounds(lower: Sequence[float], upper: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return corners as lists of floats, or raise `InvalidInputError` for a constant input and for too many."""
+    """Return the corners of a region as lists of floats.
+
+    Raises
+    ------
+    InvalidInputError
+        If a number is not finite, an input is constant, a lower corner is above the upper one, or there are too many
+        inputs.
+    """
     low, high = numbers(lower, "lower"), numbers(upper, "upper")
     if len(low) != len(high):
         msg = f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}."
@@ -72,19 +79,19 @@ def outside_error(
     first_row: int = 0,
     names: Sequence[str] | None = None,
 ) -> InvalidInputError:
-    """Return the error for points of which some lie outside of a region, naming the first.
+    """Return the error for points that lie outside of a region, naming the first.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
     inside : Tensor of shape (n,)
-        Which do not.
+        Whether each point lies inside; at least one does not.
     low, high : sequence of float
         Corners of the region.
     first_row : int
-        The number of the first point.
+        Row number of the first point.
     names : sequence of str, optional
-        Of the inputs.
+        Names of the inputs.
     """
     row = int((~inside).nonzero()[0])
     labels = [f"input {k}" for k in range(X.shape[1])] if names is None else [repr(str(name)) for name in names]

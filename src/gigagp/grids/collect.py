@@ -1,4 +1,4 @@
-"""Collecting statistics from sources that are read once: files, folders, generators, processes that share them."""
+"""Statistics of rows that are read once, from files, folders or generators, by one process or several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.geometry import RegularGrid
-from gigagp.grids.samples import SAMPLE_SIZE, Neighbourhoods, RowSample
-from gigagp.grids.sources import CHUNK_ROWS, Rows, stream_rows
-from gigagp.grids.statistics import GridStatistics, load_kind
-from gigagp.grids.tables import as_columns, as_table
+from gigagp.grids.neighbourhoods import Neighbourhoods
+from gigagp.grids.statistics import GridStatistics, load_kind, warn_if_repeated
 from gigagp.progress import Meter, NoProgress
+from gigagp.rows.chunk import CHUNK_ROWS, Chunk, as_columns, as_table
+from gigagp.rows.sample import SAMPLE_SIZE, RowSample
+from gigagp.rows.source import stream_rows
+from gigagp.tensor_file import save_state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,7 +26,7 @@ _KIND = "GridCollector"
 
 
 class GridCollector:
-    """Adds the rows of sources up on a grid, once, and knows what has been read.
+    """Sums the rows of sources on a grid, and keeps track of what has been read.
 
     ::
 
@@ -33,23 +35,32 @@ class GridCollector:
         collector.read("radar/", ["x", "y", "z"], ["dbz"])
         statistics = collector.statistics()
 
-    An error leaves all rows before it in place. A file that is damaged is named in the error; once it has been mended
-    or taken away, `read` with the same arguments goes on where it stopped.
+    After an error all rows before it are kept. The error names a damaged file. Once the file has been repaired or
+    removed, `read` with the same arguments goes on where it stopped.
 
     Parameters
     ----------
     grid : RegularGrid
     n_targets : int
     n_probes : int
-        Columns of random signs to sum up, for log-determinants.
+        Number of columns of random signs to sum, for log-determinants.
     seed : int
-        Of those signs and of the sample.
+        Seed of these signs and of the sample.
     sample_size : int
-        Rows to keep as a random sample (`sample`).
+        Number of rows to keep as a random sample.
     neighbourhoods : Neighbourhoods, optional
         Centres whose nearest rows are kept.
     memory_budget : int, str or None
-        Bytes; None: half of what is free.
+        Bytes; None: half of the free memory.
+
+    Attributes
+    ----------
+    done : dict of str to int
+        Number of rows read of each file, by its path.
+    sample : RowSample
+    neighbourhoods : Neighbourhoods or None
+    notes : dict
+        Anything that JSON can hold; saved and loaded with the rest.
 
     Raises
     ------
@@ -77,23 +88,21 @@ class GridCollector:
         self, settings: tuple[RegularGrid, int, int, int], memory_budget: int | str | None, sums: Accumulator
     ) -> None:
         self.grid, self.n_targets = settings[:2]
-        #: rows read of each file, by its path
         self.done: dict[str, int] = {}
-        #: anything that JSON can hold; saved and loaded with the rest
         self.notes: dict[str, Any] = {}
         self._settings, self._accumulator = (*settings, memory_budget), sums
 
     @property
     def n_rows(self) -> int:
-        """Rows so far."""
+        """Number of rows so far."""
         return self._accumulator.n_rows
 
     def name_inputs(self, names: Sequence[str] | None) -> None:
-        """Say what messages are to call the inputs."""
+        """Set the names of the inputs in messages."""
         self._accumulator.names = names
 
     def add(self, X: Any, Y: Any) -> None:
-        """Add rows that are in memory: all of them, or none and an `InvalidInputError`.
+        """Add rows that are in memory: either all of them, or none and `InvalidInputError` is raised.
 
         Parameters
         ----------
@@ -116,14 +125,14 @@ class GridCollector:
         share: tuple[int, int] = (0, 1),
         meter: Meter | None = None,
     ) -> GridCollector:
-        """Add all rows of a source that were not read before; see `gigagp.grids.stream_rows` for what can be one.
+        """Add all rows of a source that have not been read yet.
 
         Parameters
         ----------
         source, inputs, targets, chunk_rows, share
-            As for `stream_rows`.
+            As for `gigagp.grids.stream_rows`.
         meter : Meter, optional
-            Told after every chunk.
+            Is updated after every chunk.
 
         Returns
         -------
@@ -133,7 +142,8 @@ class GridCollector:
         Raises
         ------
         InvalidInputError
-            If a part cannot be read or used, naming the file. What came before stays added and is not read again.
+            If a part cannot be read or used; the message names the file. All rows before it are kept, and are not read
+            again.
         """
         meter = meter or NoProgress()
         meter.start(None, "rows")
@@ -152,18 +162,18 @@ class GridCollector:
             meter.close()
         return self
 
-    def take(self, rows: Rows) -> None:
-        """Add a chunk of a source, and remember how much of its file has been read.
+    def take(self, rows: Chunk) -> None:
+        """Add a chunk of a source, and note how much of its file has been read.
 
         Raises
         ------
         InvalidInputError
-            If a row cannot be used, naming the file; then none of the chunk is added.
+            If a row cannot be used; the message names the file. Then no row of the chunk is added.
         """
         try:
             self.add(rows.X, rows.Y)
         except InvalidInputError as error:
-            msg = f"{rows.part or 'the source'}, rows after its first {rows.last - len(rows.X):,}: {error}"
+            msg = f"{rows.part or 'the source'}, rows after its first {rows.first:,}: {error}"
             raise InvalidInputError(msg) from error
         if rows.part:
             self.done[rows.part] = rows.last
@@ -174,22 +184,22 @@ class GridCollector:
         Warns
         -----
         GigaGPWarning
-            If there are probes and more than a tenth of the rows are equal to others: equal rows share their random
-            signs, and log-determinants from them are biased.
+            If there are probes and more than a tenth of the rows are copies of others. Equal rows share their random
+            signs, which biases log-determinants.
         """
         if self._settings[2]:
-            self.sample.warn_if_repeated()
+            warn_if_repeated(self.sample)
         return self._accumulator.statistics()
 
     def all_reduce(self, group: ProcessGroup | None = None) -> GridCollector:
         """Return the collector of the rows of all processes of a ``torch.distributed`` group, the same on each.
 
-        Sums are added in one all-reduce, samples and neighbourhoods merged.
+        Sums are added in one all-reduce; samples and neighbourhoods are merged.
 
         Raises
         ------
         InvalidInputError
-            If the processes have different grids, targets, probes or seeds; on every one of them.
+            If the processes have different grids, targets, probes or seeds; raised in every process.
         """
         import torch.distributed as dist
 
@@ -206,12 +216,10 @@ class GridCollector:
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write sums, samples, notes and what has been read to one file, atomically; nothing here changes.
+        """Write sums, samples, notes and what has been read to one file, atomically; the collector does not change.
 
-        `load` goes on there, to the bits that this collector goes on to.
+        A collector that is loaded from it goes on to the same bits as this one.
         """
-        from gigagp.tensor_file import save_state
-
         tensors, header = self._accumulator.state()
         parts = {"sample": self.sample, "near": self.neighbourhoods}
         header |= {"done": self.done, "notes": self.notes}
@@ -232,7 +240,7 @@ class GridCollector:
         if "n_targets" in header:
             sums = Accumulator.resumed(tensors, header, memory_budget)
             settings = (sums.grid, header["n_targets"], header["n_probes"], header["seed"])
-        else:  # of versions that kept statistics
+        else:  # written by a version that kept statistics
             start = GridStatistics.from_state(tensors, header)
             settings = (start.grid, start.n_targets, start.n_probes, start.seed)
             sums = Accumulator(*settings, memory_budget, start)

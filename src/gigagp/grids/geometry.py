@@ -1,4 +1,4 @@
-"""Regular grids in one to four dimensions, and how values move between their nodes and points."""
+"""Regular grids in one to four dimensions, and interpolation between their nodes and points."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError, w
 from gigagp.grids.arguments import MAX_INPUTS, check_inputs, checked_bounds, node_bytes, numbers, outside_error
 from gigagp.grids.interpolation import Interpolation, interpolation_named
 
-#: Cells between the data and the ends of a grid. One is what a cubic stencil needs; the other lets new rows lie a
+#: Number of cells between the data and each end of a grid. A cubic stencil needs one; the other lets new rows lie a
 #: little outside of the old ones.
 MARGIN = 2
-#: Share of a cell that a point may lie beyond the corner of the accepted region, where only rounding puts it: weights
-#: there are the same polynomials, and still sum to one. As in products/native/grid.h.
+#: How far a point may lie outside of the accepted region, as a share of a cell; only rounding puts it there. Its
+#: weights are the same polynomials and still sum to one. The same number is in products/native/grid.h.
 EDGE = 1e-6
-#: Elements of a block of stencils (indices, weights and gathered values).
+#: Number of elements of a block of stencils (indices, weights and gathered values).
 _BLOCK = 2**22
 
 
@@ -31,20 +31,20 @@ _BLOCK = 2**22
 class RegularGrid:
     """Equally spaced nodes in each of one to four dimensions, and interpolation between them.
 
-    Nodes are numbered in C order, the last input fastest. Points are accepted where all their weights exist, so that
-    every accepted row of the weights ``W`` sums to one.
+    Nodes are numbered in C order, the last input fastest. A point is accepted if its whole stencil lies on the grid, so
+    every row of the weights ``W`` sums to one.
 
-    When to use: `RegularGrid.around` and `RegularGrid.automatic` place a grid over data with the margins it needs; the
-    constructor is for grids whose nodes are given, such as the lattice that data come on.
+    When to use: `RegularGrid.around` and `RegularGrid.automatic` place a grid over data with the margins it needs. The
+    constructor is for grids whose nodes are given, such as a lattice that the data lie on.
 
     Parameters
     ----------
     lower : tuple of float
-        The first node, one coordinate an input.
+        Coordinates of the first node, one per input.
     spacing : tuple of float
-        Distance between neighbouring nodes, one an input, in the units of the input.
+        Distance between neighbouring nodes along each input, in the units of the input.
     shape : tuple of int
-        Nodes, one number an input: at least 4 (cubic) or 2 (linear).
+        Number of nodes along each input: at least 4 (cubic) or 2 (linear).
     interpolation : {"cubic", "linear"}
         Cubic convolution (Keys 1981; exact for polynomials up to degree 2) or linear.
 
@@ -84,7 +84,7 @@ class RegularGrid:
                 f"interpolation; got {self.shape}."
             )
             raise InvalidInputError(msg)
-        # Nodes must be different numbers, by enough that an offset in a cell means something.
+        # The nodes must differ by enough that an offset within a cell has digits.
         for axis, (low, high, step) in enumerate(zip(self.lower, self.upper, self.spacing, strict=True)):
             if step < 1e-9 * max(abs(low), abs(high)):
                 msg = (
@@ -112,7 +112,7 @@ class RegularGrid:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Steps in the numbering of nodes to the next node along each input."""
+        """Difference between the numbers of neighbouring nodes along each input."""
         return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(self.n_inputs))
 
     @property
@@ -124,14 +124,15 @@ class RegularGrid:
 
     @property
     def cells(self) -> tuple[int, ...]:
-        """Accepted cells along each input: those whose whole stencil lies on the grid."""
+        """Number of accepted cells along each input: those whose whole stencil lies on the grid."""
         return tuple(count - self.scheme.reach for count in self.shape)
 
     @property
     def cell_strides(self) -> tuple[int, ...]:
-        """Steps in the numbering of cells along each input: C order, but the input with most nodes slowest.
+        """Difference between the numbers of neighbouring cells along each input.
 
-        So neighbours in the slowest input are as many as can be: threads work on stretches of it that share no node.
+        Cells are numbered in C order, but the input with most nodes is the slowest. Threads work on stretches of the
+        slowest input that share no node, and so there can be as many of these as possible.
         """
         longest = self.shape.index(max(self.shape))
         order = [longest, *(axis for axis in range(self.n_inputs) if axis != longest)]
@@ -142,14 +143,14 @@ class RegularGrid:
 
     @property
     def accepted(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Lower and upper corner of the region in which points are accepted, the corners included."""
+        """Lower and upper corner of the closed region in which points are accepted."""
         inside = self.scheme.before
         low = tuple(low + inside * step for low, step in zip(self.lower, self.spacing, strict=True))
         high = tuple(high - inside * step for high, step in zip(self.upper, self.spacing, strict=True))
         return low, high
 
     def axis(self, k: int) -> Tensor:
-        """Return the coordinates of nodes along input ``k``, shape (shape[k],), float64."""
+        """Return the coordinates of the nodes along input ``k``, shape (shape[k],), float64."""
         return self.lower[k] + self.spacing[k] * torch.arange(self.shape[k], dtype=torch.float64)
 
     def nodes(self) -> Tensor:
@@ -159,19 +160,24 @@ class RegularGrid:
     # Points -----------------------------------------------------------------------------------------------------------
 
     def positions(self, X: Tensor) -> Tensor:
-        """Return points in units of nodes from the first, shape (n, d). Every classification of a point starts here."""
+        """Return points in units of the spacing from the first node, shape (n, d); other methods start from these."""
         return (X - X.new_tensor(self.lower)) / X.new_tensor(self.spacing)
 
     def covers(self, X: Tensor) -> Tensor:
-        """Return which points are accepted, shape (n,), boolean; NaN is not."""
+        """Return which points are accepted, shape (n,), boolean. NaN is not accepted."""
         position = self.positions(self._points(X))
         inside = self.scheme.before - EDGE
         return ((position >= inside) & (position <= position.new_tensor(self.shape) - 1 - inside)).all(1)
 
     def located(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first node of each point's stencil (n, d), int64, and its offset in its cell (n, d).
+        """Return where points lie.
 
-        The offset is measured from the middle of the cell and differentiable in ``X``.
+        Returns
+        -------
+        first : Tensor of shape (n, d)
+            First node of each point's stencil, int64.
+        offset : Tensor of shape (n, d)
+            Offset from the middle of the point's cell, in units of the spacing; differentiable in ``X``.
 
         Raises
         ------
@@ -200,7 +206,7 @@ class RegularGrid:
         indices : Tensor of shape (n, q)
             int64, ascending; q is 4^d (cubic) or 2^d (linear).
         weights : Tensor of shape (n, q)
-            Sum to one; differentiable in ``X``. Derivatives of cubic weights are continuous across cells.
+            Rows sum to one; differentiable in ``X``. Derivatives of cubic weights are continuous across cells.
 
         Raises
         ------
@@ -217,7 +223,7 @@ class RegularGrid:
         return indices, weights
 
     def interpolate(self, X: Tensor, values: Tensor) -> Tensor:
-        """Return ``W @ values``: the function with these values on the nodes, at points.
+        """Return ``W @ values``: the function with these values on the nodes, evaluated at points.
 
         Parameters
         ----------
@@ -227,13 +233,13 @@ class RegularGrid:
         Returns
         -------
         Tensor of shape (n, s)
-            Differentiable in both. Costs 4^d multiplications a point and column (cubic), worked off in blocks.
+            Differentiable in both. Costs 4^d multiplications for each point and column (cubic), done in blocks.
         """
         self._check_nodes(values, self.size, "values")
         parts = []
         for rows in self._blocks(len(X), values.shape[1]):
             indices, weights = self.stencil(X[rows])
-            # weighted sums of gathered rows without the gathered rows
+            # Weighted sums of gathered rows, without forming the gathered rows.
             parts.append(
                 torch.nn.functional.embedding_bag(
                     indices, values, per_sample_weights=weights.to(values.dtype), mode="sum"
@@ -251,7 +257,7 @@ class RegularGrid:
         return out
 
     def matrix(self, X: Tensor) -> Tensor:
-        """Return ``W`` as a sparse CSR tensor of shape (n, m); n 4^d entries are stored, zeros too."""
+        """Return ``W`` as a sparse CSR tensor of shape (n, m), which stores n 4^d entries, zeros included."""
         indices, weights = self.stencil(X)
         rows = torch.arange(len(X) + 1) * indices.shape[1]
         with warnings.catch_warnings():  # "support is in beta state"
@@ -271,9 +277,9 @@ class RegularGrid:
         Parameters
         ----------
         lower, upper : sequence of float
-            Smallest and largest coordinate of the data, one an input.
+            Smallest and largest value of each input.
         shape : sequence of int, or int
-            Nodes an input, margins included: at least 6.
+            Number of nodes along each input, margins included: at least 6.
         interpolation : {"cubic", "linear"}
 
         Raises
@@ -284,7 +290,7 @@ class RegularGrid:
         Warns
         -----
         GigaGPWarning
-            If there are four inputs: what a node and a row cost.
+            If there are four inputs, with the cost of a node and a row.
         """
         low, high = checked_bounds(lower, upper)
         counts = [int(shape)] * len(low) if isinstance(shape, (int, np.integer)) else numbers(shape, "shape")
@@ -303,7 +309,7 @@ class RegularGrid:
                 "rows are added, and many times the work of three inputs a row. Another inference may be faster."
             )
             warn(message, GigaGPWarning)
-        # Margins are cells of the range, never a share of the coordinate: that would move a negative end inwards.
+        # Margins are a share of the range, not of the coordinate: that would move a negative end inwards.
         spacing = [(b - a) / (count - 1 - 2 * MARGIN) for a, b, count in zip(low, high, counts, strict=True)]
         first = [a - MARGIN * step for a, step in zip(low, spacing, strict=True)]
         return cls(tuple(first), tuple(spacing), tuple(int(count) for count in counts), interpolation)
@@ -319,33 +325,33 @@ class RegularGrid:
         *,
         nodes_per_lengthscale: float = 4.0,
     ) -> RegularGrid:
-        """Return a grid fine enough for a kernel, or as fine as the memory allows.
+        """Return a grid that is fine enough for a kernel, or as fine as the memory budget allows.
 
         Parameters
         ----------
         lower, upper : sequence of float
-            Smallest and largest coordinate of the data, one an input.
+            Smallest and largest value of each input.
         lengthscales : sequence of float
-            Of the kernel, one an input, in the same units: the shortest where it has several.
+            The kernel's lengthscale for each input, in the input's units; the shortest if there are several.
         budget : int
-            Bytes for what is stored of the data (`RegularGrid.statistics_bytes`).
+            Bytes for the statistics of the data (`RegularGrid.statistics_bytes`).
         interpolation : {"cubic", "linear"}
         nodes_per_lengthscale : float
-            Enough for an error of the mean within 5 % at a noise variance of 1 % of the signal's: 2 for the
-            squared exponential, 3 for Matern-5/2, 4 for Matern-3/2; finer at less noise.
+            The error of the mean is below 5 %, at a noise variance of 1 % of the signal's, with 2 for the squared
+            exponential, 3 for Matern-5/2 and 4 for Matern-3/2. Less noise needs a finer grid.
 
         Raises
         ------
         MemoryBudgetError
-            If not even the coarsest grid fits.
+            If the coarsest grid does not fit.
         InvalidInputError
             If an input is constant or a number is out of range.
 
         Warns
         -----
         GigaGPWarning
-            If the budget makes the cells larger than a lengthscale (such a grid cannot see the kernel), or there
-            are four inputs.
+            If the budget makes the cells larger than a lengthscale (such a grid cannot represent the kernel), or
+            there are four inputs.
         """
         low, high = checked_bounds(lower, upper)
         scales = numbers(lengthscales, "lengthscales")
@@ -358,7 +364,7 @@ class RegularGrid:
 
         def shape(density: float) -> list[int]:
             spans = [(b - a) / scale * density for a, b, scale in zip(low, high, scales, strict=True)]
-            # beyond any memory is enough
+            # The cut at 1e9 nodes, more than any memory holds, keeps the numbers finite.
             return [1 + 2 * MARGIN + max(1, math.ceil(min(span, 1e9) - 1e-9)) for span in spans]
 
         def needed(density: float) -> int:
@@ -374,7 +380,7 @@ class RegularGrid:
                 )
                 raise MemoryBudgetError(msg)
             fits, too_fine = 0.0, density
-            for _ in range(60):  # the largest density that fits, by bisection
+            for _ in range(60):  # bisection for the largest density that fits
                 middle = (fits + too_fine) / 2
                 fits, too_fine = (middle, too_fine) if needed(middle) <= budget else (fits, middle)
             density = fits
@@ -391,13 +397,13 @@ class RegularGrid:
         return grid
 
     def moved(self, shift: Sequence[float], scale: Sequence[float]) -> RegularGrid:
-        """Return the grid for inputs ``(x - shift) / scale``, one number an input: the same nodes in other units."""
+        """Return the grid with the same nodes for inputs ``(x - shift) / scale``; one shift and one scale per input."""
         lower = tuple((a - b) / c for a, b, c in zip(self.lower, shift, scale, strict=True))
         return replace(self, lower=lower, spacing=tuple(a / b for a, b in zip(self.spacing, scale, strict=True)))
 
     @property
     def statistics_bytes(self) -> int:
-        """Bytes that the data's statistics on this grid can take while they are collected, one target, no probes."""
+        """Bytes that statistics on this grid can take while they are collected, for one target and no probes."""
         return self.size * node_bytes(self.n_inputs, self.interpolation)
 
     def to_dict(self) -> dict[str, Any]:
@@ -425,7 +431,7 @@ class RegularGrid:
     def refusal(
         self, X: Tensor, covered: Tensor, first_row: int = 0, names: Sequence[str] | None = None
     ) -> InvalidInputError:
-        """Return the error for points of which some are not accepted; see `gigagp.grids.arguments.outside_error`."""
+        """Return the error for points that are not all accepted; see `gigagp.grids.arguments.outside_error`."""
         return outside_error(X, covered, *self.accepted, first_row, names)
 
     def _check_nodes(self, values: Tensor, rows: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""``W'W`` as a stencil: a symmetric matrix whose entries join nodes a few steps apart."""
+"""``W'W`` as a stencil: a symmetric matrix that couples only nodes a few steps apart."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ try:
 except ImportError:  # no compiler when gigagp was installed
     _native = None
 
-#: Stored entries below which a second thread costs more than it brings.
+#: Number of stored entries below which a second thread costs more than it saves.
 _ENTRIES_A_THREAD = 2**18
 
 
-#: Nodes whose entries for one offset are stored together: as in products/native/grid.h.
+#: Number of nodes whose entries for one offset are stored together. The same number is in products/native/grid.h.
 GROUP = 16
 
 
 class PackedGram(NamedTuple):
-    """The entries of a `StencilGram` in the order in which its products read them, groups of zeros left out.
+    """The entries of a `StencilGram` in the order in which its products read them, without groups of zeros.
 
     Attributes
     ----------
     entries : array of shape (p, GROUP)
     starts : array of shape (groups + 1,)
-        Where each group of nodes begins.
+        Row of ``entries`` at which each group of nodes begins.
     which : array of shape (p,)
-        The offset of each.
+        Number of the offset of each row of ``entries``.
     """
 
     entries: np.ndarray
@@ -46,9 +46,9 @@ class PackedGram(NamedTuple):
 
 
 def half_offsets(grid: RegularGrid) -> list[tuple[int, ...]]:
-    """Return the offsets between nodes that share rows: zero, and of each pair ``+o, -o`` the one that is stored.
+    """Return the offsets between nodes that share rows: zero, and the stored one of each pair ``+o, -o``.
 
-    In lexicographic order, those whose first step that is not zero is positive: 4, 25, 172 or 1,201 offsets for cubic
+    Those whose first nonzero step is positive are stored, in lexicographic order: 4, 25, 172 or 1,201 offsets for cubic
     interpolation in one to four dimensions.
     """
     steps = range(-grid.scheme.reach, grid.scheme.reach + 1)
@@ -59,17 +59,18 @@ def half_offsets(grid: RegularGrid) -> list[tuple[int, ...]]:
 class StencilGram:
     """The matrix ``W'W`` of interpolation weights, m by m, symmetric.
 
-    Only nodes at most three steps apart in every dimension (cubic; one for linear) share rows, so the matrix is a
-    fixed stencil of offsets with one number a node, and half of them by symmetry (Yadav et al. 2021, Claim 2).
+    Only nodes at most three steps apart in every dimension (cubic; one step for linear) share rows. So the matrix is a
+    fixed stencil of offsets, with one number for each offset and node; by symmetry half of them are stored (Yadav et
+    al. 2021, Claim 2).
 
-    When to use: `gigagp.grids.GridStatistics.gram` makes it from data.
+    When to use: as `gigagp.grids.GridStatistics.gram`, which is made from data.
 
     Parameters
     ----------
     grid : RegularGrid
     values : Tensor of shape (h, m)
-        float64. ``values[k, i]`` joins node i with node ``i + half_offsets(grid)[k] @ grid.strides``; zero where that
-        leaves the grid.
+        float64. ``values[k, i]`` is the entry of nodes i and ``i + half_offsets(grid)[k] @ grid.strides``; zero where
+        the latter is outside of the grid.
 
     Raises
     ------
@@ -88,7 +89,7 @@ class StencilGram:
         self.grid = grid
         self.values = values.contiguous()
         strides = grid.strides
-        #: by how much the number of the other node is larger, for each row of `values`; never negative
+        #: For each row of `values`, the difference of the two nodes' numbers; never negative.
         self.steps = [sum(o * s for o, s in zip(offset, strides, strict=True)) for offset in offsets]
         self._steps = np.array(self.steps, dtype=np.int64)
 
@@ -99,14 +100,14 @@ class StencilGram:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and columns."""
         return (self.n, self.n)
 
     @torch.no_grad()
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return the product with ``vectors`` of shape (m, s) or (m,), float64.
 
-        On the CPU compiled, with as many threads as torch uses and the same result for any number of them.
+        On the CPU a compiled loop with torch's number of threads runs; the result is the same for any number.
         """
         V = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         if V.ndim != 2 or len(V) != self.n or V.dtype != torch.float64:
@@ -125,13 +126,13 @@ class StencilGram:
 
     @cached_property
     def packed(self) -> PackedGram:
-        """The entries as products read them; made at the first and kept."""
+        """The entries in the order in which products read them; made by the first product and kept."""
         groups = -(-self.n // GROUP)
         padded = torch.nn.functional.pad(self.values, (0, groups * GROUP - self.n)).reshape(-1, groups, GROUP)
-        # Neighbouring offsets apart: a load that overlaps with the store before it waits for it.
+        # Neighbouring offsets are kept apart, because a load waits for a preceding store that it overlaps.
         offsets = half_offsets(self.grid)
         order = torch.tensor(sorted(range(len(offsets)), key=lambda k: offsets[k][::-1]))
-        used = (padded != 0).any(2)[order].T  # (groups, h): nodes without rows near have no entries
+        used = (padded != 0).any(2)[order].T  # (groups, h); nodes without rows nearby have no entries
         group, place = used.nonzero(as_tuple=True)
         which = order[place]
         starts = torch.zeros(groups + 1, dtype=torch.int64)
@@ -156,7 +157,7 @@ class StencilGram:
         return float(self.values[0].sum())
 
     def row_sums(self) -> Tensor:
-        """Return ``W'W 1 = W'1``, shape (m,): rows of weights sum to one."""
+        """Return ``W'W 1``, shape (m,). It is ``W'1``, because rows of weights sum to one."""
         return self @ torch.ones(self.n, dtype=torch.float64)
 
     def dense(self) -> Tensor:
@@ -190,13 +191,13 @@ class StencilGram:
 
     @property
     def nnz(self) -> int:
-        """Entries of the whole matrix that are not zero."""
+        """Number of nonzero entries of the whole matrix."""
         stored = torch.count_nonzero(self.values, dim=1)
         return int(2 * stored.sum() - stored[0])
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """Tensors from which `from_state` makes the same matrix: what is stored at nodes that have any entry."""
+        """The matrix as tensors, for `from_state`: entries of the nodes that have any."""
         used = (self.values != 0).any(0).nonzero().squeeze(1)
         return {"nodes": used, "values": self.values[:, used].contiguous()}
 

@@ -1,8 +1,8 @@
 """Interpolation weights in one dimension: cubic convolution and linear, as polynomials of the offset in a cell.
 
-A row between nodes ``j`` and ``j + 1`` has ``offset = t - j - 1/2`` in [-1/2, 1/2], measured from the middle of its
-cell because powers of it stay small there. Each weight is a polynomial of that offset, so the product of any two
-weights is one of twice the degree: sums of powers over a cell's rows hold all that ``W'W`` needs
+A row at ``t`` between nodes ``j`` and ``j + 1`` has ``offset = t - j - 1/2`` in [-1/2, 1/2]. It is measured from the
+middle of the cell because its powers stay small there. Each weight is a polynomial of the offset, so the product of two
+weights is a polynomial of twice the degree. Sums of powers over the rows of a cell therefore determine ``W'W``
 (`gigagp.grids.moments`).
 """
 
@@ -25,11 +25,11 @@ class Interpolation:
     name : str
         ``"cubic"`` or ``"linear"``.
     width : int
-        Nodes of a stencil in one dimension: 4 (cubic), 2 (linear); ``2 r`` of the paper.
+        Number of nodes of a stencil in one dimension: 4 (cubic) or 2 (linear); ``2 r`` in Yadav et al. (2021).
     before : int
-        Nodes of the stencil below the node that starts the row's cell.
+        Number of nodes of the stencil below the lower node of the row's cell.
     coefficients : tuple of tuple of float
-        One polynomial a node of the stencil, ascending powers of the offset.
+        One polynomial for each node of the stencil, in ascending powers of the offset.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Interpolation:
 
     @property
     def n_moments(self) -> int:
-        """Powers of one coordinate's offset that products of two weights need: degrees 0 to twice the weights'."""
+        """Number of powers of an offset in products of two weights: degrees 0 to twice that of a weight."""
         return 2 * self.degree + 1
 
     def weights(self, offset: Tensor) -> Tensor:
@@ -70,8 +70,9 @@ class Interpolation:
         return found
 
 
-#: Keys (1981), "Cubic convolution interpolation for digital image processing", with a = -1/2, about the middle of the
-#: cell; https://doi.org/10.1109/TASSP.1981.1163711. The coefficients are dyadic: at a node weights are exactly 0 and 1.
+#: Keys (1981), "Cubic convolution interpolation for digital image processing", with a = -1/2, expanded about the
+#: middle of the cell; https://doi.org/10.1109/TASSP.1981.1163711. The coefficients are dyadic, so the weights at a node
+#: are exactly 0 and 1.
 CUBIC = Interpolation(
     "cubic",
     4,
@@ -87,7 +88,7 @@ LINEAR = Interpolation("linear", 2, 0, ((1 / 2, -1.0), (1 / 2, 1.0)))
 
 
 def interpolation_named(name: str) -> Interpolation:
-    """Return the scheme; raise `InvalidInputError` for a name that is none."""
+    """Return the scheme of this name; raise `InvalidInputError` if there is none."""
     for scheme in (CUBIC, LINEAR):
         if scheme.name == name:
             return scheme

@@ -1,12 +1,12 @@
-"""One pass over rows: sums of powers of their offsets in every cell, and weighted sums of their columns at every node.
+"""One pass over rows: sums of powers of their offsets in each cell, and weighted sums of their targets at each node.
 
-The direct sum of ``w w'`` over rows costs (2r)^(2d) multiplications a row (Yadav et al. 2021, Claim 2): 4,096 for cubic
-weights in three dimensions. But a row's weights are cubic polynomials of its offset in its cell, so all products of two
-of them are combinations of the 7^d powers ``prod_k offset_k^p_k``, p_k = 0 ... 6: a row adds 343 numbers to its cell,
-and cells are expanded into entries of ``W'W`` once, at the end.
+Summing ``w w'`` over rows directly costs (2r)^(2d) multiplications for each row (Yadav et al. 2021, Claim 2): 4,096 for
+cubic weights in three dimensions. But a row's weights are cubic polynomials of its offset in its cell, so all products
+of two weights are combinations of the 7^d powers ``prod_k offset_k^p_k``, p_k = 0 ... 6. A row adds 343 numbers to its
+cell, and cells are expanded into entries of ``W'W`` once, at the end.
 
-Compiled where the extension was built (``products/native/grid.cpp``); otherwise torch, with the same numbers up to
-the order of sums.
+The loops are compiled where the extension was built (``products/native/grid.cpp``). Otherwise torch gives the same
+numbers up to the order of sums.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ from torch import Tensor
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram, half_offsets
 from gigagp.indexed_random import random_bits
+from gigagp.rows.hashes import ROWS_A_THREAD, row_hashes, threads_for
 
 try:
     _native: Any = import_module("gigagp.products._native")
 except ImportError:  # no compiler when gigagp was installed
     _native = None
 
-#: Rows that are sorted by cell at a time: as many as bring each cell some, within bounds of memory (up to 200 MB).
+#: Rows are sorted by cell in blocks: so many rows per cell, within bounds (the largest block takes up to 200 MB).
 _ROWS_A_CELL, _LEAST_ROWS, _MOST_ROWS = 32, 2**18, 2**22
-#: Rows below which a second thread costs more than it brings.
-_ROWS_A_THREAD = 2**15
-#: Bytes from which large pages are asked for.
+#: Number of bytes from which large pages are requested.
 _LARGE = 2**24
-#: Elements of a block of torch's pass.
+#: Number of elements of a block of the pass in torch.
 _BLOCK = 2**22
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Smallest and largest number and sum of squares of each column of a table, shape (c,); NaN if not finite."""
+    """Smallest number, largest number and sum of squares of each column, shape (c,); NaN if a number is not finite."""
 
     low: Tensor
     high: Tensor
@@ -51,9 +50,9 @@ class Survey:
 
 
 def survey(table: Tensor) -> Survey:
-    """Return the ranges of the columns of a float64 table of shape (n, c)."""
+    """Return the survey of a float64 table of shape (n, c)."""
     if _native is not None:
-        return Survey(*(torch.from_numpy(part) for part in _native.grid_survey(table.numpy(), _threads(len(table)))))
+        return Survey(*(torch.from_numpy(part) for part in _native.grid_survey(table.numpy(), threads_for(len(table)))))
     bad = table.new_full((), torch.nan).where(~table.isfinite().all(0), 0)
     infinity = table.new_full((1, table.shape[1]), torch.inf)
     low, high = torch.cat([table, infinity]).amin(0), torch.cat([table, -infinity]).amax(0)
@@ -61,23 +60,23 @@ def survey(table: Tensor) -> Survey:
 
 
 class Moments:
-    """What rows add up to on a grid, before it is expanded into ``W'W``.
+    """Sums over rows on a grid, before they are expanded into ``W'W``.
 
     Parameters
     ----------
     grid : RegularGrid
     n_columns : int
-        Columns of Y.
+        Number of columns of Y.
     n_probes : int
-        Columns of random signs beside them, one sign a row and probe made of the row's own numbers.
+        Number of columns of random signs beside them; see `signs`.
     seed : int
-        Of those signs.
+        Seed of these signs.
     """
 
     def __init__(self, grid: RegularGrid, n_columns: int, n_probes: int = 0, seed: int = 0) -> None:
         self.grid, self.n_columns, self.n_probes, self.seed = grid, n_columns, n_probes, seed
         scheme, d = grid.scheme, grid.n_inputs
-        #: [cell][powers of all inputs but the last][powers of the last, padded by one]; pages nobody writes are free
+        #: [cell][powers of all inputs but the last][powers of the last, padded by one]. Unwritten pages take no memory.
         self.values: Tensor = _zeros(math.prod(grid.cells), scheme.n_moments ** (d - 1) * (scheme.n_moments + 1))
         #: W'Y and W'Z, [column][node]
         self.columns = _zeros(n_columns + n_probes, grid.size)
@@ -86,19 +85,19 @@ class Moments:
 
     @property
     def block_rows(self) -> int:
-        """Rows that are added up together; the last digits of sums depend on where these blocks begin."""
+        """Number of rows that are added up together. The last digits of sums depend on where these blocks begin."""
         return min(max(_ROWS_A_CELL * len(self.values), _LEAST_ROWS), _MOST_ROWS)
 
     def state(self) -> dict[str, Tensor]:
-        """Return tensors that `take_over` makes the same sums of, to the bit: of cells that have rows."""
+        """Return the sums of cells that have rows, as tensors from which `take_over` restores every bit."""
         used = self.values[:, 0].nonzero().squeeze(1)
-        # Where most cells have rows there is no copy: a state is written while the sums take much of the memory.
+        # If most cells have rows nothing is copied: the sums may already take much of the memory.
         dense = 2 * len(used) > len(self.values)
         cells = torch.zeros(0, dtype=torch.int64) if dense else used
         return {"cells": cells, "values": self.values if dense else self.values[used], "columns": self.columns}
 
     def take_over(self, state: dict[str, Tensor]) -> None:
-        """Become the sums that `state` described, on the same grid."""
+        """Restore the sums that `state` described, on the same grid."""
         if len(state["cells"]):
             self.values[state["cells"]] = state["values"]
         elif len(state["values"]):
@@ -121,7 +120,7 @@ class Moments:
             self.columns.numpy(),
             rows,
             self._workspace,
-            _threads(len(X)),
+            threads_for(len(X)),
         )
         return None
 
@@ -130,7 +129,7 @@ class Moments:
         return self.values[:, 0].clone()
 
     def position_sums(self) -> tuple[Tensor, Tensor]:
-        """Return the sums of the rows' positions and of their squares, (d,) each, in nodes from the grid's first."""
+        """Return the sums of the rows' positions and of their squares, shape (d,) each; see `RegularGrid.positions`."""
         scheme, d, grid = self.grid.scheme, self.grid.n_inputs, self.grid
         used = self.values[:, 0].nonzero().squeeze(1)
         count = self.values[used, 0]
@@ -159,11 +158,11 @@ class Moments:
                 target.numpy(),
                 source.int().numpy(),
                 values.numpy(),
-                _threads(_ROWS_A_THREAD * len(self.values) // 256),
+                threads_for(ROWS_A_THREAD * len(self.values) // 256),
             )
         return StencilGram(grid, values)
 
-    # Without the extension ------------------------------------------------------------------------------------------
+    # Without the compiled extension ---------------------------------------------------------------------------------
 
     def _add_with_torch(self, X: Tensor, Y: Tensor) -> None:
         grid, scheme = self.grid, self.grid.scheme
@@ -194,7 +193,7 @@ class Moments:
         for cells in used.split(max(1, _BLOCK // len(target))):
             shape = (len(cells), *[scheme.n_moments] * (grid.n_inputs - 1), scheme.n_moments + 1)
             found = self.values[cells].reshape(shape)[..., : scheme.n_moments]
-            for _ in range(grid.n_inputs):  # each takes the first power's place and puts the pairs last
+            for _ in range(grid.n_inputs):  # replaces the first input's powers by pairs of nodes, as the last axis
                 found = torch.tensordot(found, products, dims=([1], [1]))
             node = torch.zeros_like(cells)
             for stride, cell_stride, length in zip(grid.strides, grid.cell_strides, grid.cells, strict=True):
@@ -205,9 +204,9 @@ class Moments:
 def signs(X: Tensor, Y: Tensor, n_probes: int, seed: int) -> Tensor:
     """Return the rows' random signs, shape (n, n_probes), 1.0 or -1.0.
 
-    They are made of the bits of the row's own numbers and the seed, so the sums ``W'Z`` are the same however rows are
-    ordered, cut into chunks or spread over machines, and a row can be taken out again. Rows whose inputs and targets
-    are all equal to another's get the same signs.
+    They are a function of the row's own numbers and the seed. So the sums ``W'Z`` do not depend on the order of rows,
+    or on how they are cut into chunks or spread over machines, and a row can be removed again. Rows whose inputs and
+    targets are all equal get the same signs.
     """
     hashed = row_hashes(X, Y, seed)
     words = [random_bits(0, hashed + k) for k in range((n_probes + 63) // 64)]
@@ -215,56 +214,36 @@ def signs(X: Tensor, Y: Tensor, n_probes: int, seed: int) -> Tensor:
     return 1.0 - 2.0 * torch.stack(bits, 1).double()
 
 
-def row_hashes(X: Tensor, Y: Tensor, seed: int) -> Tensor:
-    """Return 64 random bits for each row, int64: a function of the seed and the row's numbers, nothing else."""
-    if _native is not None:
-        return torch.from_numpy(_native.grid_hashes("", X.numpy(), Y.numpy(), seed % 2**64, _threads(len(X))))
-    hashed = torch.full((len(X),), _signed(seed), dtype=torch.int64)
-    for column in (*X.T, *Y.T):
-        # -0 and 0 are the same number
-        hashed = random_bits(0, hashed ^ (column + 0.0).contiguous().view(torch.int64))
-    return hashed
-
-
 def _zeros(rows: int, columns: int) -> Tensor:
-    """Return zeros that take memory where they are written to, in large pages where the system has them.
+    """Return zeros that take memory only once they are written to, in large pages if the system has them.
 
-    Cells are visited all over this memory: with small pages the first visits took longer than the sums.
+    A pass visits cells all over this memory. With small pages the first visits took longer than the sums.
     """
     size = 8 * rows * columns
     if size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(rows, columns, dtype=torch.float64)
     pages = mmap.mmap(-1, size)
-    with suppress(OSError):  # a system without large pages
+    with suppress(OSError):  # the system has no large pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.float64).reshape(rows, columns)
 
 
-def _signed(seed: int) -> int:
-    seed %= 2**64
-    return seed - 2**64 if seed >= 2**63 else seed
-
-
-def _threads(rows: int) -> int:
-    return max(1, min(torch.get_num_threads(), rows // _ROWS_A_THREAD))
-
-
 def _description(grid: RegularGrid) -> tuple[object, ...]:
-    """Return a grid as the extension takes it."""
+    """Return a grid in the form that the compiled extension takes."""
     return (grid.lower, grid.spacing, grid.shape, grid.scheme.width)
 
 
 def _expansion(grid: RegularGrid) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how moments become entries of ``W'W``.
+    """Return the expansion of moments into entries of ``W'W``.
 
     Returns
     -------
     products : Tensor of shape (pairs, n_moments)
-        Polynomials of the products of two weights, pairs (a, b) with a <= b.
+        Polynomials of the products of two weights, for pairs (a, b) with a <= b.
     target : Tensor of shape (e,)
-        Place of an entry in `StencilGram.values` (flat), for the cell whose first node is node 0.
+        Flat position of an entry in `StencilGram.values`, for the cell whose first node is node 0.
     source : Tensor of shape (e,)
-        Which product of pairs, one pair an input, in C order.
+        The combination of pairs, one pair per input, that gives the entry, numbered in C order.
     """
     scheme = grid.scheme
     pairs = list(itertools.combinations_with_replacement(range(scheme.width), 2))

@@ -1,4 +1,4 @@
-"""The sufficient statistics of data on a grid: sums over rows, so they add, subtract, travel and are saved."""
+"""The sufficient statistics of rows on a grid: sums over rows, which can be added, subtracted, sent and saved."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError, warn
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
-from gigagp.grids.samples import SAMPLE_SIZE, RowSample
-from gigagp.grids.tables import as_columns, as_table
+from gigagp.rows.chunk import as_columns, as_table
+from gigagp.rows.sample import SAMPLE_SIZE, RowSample
+from gigagp.tensor_file import load_state, save_state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _KIND = "GridStatistics"
-#: Tensors that are sums over rows, beside the matrix.
+#: Share of rows that are copies of others above which their random signs are not to be trusted.
+_REPEATED = 0.1
+#: Fields that are sums over rows, other than the matrix.
 _SUMS = (
     "cross",
     "target_squares",
@@ -34,10 +37,10 @@ _SUMS = (
 
 @dataclass(frozen=True, eq=False)
 class GridStatistics:
-    """All that inference on a grid needs of n rows: ``W'W``, ``W'Y``, ``Y'Y`` and what goes with them.
+    """Everything that inference on a grid needs of n rows: ``W'W``, ``W'Y``, ``Y'Y`` and further sums.
 
-    Every part is a sum over rows. ``a + b`` is the statistics of both sets of rows, ``a - b`` those without the rows of
-    b; what order rows came in, in which chunks, or on which machine, changes nothing but the last digits.
+    Every part is a sum over rows. ``a + b`` are the statistics of both sets of rows, ``a - b`` those without the rows
+    of b. The order of the rows, their chunks and the machines that read them change only the last digits.
 
     When to use: `from_rows` for arrays, `gigagp.grids.GridCollector` for files, folders and generators.
 
@@ -50,21 +53,21 @@ class GridStatistics:
     cross : Tensor of shape (m, t)
         ``W'Y``.
     target_squares, target_sums : Tensor of shape (t,)
-        Of each target: ``y'y`` and the sum.
+        ``y'y`` and the sum of each target.
     probes : Tensor of shape (m, s)
-        ``W'Z`` for s columns Z of random signs, a function of the seed and the numbers in a row (so the statement above
-        holds for them too). Rows whose inputs and targets are all equal to another's share their signs: where many
-        are, log-determinants from these probes are biased.
+        ``W'Z`` for s columns Z of random signs. A row's signs are a function of the seed and the row's numbers, so
+        ``W'Z`` does not depend on the order of rows either. Rows whose inputs and targets are all equal share their
+        signs: if there are many, log-determinants from these probes are biased.
     probe_squares : Tensor of shape (s,)
-        ``z'z``: the number of rows.
+        ``z'z``, which is the number of rows.
     seed : int
-        Of the probes.
+        Seed of the probes.
     position_sums, position_squares : Tensor of shape (d,)
-        Sums of the inputs and of their squares, in nodes from the grid's first.
+        Sums of the inputs and of their squares, in units of the spacing from the grid's first node.
     cell_counts : Tensor of shape (cells,)
-        Rows in each cell of the grid; `RegularGrid.cell_strides` numbers them.
+        Number of rows in each cell of the grid, numbered by `RegularGrid.cell_strides`.
     input_low, input_high : Tensor of shape (d,)
-        Smallest and largest inputs. After a subtraction they are those of the rows before it.
+        Smallest and largest value of each input. A subtraction does not update them.
     """
 
     grid: RegularGrid
@@ -96,23 +99,23 @@ class GridStatistics:
         X : array of shape (n, d)
         Y : array of shape (n,) or (n, t)
         n_probes : int
-            Columns of random signs to sum up, for log-determinants.
+            Number of columns of random signs to sum, for log-determinants.
         seed : int
-            Of those signs.
+            Seed of these signs.
         memory_budget : int, str or None
-            Bytes; None: half of what is free.
+            Bytes; None: half of the free memory.
 
         Raises
         ------
         InvalidInputError
-            If a number is not finite or a row lies outside of the grid, naming the first.
+            If a number is not finite or a row lies outside of the grid; the message names the first.
         MemoryBudgetError
-            If the statistics on this grid do not fit; nothing is allocated before.
+            If the statistics on this grid do not fit; raised before anything is allocated.
 
         Warns
         -----
         GigaGPWarning
-            If there are probes and many rows are equal to others.
+            If there are probes and many rows are copies of others.
         """
         from gigagp.grids.accumulator import Accumulator
 
@@ -122,20 +125,20 @@ class GridStatistics:
         if n_probes:
             sample = RowSample(SAMPLE_SIZE, X.shape[1], Y.shape[1], seed)
             sample.add(X, Y)
-            sample.warn_if_repeated()
+            warn_if_repeated(sample)
         return accumulator.statistics()
 
     def add_rows(self, X: Any, Y: Any) -> GridStatistics:
-        """Return the statistics with these rows too; as `from_rows`, on the same grid with the same probes."""
+        """Return the statistics with these rows added, on the same grid and with the same probes; see `from_rows`."""
         return self + self._of(X, Y)
 
     def remove_rows(self, X: Any, Y: Any) -> GridStatistics:
-        """Return the statistics without these rows, which must have been added before, with the same numbers.
+        """Return the statistics without these rows, which must have been added before with exactly the same numbers.
 
         Raises
         ------
         InvalidInputError
-            If a cell of the grid has fewer rows than are taken out: they were never added.
+            If a cell of the grid holds fewer rows than are removed from it: they were never added.
         """
         return self - self._of(X, Y)
 
@@ -187,19 +190,19 @@ class GridStatistics:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Number of bytes of all parts."""
         parts = [getattr(self, field.name) for field in fields(self)]
         return self.gram.nbytes + sum(part.nbytes for part in parts if isinstance(part, Tensor))
 
     # Changing ---------------------------------------------------------------------------------------------------------
 
     def for_targets(self, shift: Any, scale: Any) -> GridStatistics:
-        """Return the statistics of ``(y - shift) / scale``, without the rows.
+        """Return the statistics of targets ``(y - shift) / scale``; the rows are not needed.
 
         Parameters
         ----------
         shift, scale : float or array of shape (t,)
-            One number a target; scales are positive.
+            One number for each target, or one for all; scales are positive.
         """
         a, b = _one_each(shift, self.n_targets, "shift"), _one_each(scale, self.n_targets, "scale")
         if bool((b <= 0).any()):
@@ -213,14 +216,14 @@ class GridStatistics:
         )
 
     def for_inputs(self, shift: Any, scale: Any) -> GridStatistics:
-        """Return the statistics of rows at ``(x - shift) / scale``, on the grid that moves with them.
+        """Return the statistics of inputs ``(x - shift) / scale``, on the grid that is moved and scaled with them.
 
-        Only the coordinates of the nodes change: weights depend on where a row lies between them.
+        Only the coordinates of the nodes change: weights depend on where a row lies between nodes.
 
         Parameters
         ----------
         shift, scale : float or array of shape (d,)
-            One number an input; scales are positive.
+            One number for each input, or one for all; scales are positive.
         """
         d = self.grid.n_inputs
         a, b = _one_each(shift, d, "shift", "inputs"), _one_each(scale, d, "scale", "inputs")
@@ -284,7 +287,7 @@ class GridStatistics:
         Raises
         ------
         InvalidInputError
-            If the processes have different grids, targets or probes; on every one of them.
+            If the processes have different grids, targets or probes; raised in every process.
         """
         import torch.distributed as dist
 
@@ -306,7 +309,7 @@ class GridStatistics:
     # Files ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and plain data from which `from_state` makes the same statistics."""
+        """Return the statistics as tensors and plain data, for `from_state`."""
         tensors = {f"gram.{name}": value for name, value in self.gram.state.items()}
         tensors |= {name: getattr(self, name) for name in (*_SUMS, "input_low", "input_high")}
         return tensors, {"grid": self.grid.to_dict(), "n_rows": self.n_rows, "seed": self.seed}
@@ -321,8 +324,6 @@ class GridStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to one file (safetensors), atomically; raises `ModelFileError` if that fails."""
-        from gigagp.tensor_file import save_state
-
         save_state(path, _KIND, *self.state())
 
     @classmethod
@@ -333,14 +334,29 @@ class GridStatistics:
 
 
 def load_kind(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a gigagp file of one kind; `ModelFileError` if it is of another."""
-    from gigagp.tensor_file import load_state
-
+    """Read a gigagp file of one kind; raise `ModelFileError` if it is of another kind."""
     found, tensors, header = load_state(path)
     if found != kind:
         msg = f"{os.fspath(path)} holds a {found!r}, not a {kind!r}."
         raise ModelFileError(msg)
     return tensors, header
+
+
+def warn_if_repeated(sample: RowSample) -> None:
+    """Warn (`GigaGPWarning`) if so many rows are copies of others that random signs made of their contents are biased.
+
+    Parameters
+    ----------
+    sample : RowSample
+        A sample of the rows.
+    """
+    if sample.repeated > max(_REPEATED, 4 * sample.size**-0.5):  # four standard errors of the estimate
+        message = (
+            f"About {sample.repeated:.0%} of the rows are exact copies of others, inputs and targets. Equal rows share "
+            "their random signs, so log-determinants from these probes are biased. Add an input or a target that "
+            "tells them apart, or merge them."
+        )
+        warn(message, GigaGPWarning)
 
 
 def _one_each(value: Any, count: int, name: str, of: str = "targets") -> Tensor:

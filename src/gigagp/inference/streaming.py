@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 from gigagp.inference.objective import TableObjective
-from gigagp.inference.row_source import RowSource
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model, StartModel
 from gigagp.progress import Meter, NoProgress
+from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 
 

@@ -16,13 +16,13 @@ from gigagp import GPClassifier, GPRegressor, checkpoint, inference, kernels, op
 from gigagp.errors import InvalidInputError, MemoryBudgetError, UnreadableRowsError
 from gigagp.inference.quadruply_stochastic import streamed
 from gigagp.inference.quadruply_stochastic.sampling import BasisSample
-from gigagp.inference.row_source import RowSource
 from gigagp.inference.streaming import StreamJob
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import resolve_mean
 from gigagp.model import StartModel
 from gigagp.optimization.sparse import _AscentRun
 from gigagp.random import generator_from
+from gigagp.rows import RowSource
 from helpers import largest_tensor
 
 N = 1600
@@ -61,7 +61,7 @@ def folder(path: Path, frame: pd.DataFrame = FRAME, parts: int = 4) -> Path:
 def started(settings, source, likelihood="gaussian", **options):
     """Return what `stream` makes of a source, begun."""
     mean = resolve_mean("constant")
-    rows = RowSource(*source, mean=mean)
+    rows = RowSource(*source, offset=mean.offset)
     start = StartModel(kernels.RBF([0.7, 0.8]), mean, torch.tensor(0.1, dtype=torch.float64), "standardized")
     model = start.bound(2)
     job = StreamJob(rows, start, True, 2**30, likelihood=resolve_likelihood(likelihood), **options)

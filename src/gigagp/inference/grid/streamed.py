@@ -20,13 +20,13 @@ from gigagp.inference.grid.objective import GridChoice, GridObjective, choose_gr
 from gigagp.inference.grid.posterior import in_units
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.start import BLOCK_SHARE, N_BLOCKS, CompositeObjective
-from gigagp.inference.row_source import Preview
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import from_dict
 from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.model import Model
 from gigagp.occasional_writes import OccasionalWrites
+from gigagp.rows.preview import Preview, preview_of
 from gigagp.scaling import Scaling
 
 #: Rows of a neighbourhood: what the start's largest subset, of a thousand rows, asks for.
@@ -173,7 +173,7 @@ def _collected(
             learned = Model(from_dict(collector.notes["kernel"], own), job.start.mean, noise)
         shift = torch.tensor(collector.notes["shift"], dtype=torch.float64)
     else:
-        preview = source.preview(settings.seed, job.bounds)
+        preview = preview_of(source, settings.seed, job.bounds)
         shift, scaling = _preview_scaling(preview, job.standardize)
         learned, grid = _preview(settings, job, preview, scaling)
         extents = torch.tensor(preview.upper, dtype=torch.float64) - torch.tensor(preview.lower, dtype=torch.float64)

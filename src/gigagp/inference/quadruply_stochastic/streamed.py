@@ -13,13 +13,13 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
-from gigagp.inference.row_access import RowAccess
-from gigagp.inference.row_passes import RowPasses
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
 from gigagp.model import Model
+from gigagp.rows.access import RowAccess
+from gigagp.rows.passes import RowPasses
 from gigagp.scaling import Scaling
 
 #: Most rows of a window, and of the sample that scales and starts come from.

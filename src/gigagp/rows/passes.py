@@ -1,14 +1,17 @@
 """Minibatches of rows that are not held: passes over a source in random order.
 
-Random access to a single row of a Parquet file costs the decoding of its row group. So a pass cuts every section (a
-row group) at random into pieces of some thousand rows, and puts the pieces in random order. A *window* of pieces that
-follow each other is read at once, each of its row groups decoded once, and shuffled; batches are cut from the windows.
+To read a single row of a Parquet file, its whole row group has to be decoded. So a pass cuts every section (a row
+group) at random into pieces of some thousand rows, and puts the pieces into random order. A *window* of consecutive
+pieces is read at once, which decodes each of its row groups once, and its rows are shuffled. Batches are cut from the
+windows.
 
-What is exact: a pass gives every row once; and each row of each batch, taken alone, is a uniformly random row of the
-source, however its sections differ in size, because a pass begins at a uniformly random place of its order and goes
-round. So every batch's sum is unbiased. What is not: the rows of a batch are not independent of each other. They come
-from one window, which in a table of many row groups has some of them; batches of one window are unlike those of another
-as far as row groups are unlike. That adds variance, not bias.
+What is exact: a pass gives every row once, and each row of each batch, taken alone, is a uniformly random row of the
+source, however different the sizes of the sections are. This holds because a pass begins at a uniformly random place of
+its order and wraps around at the end. So the sum over every batch is unbiased.
+
+What is not: the rows of a batch are not independent of each other. They come from one window, which holds rows of only
+some of a large table's row groups. Where row groups differ from each other, so do the batches of different windows.
+That adds variance, not bias.
 """
 
 from __future__ import annotations
@@ -19,17 +22,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.inference.row_access import RowAccess
+from gigagp.rows.access import RowAccess
 
-#: Least number of pieces of a window: of so many places of a large table come its rows.
+#: Default number of pieces of a window, which are as many random places of a large table.
 PLACES = 16
-#: What a random number is for.
+#: Purposes of random numbers: the order of pieces, of the rows of a section, and of the rows of a window.
 _ORDER, _SECTION, _WINDOW = range(3)
 
 
 @dataclass(frozen=True)
 class _Order:
-    """The order of a pass: pieces, each a stretch of the random order of its section."""
+    """The order of a pass.
+
+    Attributes
+    ----------
+    section, first : ndarray of shape (p,)
+        Of each piece its section, and the place in that section's random order at which the piece begins.
+    ends : ndarray of shape (p,)
+        Number of rows up to the end of each piece.
+    turn : int
+        Place in the order at which the pass begins.
+    """
 
     section: np.ndarray
     first: np.ndarray
@@ -44,10 +57,11 @@ class RowPasses:
     ----------
     access : RowAccess
     window_rows : int
-        Rows that are held at a time; the whole table if it has no more, which is then read once.
+        Number of rows that are held at a time. A table with no more rows than that is read once and held.
     seed : int
+        Decides the order of every pass, so a position in the sequence is all that a resumed fit needs.
     places : int
-        Pieces of a window.
+        Number of pieces of a window.
     """
 
     def __init__(self, access: RowAccess, window_rows: int, seed: int, places: int = PLACES) -> None:
@@ -59,16 +73,23 @@ class RowPasses:
 
     @property
     def n_rows(self) -> int:
-        """Rows of a pass."""
+        """Number of rows of a pass."""
         return self._access.n_rows
 
     def batch(self, position: int, size: int) -> tuple[Tensor, Tensor]:
-        """Return rows number ``position`` to ``position + size`` of the sequence, X (size, d) and Y (size, t), float64.
+        """Return the rows of the sequence from ``position`` up to ``position + size``.
+
+        Returns
+        -------
+        X : Tensor of shape (size, d)
+            float64.
+        Y : Tensor of shape (size, t)
+            float64.
 
         Raises
         ------
         InvalidInputError
-            If a row cannot be used; the message names the file. The same call can be made again.
+            If a row cannot be used; the message names the file. Nothing has changed, so the call can be repeated.
         """
         parts = []
         while size:
@@ -82,13 +103,13 @@ class RowPasses:
         return X, Y
 
     def _shuffled(self, number: int, window: int) -> tuple[Tensor, Tensor]:
-        """Return a window of a pass, in the order in which batches take its rows."""
+        """Return the rows of a window in the order in which batches take them."""
         if self._window is not None and self._window[0] == (number, window):
             return self._window[1:]
         if self.window_rows == self.n_rows and self._window is not None:
-            X, Y = self._window[1:]  # it has all rows
+            X, Y = self._window[1:]  # the window holds all rows
         else:
-            self._window = None  # before the next one is read
+            self._window = None  # frees its memory before the next one is read
             X, Y = self._read(number, window)
         order = torch.from_numpy(self._random(_WINDOW, number, window).permutation(len(X)))
         self._window = ((number, window), X[order], Y[order])
@@ -109,7 +130,7 @@ class RowPasses:
         return X, Y
 
     def _stretches(self, number: int, window: int) -> list[tuple[int, int, int]]:
-        """Return section, and first and last place in its random order, of what a window of a pass consists of."""
+        """Return what a window consists of: sections, each with the first and last place in its random order."""
         order, n = self._order_of(number), self.n_rows
         first = window * self.window_rows
         count = min(self.window_rows, n - first)
@@ -133,7 +154,7 @@ class RowPasses:
         pieces = -(-counts // self._piece_rows)
         section = np.repeat(np.arange(len(counts)), pieces)
         place = np.arange(len(section)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        # pieces of a section differ by one row at most
+        # The sizes of a section's pieces differ by at most one row.
         first, last = ((place + k) * counts[section] // pieces[section] for k in (0, 1))
         shuffled = random.permutation(len(section))
         ends = np.cumsum((last - first)[shuffled])

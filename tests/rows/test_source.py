@@ -1,4 +1,4 @@
-"""Sources of rows: every kind gives the same rows, and a preview reads no more than it must."""
+"""Every kind of source gives the same rows and the same bounds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from gigagp.data import streaming
 from gigagp.errors import InvalidInputError
-from gigagp.inference import row_source
-from gigagp.inference.row_source import RowSource
-from gigagp.means import resolve_mean
+from gigagp.rows import RowSource, preview_of, source_bounds, stream_rows
 
 N = 900
 RNG = np.random.default_rng(0)
@@ -53,7 +52,7 @@ def sources(path) -> dict[str, RowSource]:
 def test_every_kind_gives_the_same_rows(tmp_path):
     for name, source in sources(tmp_path).items():
         bounds = ([-9, -900], [9, 900]) if source.reads_once else None
-        preview = source.preview(0, bounds)
+        preview = preview_of(source, 0, bounds)
         rows = list(source.chunks())
         np.testing.assert_array_equal(torch.cat([one.X for one in rows]).numpy(), X, name)
         np.testing.assert_array_equal(torch.cat([one.Y for one in rows])[:, 0].numpy(), Y, name)
@@ -86,41 +85,12 @@ def test_a_generator_may_use_its_memory_again():
             yield points, values
 
     source = RowSource(reused())
-    source.preview(0, (X.min(0), X.max(0)))
+    preview_of(source, 0, (X.min(0), X.max(0)))
     np.testing.assert_array_equal(np.concatenate([rows.X.numpy().copy() for rows in source.chunks()]), X)
 
 
-def test_a_preview_of_a_large_source_reads_a_few_stretches(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_source, "PREVIEW_ROWS", 160)
-    monkeypatch.setattr(row_source, "_STRETCHES", 4)
-    read: list[int] = []
-    import gigagp.data.streaming as streaming
-
-    original = streaming.stream_file
-
-    def counting(*arguments, **options):
-        for chunk in original(*arguments, **options):
-            read.append(len(chunk.table))
-            yield chunk
-
-    monkeypatch.setattr(streaming, "stream_file", counting)
-    preview = RowSource(parquet_folder(tmp_path / "p"), "y", ["a", "b"]).preview(0)
-    assert (preview.lower, preview.n_rows) == (X.min(0).tolist(), N)
-    assert len(preview.sample) == 160
-    assert sum(read) < 400
-    places = np.flatnonzero(np.isin(X[:, 0], preview.sample.X[:, 0].numpy()))
-    assert np.array_equal(np.unique(places // 225), [0, 1, 2, 3])  # from all over
-    # Without metadata all rows have to be read once.
-    whole = RowSource(parquet_folder(tmp_path / "q", write_statistics=False), "y", ["a", "b"]).preview(0)
-    assert (whole.lower, whole.n_rows, len(whole.sample)) == (X.min(0).tolist(), N, N)
-    # A generator is read as far as that, and goes on behind it.
-    source = RowSource(pairs(50))
-    assert len(source.preview(0, (X.min(0), X.max(0))).sample) == 200
-    assert sum(len(rows.X) for rows in source.chunks()) == N
-
-
-def test_a_fixed_mean_is_taken_off():
-    source = RowSource((X, Y), mean=resolve_mean(lambda points: 2 * points[:, 0]), chunk_rows=100)
+def test_a_known_part_of_the_targets_is_subtracted():
+    source = RowSource((X, Y), offset=lambda points: 2 * points[:, 0], chunk_rows=100)
     np.testing.assert_allclose(
         torch.cat([one.Y for one in source.chunks()])[:, 0].numpy(), Y - 2 * X[:, 0], rtol=0, atol=1e-14
     )
@@ -131,6 +101,38 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
     source = RowSource(folder, "y", ["a", "b"], chunk_rows=100)
     rows = list(source.chunks({str(folder / "0.parquet"): 300, str(folder / "1.parquet"): 120}))
     np.testing.assert_array_equal(torch.cat([one.X for one in rows]).numpy(), X[420:])
+
+
+def test_a_number_may_begin_as_a_whole_one_in_a_csv_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("gigagp.data.streaming._CSV_BLOCK", 64)
+    path = tmp_path / "t.csv"
+    path.write_text("a;b;y\n" + "0;1;2\n" * 50 + "0.5;1.25;2.5\n" * 50)
+    parts = list(stream_rows(path, ["a", "b"], ["y"]))
+    assert sum(len(part.X) for part in parts) == 100
+    assert parts[-1].X[-1].tolist() == [0.5, 1.25]
+    path.write_text("a,b,y\n")
+    assert list(stream_rows(path, ["a", "b"], ["y"])) == []
+
+
+def test_bounds_come_from_the_metadata_where_it_has_them(tmp_path, monkeypatch):
+    expected = (X.min(0).tolist(), X.max(0).tolist(), N)
+    folder, named = parquet_folder(tmp_path / "p"), (["a", "b"], ["y"])
+    read: list[str] = []
+    original = streaming.stream_file
+    monkeypatch.setattr(streaming, "stream_file", lambda path, *rest: read.append(path.name) or original(path, *rest))
+    assert source_bounds(folder, *named) == expected
+    assert read == []
+    pq.write_table(pq.read_table(folder / "0.parquet"), folder / "0.parquet", write_statistics=False)
+    assert source_bounds(folder, *named) == expected
+    assert read == ["0.parquet"]
+
+
+def test_every_kind_has_the_same_bounds():
+    expected = (X.min(0).tolist(), X.max(0).tolist(), N)
+    assert source_bounds((X, Y)) == expected
+    assert source_bounds(FRAME, ["a", "b"], ["y"], chunk_rows=50) == expected
+    assert source_bounds(list(pairs())) == source_bounds(pairs) == expected
+    assert source_bounds([(X[:0], Y[:0]), (X, Y), (X[:0], Y[:0])]) == expected  # chunks without rows are nothing
 
 
 def bad(column=0, row=333, value=np.nan):
@@ -153,21 +155,24 @@ def bad(column=0, row=333, value=np.nan):
         (lambda: RowSource(iter([])), "has no rows"),
         (lambda: RowSource((X[:0], Y[:0])), "has no rows"),
         (lambda: RowSource(lambda: [X]), "must yield pairs"),
-        (lambda: RowSource((X, Y[:-1])).preview(0), "same number of rows"),
-        (lambda: RowSource([(X, Y), (X, Y[1:])]).preview(0), "item 1 has 900 and 899"),
-        (lambda: RowSource([(X, Y), (X[:, :1], Y)]).preview(0), "after its first 900 have 1 inputs"),
-        (lambda: RowSource((bad(), Y), chunk_rows=100).preview(0), "X must be finite; got NaN in column 0, row 333 "),
-        (lambda: RowSource((bad(value=-np.inf), Y)).preview(0), "got infinity in column 0, row 333 "),
+        (lambda: preview_of(RowSource((X, Y[:-1])), 0), "same number of rows"),
+        (lambda: preview_of(RowSource([(X, Y), (X, Y[1:])]), 0), "item 1 has 900 and 899"),
+        (lambda: preview_of(RowSource([(X, Y), (X[:, :1], Y)]), 0), "after its first 900 have 1 inputs"),
         (
-            lambda: RowSource((X, bad()[:, 0]), chunk_rows=100).preview(0),
-            "y must be finite; got NaN in row 333 ",
+            lambda: preview_of(RowSource((bad(), Y), chunk_rows=100), 0),
+            "X must be finite; got NaN in column 0, row 333 ",
         ),
+        (lambda: preview_of(RowSource((bad(value=-np.inf), Y)), 0), "got infinity in column 0, row 333 "),
+        (lambda: preview_of(RowSource((X, bad()[:, 0]), chunk_rows=100), 0), "y must be finite; got NaN in row 333 "),
+        (lambda: source_bounds(iter([])), "give the grid, or lower and upper"),
+        (lambda: source_bounds((X[:0], Y[:0])), "has no rows"),
+        (lambda: source_bounds((bad(), Y)), "must be finite"),
+        (lambda: source_bounds((X, Y), chunk_rows=0), "chunk_rows must be positive"),
+        (lambda: source_bounds(lambda: 3), "must return an iterable of pairs"),
         (lambda: RowSource((X + 1j, Y)), "real numbers; got complex128"),
-        (lambda: RowSource(pairs()).preview(0), "bounds of fit_table must be given"),
-        (lambda: RowSource(pairs()).preview(0, ([0, 0], [1])), "two sequences of 2 finite numbers"),
-        (lambda: RowSource(pairs()).preview(0, ([0, 0], [1, -1])), "two sequences of 2 finite numbers"),
-        (lambda: RowSource(pairs()).preview(0, 3), "two sequences of 2 finite numbers"),
-        (lambda: RowSource(FRAME.assign(a=2.0), "y").preview(0), "Input 'a' is constant .always 2.0"),
+        (lambda: preview_of(RowSource(pairs()), 0), "bounds of fit_table must be given"),
+        (lambda: preview_of(RowSource(pairs()), 0, ([0, 0], [1])), "two sequences of 2 finite numbers"),
+        (lambda: preview_of(RowSource(FRAME.assign(a=2.0), "y"), 0), "Input 'a' is constant .always 2.0"),
     ],
 )
 def test_bad_sources_are_refused(make, match):
