@@ -9,7 +9,7 @@ All contenders run in one process, in turns. Times are medians over rounds (CUDA
 ratios within a round. Before it is timed, each contender is compared with float64 on a few rows. The limit of the card
 is ``n^2 (2d + 2s) / GEMM rate + n^2 / exp rate``, from the rate of a float32 `torch.mm` without TF32 and that of exp in
 registers, both measured in the same run. No engine here uses symmetry on a GPU, so neither does the limit (with it, the
-n^2 terms of distance and exp would be halved).
+n^2 terms of distance and exp would be halved). The last line of a case is the engine that `select` chooses, and why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gigagp import __version__
 from gigagp.kernels import Matern
-from gigagp.products import LowRankWeights, TorchTiles
+from gigagp.products import LowRankWeights, MeasuredTiles, TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
 Call = Callable[[], Any]
@@ -183,7 +183,10 @@ def main() -> None:
             print(f"{name:32}{median * 1e3:10.2f}{limit / median:10.0%}{ratio:10.2f}{error:10.1e}")
         for name, reason in found["failed"].items():
             print(f"{name:32}{reason}")
-        cases.append({"s": s, "limit": limit, **found})
+        chooser = MeasuredTiles(kernel, arguments.device, X.dtype)
+        chooser.product(kernel, X, X, V, budget=BUDGET)
+        print(f"{'chosen':32}{chooser.name}")
+        cases.append({"s": s, "limit": limit, "chosen": chooser.name, **found})
     settings = {name: str(value) for name, value in vars(arguments).items()}
     result = {
         "card": card,

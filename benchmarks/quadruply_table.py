@@ -53,7 +53,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
         objective, model = started(n, m, settings)
         optimizer = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
-        fits[n, m] = optimization.sparse._Run(optimizer, objective, model, Trace(History(), NoProgress())), []
+        fits[n, m] = optimization.sparse._AscentRun(optimizer, objective, model, Trace(History(), NoProgress())), []
     for _ in range(options.repeats):
         for run, times in fits.values():
             begun = time.perf_counter()

@@ -105,7 +105,6 @@ class KernelMatrix(SymmetricMatrix):
         fits = needed <= self.memory_budget // 2
         self.storage = storage if storage != "auto" else ("dense" if fits else "tiles")
         self._engine = engine or select(self.kernel, self.device, self.dtype)
-        self.engine = self._engine.name
         self.entries_computed = 0
         self._stored: Tensor | None = None
         self._fast: RoundedMatrix | None = None
@@ -120,6 +119,11 @@ class KernelMatrix(SymmetricMatrix):
             smooth._noise = torch.zeros_like(smooth._noise)
             self._fast = RoundedMatrix(self, smooth)
             self.storage = "tiles"
+
+    @property
+    def engine(self) -> str:
+        """What computes entries and products, in words."""
+        return self._engine.name
 
     @property
     def fast(self) -> KernelMatrix | RoundedMatrix:

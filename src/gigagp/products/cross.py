@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
-from gigagp.products.engine import Engine, LowRankWeights, select
+from gigagp.products.engine import Engine, LowRankWeights
+from gigagp.products.selection import select
 from gigagp.products.torch_tiles import TorchTiles
 
 

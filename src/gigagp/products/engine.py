@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
@@ -81,18 +80,3 @@ class Engine(Protocol):
             Float64 on the CPU, in natural units, shaped like the hyperparameters.
         """
         ...
-
-
-def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
-    """Return the engine for a kernel, a device and a dtype.
-
-    The rule: on a CPU the native engine where it was built, for kernels made of the package's own; else torch tiles,
-    which work with every kernel on every device. `TritonTiles` has to be asked for: it has run in Triton's interpreter
-    only, and an engine that no GPU has seen is no default.
-    """
-    from gigagp.products.native_tiles import NativeTiles
-    from gigagp.products.torch_tiles import TorchTiles
-
-    if torch.device(device).type == "cpu" and NativeTiles.supports(kernel):
-        return NativeTiles()
-    return TorchTiles()

@@ -1,0 +1,26 @@
+"""Which engine multiplies with a kernel on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from gigagp.kernels import Kernel
+from gigagp.products.engine import Engine
+from gigagp.products.measured_tiles import MeasuredTiles
+from gigagp.products.native_tiles import NativeTiles
+from gigagp.products.torch_tiles import TorchTiles
+from gigagp.products.triton_tiles import TritonTiles
+
+
+def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
+    """Return the engine for a bound kernel, a device and a dtype.
+
+    The rule: kernels that have a program (`gigagp.products.program.supports`) run on the native engine on a CPU where
+    it was built, and on CUDA, where triton is installed, on the quicker of Triton and torch tiles, once Triton has
+    passed a self-test. Everything else runs on torch tiles, which take every kernel on every device.
+    """
+    if torch.device(device).type == "cpu" and NativeTiles.supports(kernel):
+        return NativeTiles()
+    if TritonTiles.supports(kernel, device):
+        return MeasuredTiles(kernel, device, dtype)
+    return TorchTiles()

@@ -1,0 +1,264 @@
+"""How the engine on a GPU is chosen: simulated on the CPU, and with Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import gigagp
+import helpers
+from engines import BUDGET, HAS_TRITON, NO_TRITON, MatrixWeights
+from gigagp.errors import GigaGPWarning, InvalidInputError, MemoryBudgetError
+from gigagp.kernels import RBF, Matern
+from gigagp.operators import KernelMatrix
+from gigagp.products import LowRankWeights, MeasuredTiles, TorchTiles, measured_tiles, select
+from gigagp.products.measured_tiles import Findings
+from gigagp.products.triton_tiles import TritonTiles
+from helpers import all_kernels, points, reference_block, relative_error
+
+ALL = all_kernels()
+
+
+@dataclass
+class Simulated:
+    """An engine in the place of Triton's: torch tiles, with a flaw, that remembers its calls."""
+
+    name: str = "simulated tiles"
+    error: float = 0.0
+    raises: Exception | None = None
+    #: calls with at least so many rows have the flaw
+    flawed_rows: int = 0
+    calls: int = 0
+    largest: int = 0
+
+    def _do(self, method, kernel, X, *arguments, **settings):
+        self.calls, self.largest = self.calls + 1, max(self.largest, len(X))
+        flawed = len(X) >= self.flawed_rows
+        if self.raises is not None and flawed:
+            raise self.raises
+        found = getattr(TorchTiles(), method)(kernel, X, *arguments, **settings)
+        factor = 1 + self.error * flawed
+        return found * factor if isinstance(found, torch.Tensor) else {k: v * factor for k, v in found.items()}
+
+    def product(self, *arguments, **settings):
+        return self._do("product", *arguments, **settings)
+
+    def dense(self, *arguments, **settings):
+        return self._do("dense", *arguments, **settings)
+
+    def gradient(self, *arguments, **settings):
+        return self._do("gradient", *arguments, **settings)
+
+
+@pytest.fixture(autouse=True)
+def _small_jobs(monkeypatch):
+    monkeypatch.setattr(measured_tiles, "SMALLEST_JOB", 200 * 200)
+    monkeypatch.setattr(measured_tiles, "TIMED_SIDE", 256)
+
+
+def clock_with(speedup):
+    """Return a clock for which Triton is so many times as fast as torch tiles."""
+
+    def clock(call, device):
+        call()
+        return 1.0 if isinstance(call.args[0], TorchTiles) else 1.0 / speedup
+
+    return clock
+
+
+def measured(kernel, triton, *, speedup=2.0, findings=None, dtype=torch.float64):
+    findings = Findings() if findings is None else findings
+    return MeasuredTiles(kernel, "cpu", dtype, triton=triton, findings=findings, clock=clock_with(speedup))
+
+
+X, Z = points(300, 4), points(280, 4, seed=1)
+V, W = points(300, 3, seed=2), points(280, 3, seed=3)
+
+
+def run_everything(engine, kernel):
+    """Call every method, and assert that the numbers are right whichever engine they are from."""
+    K, cross = reference_block(kernel, X, X), reference_block(kernel, X, Z)
+    assert relative_error(engine.product(kernel, X, X, V, budget=BUDGET), K @ V) < 1e-10
+    assert relative_error(engine.product(kernel, X, Z, W, budget=BUDGET), cross @ W) < 1e-10
+    assert relative_error(engine.dense(kernel, X, budget=BUDGET), K) < 1e-10
+    assert relative_error(engine.dense(kernel, X, Z, budget=BUDGET), cross) < 1e-10
+    for weights in (LowRankWeights(V, W), MatrixWeights(V @ W.T)):
+        found = engine.gradient(kernel, X, Z, weights, symmetric=False, budget=BUDGET)
+        expected = TorchTiles().gradient(kernel, X, Z, weights, symmetric=False, budget=BUDGET)
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "white"])
+def test_the_quicker_engine_runs_once_it_has_agreed(name):
+    kernel, triton = ALL[name], Simulated()
+    engine = measured(kernel, triton, speedup=2.5)
+    assert engine.name == "torch tiles (Triton not tried: no job was large enough)"
+    run_everything(engine, kernel)
+    assert engine.name == "simulated tiles (2.5 times as fast as torch tiles)"
+    assert triton.largest == len(X)
+    before = triton.calls
+    engine.product(kernel, X, X, V, budget=BUDGET)
+    assert triton.calls == before + 1  # it is tested and timed once
+
+
+def test_a_slower_triton_leaves_the_job_to_torch_tiles():
+    kernel, triton = ALL["nested"], Simulated()
+    engine = measured(kernel, triton, speedup=0.5)
+    run_everything(engine, kernel)
+    assert engine.name == "torch tiles (Triton was slower)"
+    assert triton.largest == measured_tiles.TIMED_SIDE
+    before = triton.calls
+    run_everything(engine, kernel)
+    assert triton.calls == before
+
+
+def test_each_class_of_jobs_has_its_own_choice():
+    kernel, triton, findings = ALL["matern32"], Simulated(), Findings()
+    fast, slow = (measured(kernel, triton, speedup=ratio, findings=findings) for ratio in (2.0, 0.5))
+    fast.product(kernel, X, X, V, budget=BUDGET)
+    assert slow.name.startswith("simulated tiles (2 times")  # engines of one structure share what was found
+    slow.product(kernel, X, X, points(300, 40, seed=4), budget=BUDGET)
+    assert fast.name == "simulated tiles, and torch tiles for jobs where Triton was slower"
+    other = measured(Matern(1.5, 3.0).bind(4), triton, findings=findings)
+    assert other.name == fast.name  # hyperparameters do not matter
+    for different in (Matern(2.5).bind(4), Matern(1.5).bind(5), (Matern(1.5) + RBF()).bind(4)):
+        assert "not tried" in measured(different, triton, findings=findings).name
+    assert "not tried" in measured(kernel, triton, findings=findings, dtype=torch.float32).name
+
+
+def test_small_jobs_are_not_worth_a_compilation():
+    kernel, triton = ALL["matern32"], Simulated(raises=RuntimeError("must not be called"))
+    engine = measured(kernel, triton)
+    engine.product(kernel, X[:199], X[:199], V[:199], budget=BUDGET)
+    assert triton.calls == 0
+    assert engine.name == "torch tiles (Triton not tried: no job was large enough)"
+
+
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        (Simulated(error=1e-6), "disagreed in its self-test"),
+        (Simulated(error=float("nan")), "disagreed in its self-test"),
+        (Simulated(error=1e-4, flawed_rows=200), "disagreed in its self-test"),
+        (Simulated(raises=RuntimeError("ptxas exited with error 255\nmore")), "failed: RuntimeError"),
+        (Simulated(raises=RuntimeError("ptxas exited with error 255"), flawed_rows=290), "failed: RuntimeError"),
+    ],
+    ids=["mismatch", "nan", "mismatch on the job", "compiler", "run time"],
+)
+def test_a_mismatch_or_an_error_leaves_the_device_to_torch_tiles_with_one_warning(flaw, words):
+    kernel, findings = ALL["matern32"], Findings()
+    engine = measured(kernel, flaw, findings=findings)
+    detail = "ptxas exited with error 255" if flaw.raises else "is off by"
+    with pytest.warns(
+        GigaGPWarning, match=rf"Triton {words} on cpu:0 \(.*{detail}.*\)\. .* run on torch tiles"
+    ) as seen:
+        run_everything(engine, kernel)
+    assert len(seen) == 1
+    assert Path(seen[0].filename) == Path(__file__)
+    assert engine.name == f"torch tiles (Triton {words})"
+    before = flaw.calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = measured(ALL["nested"], flaw, findings=findings)
+        run_everything(other, ALL["nested"])
+    assert other.name == engine.name
+    assert flaw.calls == before
+
+
+def test_the_tolerance_is_for_rounding():
+    """The control: errors of rounding pass the self-test."""
+    engine = measured(ALL["matern32"], Simulated(error=1e-11))
+    engine.product(ALL["matern32"], X, X, V, budget=BUDGET)
+    assert "times as fast" in engine.name
+
+
+def test_errors_that_are_the_callers_are_passed_on():
+    kernel = ALL["matern32"]
+    engine = measured(kernel, Simulated())
+    with pytest.raises(InvalidInputError, match=r"V of torch tiles \(Triton not tried"):
+        engine.product(kernel, X, X, W, budget=BUDGET)
+    with pytest.raises(InvalidInputError, match=r"weights\.left of"):
+        engine.gradient(kernel, X, Z, LowRankWeights(W, W), symmetric=False, budget=BUDGET)
+    with pytest.raises(InvalidInputError, match="X of"):
+        engine.dense(kernel, torch.full_like(X, torch.nan), budget=BUDGET)
+    with pytest.raises(MemoryBudgetError):
+        engine.dense(kernel, X, budget=2**16)
+    assert "failed" not in engine.name
+
+
+def test_select_takes_it_on_cuda_where_triton_is_installed(monkeypatch):
+    monkeypatch.setattr(TritonTiles, "available", staticmethod(lambda: True))
+    for kernel in ALL.values():
+        assert isinstance(select(kernel, "cuda", torch.float32), MeasuredTiles)
+        assert not isinstance(select(kernel, "cpu", torch.float32), MeasuredTiles)
+    monkeypatch.setattr(TritonTiles, "available", staticmethod(lambda: False))
+    assert select(ALL["rbf"], "cuda", torch.float32) == TorchTiles()
+
+
+def test_a_kernel_matrix_says_what_was_found():
+    kernel = ALL["matern32"]
+    engine = measured(kernel, Simulated())
+    H = KernelMatrix(kernel, X, 0.1, storage="tiles", engine=engine)
+    assert "not tried" in H.engine
+    H @ V
+    assert H.engine == "simulated tiles (2 times as fast as torch tiles)"
+    assert H.engine in H.describe()
+
+
+INTERPRETED = """
+import sys, time, torch
+from triton.runtime.interpreter import InterpretedFunction
+InterpretedFunction.__call__ = lambda self, *a, **k: self.rewrite()(*a, **k)  # see tests/engines.py
+torch.set_num_threads(1)
+from gigagp.kernels import Matern, Linear, Periodic
+from gigagp.products import LowRankWeights, MeasuredTiles, TorchTiles, measured_tiles
+from gigagp.products.triton_tiles import TritonTiles
+from helpers import points, reference_block, relative_error
+
+measured_tiles.SMALLEST_JOB, measured_tiles.TIMED_SIDE, measured_tiles.TEST_SHAPE = 1, 70, (40, 30)
+kernel = (Matern(1.5) * Periodic() + Linear(0.3)).bind(2)
+X, V = points(80, 2), points(80, 2, seed=1)
+
+def clock(call, device):
+    call()
+    return 1.0 if isinstance(call.args[0], TritonTiles) is FASTER else 2.0
+
+FASTER = True
+engine = MeasuredTiles(kernel, "cpu", torch.float64, clock=clock)
+found = engine.product(kernel, X, X, V, budget=2**24)
+assert relative_error(found, reference_block(kernel, X, X) @ V) < 1e-10
+assert engine.name == "triton tiles (2 times as fast as torch tiles)", engine.name
+FASTER = False
+engine.gradient(kernel, X, X, LowRankWeights(V, V), symmetric=True, budget=2**24)
+assert engine.name == "triton tiles, and torch tiles for jobs where Triton was slower", engine.name
+real = MeasuredTiles(Matern(2.5).bind(2), "cpu", torch.float32)
+X, V = X.float(), V.float()
+real.product(Matern(2.5).bind(2), X, X, V, budget=2**24)
+assert real.name == "torch tiles (Triton was slower)", real.name  # it is interpreted
+print("chosen")
+"""
+
+
+@pytest.mark.skipif(not HAS_TRITON or torch.cuda.is_available(), reason=NO_TRITON)
+def test_tritons_interpreter_passes_the_self_test():
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(gigagp.__file__).parents[1]), str(Path(helpers.__file__).parent)]),
+        "TRITON_INTERPRET": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", INTERPRETED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "chosen\n", done.stderr[-2000:]
