@@ -20,7 +20,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ def room_of(module: str, layers: Mapping[str, int]) -> str | None:
     return None
 
 
-def not_on_the_map(modules: Mapping[str, Any], layers: Mapping[str, int]) -> list[str]:
+def not_on_the_map(modules: Iterable[str], layers: Mapping[str, int]) -> list[str]:
     """Return the modules that the map does not name; the package itself, which only hands out names, need not be."""
     return [name for name in modules if name != PACKAGE and room_of(name, layers) is None]
 

@@ -1,0 +1,99 @@
+"""The package keeps to the map in docs/architecture.md: no import runs up, no circle of more than two files."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.structure import (
+    LONGEST,
+    Import,
+    all_imports,
+    circles,
+    imports_of,
+    layers_of,
+    module_files,
+    not_on_the_map,
+    upward,
+)
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
+
+
+@pytest.fixture(scope="module")
+def layers() -> dict[str, int]:
+    return layers_of((ROOT / "docs" / "architecture.md").read_text())
+
+
+@pytest.fixture(scope="module")
+def imports() -> list[Import]:
+    return all_imports(SRC)
+
+
+def test_the_map_has_every_module_and_no_other(layers):
+    files = module_files(SRC)
+    assert not_on_the_map(files, layers) == []
+    assert [room for room in layers if f"gigagp.{room}" not in files] == []
+
+
+def test_no_import_runs_up(layers, imports):
+    found = [f"{one.module}:{one.line} imports {one.target}" for one in upward(imports, layers)]
+    assert found == []
+
+
+def test_no_circle_has_more_than_two_files(imports):
+    assert [group for group in circles(imports) if len(group) > 2] == []
+
+
+def test_no_file_is_too_long():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in module_files(SRC).items()}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+# The checks find what they are for ------------------------------------------------------------------------------------
+
+PAGE = """The rooms:
+
+```
+top.py           the door
+left/ right/     beside each other
+    a second line of a description, which names no room
+bottom.py        the rest
+```
+"""
+MODULES = dict.fromkeys(("gigagp.top", "gigagp.left", "gigagp.left.inner", "gigagp.right", "gigagp.bottom"))
+SOURCE = """
+from typing import TYPE_CHECKING
+from gigagp import bottom
+from gigagp.left import inner, something
+if TYPE_CHECKING:
+    from gigagp.right import Thing
+def work():
+    import gigagp.top
+"""
+
+
+def test_a_map_is_read_line_by_line():
+    assert layers_of(PAGE) == {"top": 0, "left": 1, "right": 1, "bottom": 2}
+
+
+def test_every_kind_of_import_is_found():
+    found = {(one.target, one.kind) for one in imports_of("gigagp.left", SOURCE, MODULES)}
+    assert found == {
+        ("gigagp.bottom", "top"),
+        ("gigagp.left.inner", "top"),
+        ("gigagp.right", "type"),
+        ("gigagp.top", "lazy"),
+    }
+
+
+def test_arrows_up_and_sideways_are_found():
+    found = upward(list(imports_of("gigagp.left.inner", SOURCE, MODULES)), layers_of(PAGE))
+    assert {one.target for one in found} == {"gigagp.right", "gigagp.top"}
+    assert not_on_the_map([*MODULES, "gigagp.attic"], layers_of(PAGE)) == ["gigagp.attic"]
+
+
+def test_circles_are_found():
+    arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("e", "f")]
+    found = circles([Import(f"gigagp.{one}", f"gigagp.{other}", 1, "top") for one, other in arrows])
+    assert found == [["gigagp.a", "gigagp.b", "gigagp.c"], ["gigagp.d", "gigagp.e"]]
