@@ -1,0 +1,158 @@
+"""The registry of inferences: what front doors and model files read, and inferences of a user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+
+import gigagp
+from gigagp import GPRegressor, inference
+from gigagp.commands import options
+from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp.inference import registry
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.objective import ExactObjective
+
+X = np.random.default_rng(0).uniform(0, 5, size=(30, 2))
+Y = np.sin(X[:, 0]) + 0.2 * X[:, 1]
+
+
+class WidePosterior(ExactPosterior):
+    """An exact posterior with twice the variance: another posterior, of a kind of its own."""
+
+    kind = "wide"
+
+    def mean_and_variance_given_trend(self, X, method="auto"):
+        mean, variance = super().mean_and_variance_given_trend(X, method)
+        return mean, 2 * variance
+
+
+class WideObjective(ExactObjective):
+    def posterior(self, model, generator=None):
+        return WidePosterior(self.table, Factorised.of(model, self.table))
+
+
+@dataclass(frozen=True)
+class Wide(inference.Inference):
+    strength: int = 1
+
+    abilities = inference.Abilities("wide", "a few", options={"--strength": "strength"})
+    posteriors = (WidePosterior,)
+
+    def objective(self, table, generator, likelihood=None):
+        return WideObjective(table)
+
+    def describe(self):
+        return "wide"
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    """The registry, which a test may change."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+
+def test_the_package_registers_all_its_inferences():
+    exported = {getattr(inference, name) for name in inference.__all__}
+    kinds = {one for one in exported if isinstance(one, type) and issubclass(one, inference.Inference)}
+    assert set(inference.registered().values()) == kinds - {inference.Inference}
+    assert tuple(inference.registered()) == options.INFERENCES  # the help texts, which do not read the registry
+
+
+@pytest.mark.parametrize("name", options.INFERENCES)
+def test_an_entry_says_what_is_there(name):
+    kind = inference.registered()[name]
+    assert kind.abilities.name == name
+    assert set(kind.abilities.options.values()) <= {field.name for field in fields(kind)}
+    assert kind.abilities.streams == (kind.stream is not inference.Inference.stream)
+    assert all(registry.posterior_kinds()[one.kind] is one for one in kind.posteriors)
+    assert options.choose_inference(name) == kind()
+
+
+def test_an_option_belongs_to_those_that_declare_it():
+    assert options.choose_inference("sparse-variational", given={"--inducing": 7}).n_inducing == 7
+    assert options.choose_inference("computation-aware", given={"--actions": 9}).n_actions == 9
+    with pytest.raises(
+        InvalidInputError, match=r"--inducing has no meaning for --inference exact; it goes with .*sparse"
+    ):
+        options.choose_inference("exact", given={"--inducing": 7})
+    with pytest.raises(InvalidInputError, match="--features has no meaning with --truncation"):
+        options.choose_inference("random-features", "40,10", {"--features": 100})
+
+
+def test_the_posterior_of_a_fit_is_one_that_its_inference_names():
+    for kind in (
+        inference.Exact(),
+        inference.RandomFeatures(50),
+        inference.RandomFeatures(50, prediction=inference.Exact()),
+    ):
+        gp = GPRegressor(inference=kind, optimizer=None).fit(X, Y)
+        assert isinstance(gp.posterior_, kind.posteriors)
+
+
+# An inference of one's own ----------------------------------------------------------------------------------------
+
+
+def test_an_inference_that_is_not_registered_fits_and_comes_back_with_custom(tmp_path):
+    gp = GPRegressor(inference=Wide(), optimizer=None).fit(X, Y)
+    exact = GPRegressor(inference=inference.Exact(), optimizer=None).fit(X, Y)
+    spread, expected = gp.predict(X, return_std=True)[1], exact.predict(X, return_std=True)[1]
+    root = exact.posterior_.trend_root(exact.posterior_.X).square().sum(1).numpy() * exact.scaling_.y_scale**2
+    np.testing.assert_allclose(spread**2, 2 * (expected**2 - root) + root, rtol=1e-9)
+    gp.save(tmp_path / "wide.gp")
+    again = gigagp.load(tmp_path / "wide.gp", custom=[Wide])
+    assert isinstance(again.posterior_, WidePosterior)
+    np.testing.assert_array_equal(again.predict(X, return_std=True)[1], spread)
+    with pytest.raises(ModelFileError, match="names a setting that is not gigagp's: 'Wide'"):
+        gigagp.load(tmp_path / "wide.gp")
+
+
+def test_a_registered_inference_comes_back_by_name(tmp_path, entries):
+    assert inference.register(Wide) is Wide
+    assert inference.register(Wide) is Wide  # a module may be imported twice
+    GPRegressor(inference=Wide(3), optimizer=None).fit(X, Y).save(tmp_path / "wide.gp")
+    assert gigagp.load(tmp_path / "wide.gp").inference_ == Wide(3)
+    assert options.choose_inference("wide", given={"--strength": 3}) == Wide(3)
+    assert "`inference.Wide`" in registry.capability_table()
+
+
+def test_what_cannot_be_registered_is_refused(entries):
+    with pytest.raises(InvalidInputError, match="register of gigagp"):
+        inference.register(int)
+
+    class Nameless(inference.Inference):
+        pass
+
+    with pytest.raises(InvalidInputError, match="Nameless must declare abilities and posteriors"):
+        inference.register(Nameless)
+
+    class Taken(Wide):
+        abilities = inference.Exact.abilities
+
+    with pytest.raises(InvalidInputError, match="the name 'exact' is registered already: Exact"):
+        inference.register(Taken)
+
+    class Impostor(ExactPosterior):
+        pass
+
+    class Double(Wide):
+        posteriors = (Impostor,)
+
+    with pytest.raises(InvalidInputError, match="a posterior of the kind 'exact' is registered already"):
+        inference.register(Double)
+    assert "wide" not in inference.registered()
+
+
+def test_what_is_not_supported_is_refused_before_any_work():
+    with pytest.raises(InvalidInputError, match="inference of GPRegressor must be"):
+        GPRegressor(inference=object()).fit(X, Y)
+    with pytest.raises(
+        InvalidInputError, match=r"fit_table of GPRegressor works with inference\.Grid.* inference\.Wide does"
+    ):
+        GPRegressor(inference=Wide()).fit_table((X, Y))
+    with pytest.raises(InvalidInputError, match="inference for the poisson likelihood"):
+        GPRegressor(inference=Wide(), likelihood="poisson").fit(X, np.ones(30))
+    with pytest.raises(InvalidInputError, match='dtype of GPRegressor must be "float64" or "float32"'):
+        GPRegressor(inference=Wide(), dtype="mixed").fit(X, Y)
