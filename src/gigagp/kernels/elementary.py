@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit, Units
 from gigagp.random import standard_normal
 

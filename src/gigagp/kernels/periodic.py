@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
 
