@@ -1,7 +1,7 @@
 """Build the native CPU engine; everything else about the project is in pyproject.toml.
 
-The tile kernels are compiled once for each instruction set that a processor may have, and the best one is chosen at
-run time. Where no compiler is found the build goes on without them, and gigagp multiplies with torch.
+The tile kernels are compiled once for each instruction set, and the processor's best one is chosen at run time. Without
+a compiler the build goes on without them, and gigagp multiplies with torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMON = [
     "-Wno-uninitialized",  # GCC 12 about its own header
     "-Wno-maybe-uninitialized",
 ]
-#: beginning of the names of the functions that return the kernels, and the flags of their instruction set
+#: For each instruction set: the first part of the names of the functions that return its kernels, and compiler flags.
 VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []
 if platform.machine().lower() in {"x86_64", "amd64"}:
@@ -37,7 +37,7 @@ if platform.machine().lower() in {"x86_64", "amd64"}:
 
 
 class BuildVariants(build_ext):
-    """Compile the tile kernels with flags of their own, and link them into the module."""
+    """Compile the tile kernels once for each instruction set, and link them into the module."""
 
     def build_extension(self, ext: Pybind11Extension) -> None:
         """Compile every variant of tiles.cpp and grid.cpp, then the rest as usual."""

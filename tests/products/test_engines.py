@@ -456,7 +456,7 @@ def test_refused_products(engine, arguments, words):
     [
         (V8[:5], V8, r"weights.left of .* \(8, s\)"),
         (V8, V8[:5], r"weights.right of .* \(8, s\)"),
-        (V8, V8[:, :1], "as many columns"),
+        (V8, V8[:, :1], "same number of columns"),
         (V8.float(), V8, "weights.left of .* torch.float64"),
         (V8[:, 0], V8, r"weights.left of .* \(8, s\)"),
     ],

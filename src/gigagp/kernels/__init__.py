@@ -10,8 +10,9 @@ from gigagp.kernels.elementary import Constant, Linear, White
 from gigagp.kernels.features import FeatureDraw
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.periodic import Cosine, Periodic
+from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
 from gigagp.kernels.serialization import from_dict
-from gigagp.kernels.stationary import RBF, Matern, RationalQuadratic, StationaryKernel
+from gigagp.kernels.stationary import StationaryKernel
 
 __all__ = [
     "RBF",

@@ -1,4 +1,4 @@
-"""What a kernel is: an immutable tree of covariance functions with named hyperparameters."""
+"""The contract of kernels: immutable trees of covariance functions with named hyperparameters."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class Kernel(ABC):
     """A covariance function k(x, z), or a sum or product of them.
 
     Kernels never change: `bind` and `replace` return new ones. Hyperparameters are in natural units (a lengthscale is
-    a length, a variance is a variance) and are float64 tensors on the CPU, whatever the dtype of the data; `block`
+    a length, a variance is a variance). They are float64 tensors on the CPU, whatever the dtype of the data. `block`
     follows the dtype and the device of its inputs.
 
-    A kernel that was not told its lengthscales is *unbound*: how many there are is only known with the data.
-    `bind` settles this. Everything that takes data binds on the way, so ``RBF().block(X, X)`` works.
+    A kernel that was constructed without lengthscales is *unbound*: only the data say how many there are. `bind`
+    settles this. Every method that takes data binds first, so ``RBF().block(X, X)`` works.
 
     Every kernel has a continuous part, a function of two points, and may have a white part, which exists only
-    between a row and itself. `block` and `diagonal` give the continuous part, `white` what has to be added to the
-    diagonal of K(X, X). In this way the covariance between two data sets never depends on whether rows coincide.
+    between a row and itself. `block` and `diagonal` give the continuous part. `white` gives what has to be added to the
+    diagonal of K(X, X). So the covariance between two data sets never depends on whether rows coincide.
 
-    To add a kernel of your own, derive from `gigagp.kernels.Leaf` and write `block` and `diagonal` with
-    differentiable torch operations; products, gradients and composition then work.
+    For a kernel of your own that depends on scaled distances, derive from `gigagp.kernels.StationaryKernel` and write
+    `profile`. For any other, derive from `gigagp.kernels.Leaf` and write `block` and `diagonal` with differentiable
+    torch operations. Products, gradients and composition then work.
     """
 
     @property
@@ -43,8 +44,8 @@ class Kernel(ABC):
     def bind(self, n_inputs: int) -> Kernel:
         """Return this kernel for data with ``n_inputs`` columns.
 
-        Missing values become defaults (lengthscale: the square root of the number of active inputs, so that
-        standardized points correlate in any dimension; everything else 1), single numbers are repeated for each
+        Missing values become defaults: for lengthscales the square root of the number of active inputs, so that
+        standardized points correlate in any dimension, and 1 for everything else. Single numbers are repeated for each
         active input. Binding again to the same number changes nothing.
 
         Raises
@@ -62,33 +63,33 @@ class Kernel(ABC):
 
     @abstractmethod
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names of the hyperparameters that are not to be learned."""
+        """Return the names of the hyperparameters that are not learned."""
 
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some, by name, in the units of the values."""
         return {}
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return what standardized hyperparameters are to be multiplied with to be in the data's own units, by name.
+        """Return the factors that take standardized hyperparameters to the data's own units, by name.
 
-        Only those that say what they are measured in have an entry. Here: none.
+        Only hyperparameters with a unit have an entry. Here: none.
         """
         return {}
 
     def standardized(self, units: Units) -> Kernel:
         """Return this kernel, whose numbers are in the data's own units, for the standardized problem, bound.
 
-        What was not given takes its default there. A kernel that does not say what its hyperparameters are measured in
-        sees standardized inputs as it is, and its values are shares of the target's variance.
+        Values that were not given take their defaults there. A kernel whose hyperparameters have no units stays as it
+        is: it sees standardized inputs, and its values are shares of the target's variance.
         """
         return self.bind(len(units.scale))
 
     def in_own_units(self, units: Units) -> Kernel:
-        """Return a bound kernel of the standardized problem with its numbers in the data's own units."""
+        """Return this bound kernel of the standardized problem with its numbers in the data's own units."""
         return self.multiplied(self.unit_factors(units))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Kernel:
-        """Return this kernel with some hyperparameters, and their bounds, times factors: in other units.
+        """Return this kernel with some hyperparameters and their bounds multiplied by factors, for other units.
 
         Parameters
         ----------
@@ -101,8 +102,8 @@ class Kernel(ABC):
     def replace(self, values: Mapping[str, Tensor]) -> Kernel:
         """Return this kernel with some hyperparameters exchanged.
 
-        The tensors are kept as they are, so `block` of the result is differentiable in them. Only names and shapes
-        are checked.
+        The result holds the tensors themselves, so its `block` is differentiable in them. Only names and shapes are
+        checked.
         """
 
     @abstractmethod
@@ -144,9 +145,9 @@ class Kernel(ABC):
     def draw_features(
         self, n_features: int, n_inputs: int, generator: torch.Generator, *, law: str = "balanced"
     ) -> FeatureDraw:
-        """Draw the randomness of random Fourier features; no hyperparameter enters it.
+        """Draw the randomness of random Fourier features, which does not depend on hyperparameters.
 
-        Freeze the result over a fit and the prior functions made from it move smoothly with the hyperparameters.
+        Where a fit keeps the result, the prior functions made from it move smoothly with the hyperparameters.
 
         Parameters
         ----------
@@ -157,10 +158,10 @@ class Kernel(ABC):
         generator : torch.Generator
         law : {"balanced", "joint", "independent"}
             ``"joint"`` draws frequencies from the spectral density. ``"balanced"`` draws half of them evenly over the
-            decades of its tail and weighs them (`gigagp.kernels.spectral`): the same kernel in the mean, and prior
+            decades of its tail and weights them (`gigagp.kernels.spectral`): the same kernel in expectation, and prior
             functions that are rough enough between close rows. ``"independent"`` is the law that was published with
             Lin et al. 2024 by mistake: a Matern kernel's frequencies with one chi-square draw for each coordinate. It
-            is kept for reproductions.
+            is kept to reproduce their numbers.
 
         Raises
         ------
@@ -184,7 +185,8 @@ class Kernel(ABC):
         -------
         Tensor of shape (n, n_columns)
             ``features @ features.T`` approximates ``block(X, X)`` with an error of order one over the square root of
-            the number of frequencies; constant and linear terms are exact. All rows at once: stream large data.
+            the number of frequencies. Constant and linear terms are exact. All rows are computed at once, so pass large
+            data in chunks.
         """
         from gigagp.kernels.features import features
 

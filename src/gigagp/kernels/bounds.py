@@ -1,4 +1,4 @@
-"""The range that learning keeps a hyperparameter in."""
+"""Bounds of hyperparameters, which learning respects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gigagp.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Smallest and largest value of one hyperparameter, in its own units.
+    """Smallest and largest value of one hyperparameter, in the units of that hyperparameter.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Bounds:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of both together."""
+        """Shape of both sides, broadcast."""
         return torch.broadcast_shapes(self.lower.shape, self.upper.shape)
 
     def clip(self, value: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Bounds:
         return torch.minimum(torch.maximum(value, self.lower), self.upper)
 
     def multiplied(self, factor: Tensor) -> Bounds:
-        """Return the bounds in other units: what is within them stays so, to the last bit, when multiplied too."""
+        """Return the bounds in other units. A value within them, multiplied by the same factor, stays within them."""
         return Bounds(self.lower * factor, self.upper * factor)
 
     def expand(self, shape: torch.Size) -> Bounds:
@@ -44,7 +44,7 @@ class Bounds:
         return Bounds(self.lower.expand(shape).clone(), self.upper.expand(shape).clone())
 
     def to_plain(self) -> list[Any]:
-        """Return lower and upper as numbers, or lists where they differ by input; None for no bound."""
+        """Return the lower and the upper side as numbers, or as lists where inputs differ; None for no bound."""
         return [_to_plain(self.lower), _to_plain(self.upper)]
 
 
@@ -61,7 +61,7 @@ def checked_bounds(given: object, shapes: Mapping[str, bool], owner: str) -> dic
     given : object
         A mapping of names to pairs, or None.
     shapes : mapping of str to bool
-        `Leaf.shapes`: whether a hyperparameter has one value an input.
+        `Leaf.shapes`: whether a hyperparameter has one value for each input.
     owner : str
         Name of the kernel, for errors.
 
@@ -75,7 +75,7 @@ def checked_bounds(given: object, shapes: Mapping[str, bool], owner: str) -> dic
     if not isinstance(given, Mapping) or not set(given) <= set(shapes):
         msg = (
             f"bounds of {owner} must be a mapping from names among {sorted(shapes)} to pairs (lower, upper); got "
-            f"{given!r}. A hyperparameter that is not to be learned is named in fixed."
+            f"{given!r}. To keep a hyperparameter from being learned, name it in fixed."
         )
         raise InvalidInputError(msg)
     return {name: _checked_pair(name, pair, shapes[name], owner) for name, pair in given.items()}
@@ -90,7 +90,7 @@ def _checked_pair(name: str, pair: object, per_input: bool, owner: str) -> Bound
     if lower is None or upper is None or not sound or not bool(((lower >= 0) & (lower < upper)).all()):
         msg = (
             f"bounds of {owner} must have a lower number that is not negative and a larger upper one for {name}, or "
-            f"None for no bound; got {pair!r}. A hyperparameter that is not to be learned is named in fixed."
+            f"None for no bound; got {pair!r}. To keep a hyperparameter from being learned, name it in fixed."
         )
         raise InvalidInputError(msg)
     if not per_input and lower.numel() * upper.numel() > 1:
@@ -103,7 +103,7 @@ def _checked_pair(name: str, pair: object, per_input: bool, owner: str) -> Bound
 
 
 def _side(value: object, default: float) -> Tensor | None:
-    """Return one side as float64 numbers; None for what is none."""
+    """Return one side as float64 numbers; None if it cannot be converted."""
     if value is None:
         value = default
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -31,7 +31,7 @@ def as_kernel(value: Kernel | float) -> Kernel | None:
 
 
 class Composite(Kernel):
-    """A kernel made of parts. Parts of the same kind are taken apart: ``(a + b) + c`` has three parts.
+    """A kernel made of parts. Parts of the same kind are flattened: ``(a + b) + c`` has three parts.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Composite(Kernel):
 
     @property
     def parts(self) -> tuple[Kernel, ...]:
-        """The kernels that are combined."""
+        """The kernels that are added or multiplied."""
         return self._parts
 
     @property
@@ -84,7 +84,7 @@ class Composite(Kernel):
         }
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Return the names that are not to be learned."""
+        """Return the names that are not learned."""
         return frozenset(
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
         )
@@ -98,11 +98,11 @@ class Composite(Kernel):
         }
 
     def _units_of_parts(self, units: Units) -> Iterator[tuple[Kernel, Units]]:
-        """Iterate over the parts, with the units of each."""
+        """Iterate over the parts, each with its units."""
         return zip(self._parts, itertools.repeat(units))
 
     def unit_factors(self, units: Units) -> dict[str, Tensor]:
-        """Return those of all parts; see `Kernel.unit_factors`."""
+        """Return the factors of all parts; see `Kernel.unit_factors`."""
         return {
             f"{position}.{name}": factor
             for position, (part, own) in enumerate(self._units_of_parts(units))
@@ -158,7 +158,7 @@ class Composite(Kernel):
 
     @abstractmethod
     def _text(self, part: Kernel) -> str:
-        """Return the text of a part, in brackets where needed."""
+        """Return the text of a part, in brackets if it needs them."""
 
     def __repr__(self) -> str:
         """Return the expression."""
@@ -188,16 +188,16 @@ class Sum(Composite):
 class Product(Composite):
     """Product of kernels, for instance a `Periodic` that decays: ``Periodic() * RBF()``.
 
-    The variances of the parts multiply, so only their product can be learned; fix all but one:
-    ``Periodic() * RBF(fixed=("variance",))``. One of them is in squared units of the target, and the others are plain
-    numbers: the first that is learned, or the first where none is.
+    The variances of the parts multiply, so only their product can be learned. Fix all but one:
+    ``Periodic() * RBF(fixed=("variance",))``. The first variance that is learned, or the first where none is, is in
+    squared units of the target. The others are plain numbers.
     """
 
     symbol: ClassVar[str] = " * "
     combine: ClassVar[Callable[[Tensor, Tensor], Tensor]] = torch.mul
 
     def white(self, X: Tensor) -> Tensor:
-        """Return the product of the whole diagonals, less the product of the continuous ones."""
+        """Return the product of the whole diagonals minus the product of the continuous ones."""
         if not any(leaf.is_white for leaf in self.leaves()):
             return X.new_zeros(X.shape[0])
         whole = math.prod((part.diagonal(X) + part.white(X) for part in self._parts), start=X.new_ones(()))
@@ -220,7 +220,7 @@ class Product(Composite):
 
 
 def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
-    """Whether some of a kernel's hyperparameters scale with the target, and are learned if that is asked."""
+    """Whether some hyperparameter scales with the target, and with ``learned`` is also learned."""
     return any(
         unit in ("target", "slope") and not (learned and name in leaf.fixed_parameters())
         for leaf in kernel.leaves()

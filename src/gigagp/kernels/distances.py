@@ -1,6 +1,6 @@
 """Squared Euclidean distances, differentiable and finite everywhere.
 
-The distance of two points depends on these two alone: not on what else is in their tables, also where that is far away.
+The distance of two points depends on these two alone, and not on other rows of their tables, however far away.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Larger squared distances are cut: every profile is zero there, and infinity times zero would be NaN.
+#: Larger squared distances are clipped: every profile is zero there, and infinity times zero would be NaN.
 FARTHEST = 1e30
-#: Bound on the rounding error of squared distances, in units of the lengthscale, that differences of squared norms may
-#: leave. It holds for the two points farthest out; a typical pair is ten times better.
+#: Largest rounding error of squared distances from norms, in units of the lengthscale. It holds for the two points
+#: farthest out; a typical pair is ten times better.
 ROUNDING_ERROR = {torch.float32: 1e-5, torch.float64: 1e-10}
-#: An offset of the points is taken off where it is so many times their spread. Then the subtraction is exact: every
-#: number is within a factor of two of what is taken off.
+#: The points' offset is subtracted where it is at least this many times their spread. The subtraction is then exact,
+#: because every number is within a factor of two of the offset.
 _OFFSET = 4.0
 
 
 def squared_distances(A: Tensor, B: Tensor, *, kink: bool = False) -> Tensor:
     """Return the squared distances of all pairs of rows.
 
-    One matrix product, ``|a|^2 + |b|^2 - 2 a'b``, where its rounding error stays below `ROUNDING_ERROR`. Where it does
-    not, sums of squared differences, d passes over the result: for points far apart, and for profiles that take the
-    square root of what is left at zero.
+    This is one matrix product, ``|a|^2 + |b|^2 - 2 a'b``, where its rounding error stays below `ROUNDING_ERROR`. For
+    points far apart, and for profiles with a kink, which would take the root of a rounding error at zero, it is a sum
+    of squared differences, with d passes over the result.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def squared_distances(A: Tensor, B: Tensor, *, kink: bool = False) -> Tensor:
     if kink or not norms_suffice(a, b):
         return squared_differences(A, B)
     squared = torch.addmm(b[None, :], A, B.T, alpha=-2) + a[:, None]
-    # cut at zero in value, not in its derivatives: a distance of zero has second derivatives
+    # clip the value at zero but not its derivatives: a distance of zero has second derivatives
     return torch.where(squared > 0, squared, squared - squared.detach())
 
 
@@ -59,19 +59,19 @@ def squared_differences(A: Tensor, B: Tensor) -> Tensor:
 
 
 def norms_suffice(a: Tensor, b: Tensor) -> bool:
-    """Whether differences of these squared norms, (n,) and (m,), keep the rounding error of their own dtype."""
+    """Whether distances from these squared norms, (n,) and (m,), stay below the `ROUNDING_ERROR` of their dtype."""
     try:
         largest = float(a.detach().amax() + b.detach().amax())
-    except RuntimeError:  # under torch.func.vmap no number can be looked at
+    except RuntimeError:  # torch.func.vmap does not allow reading a number
         return False
     return largest * torch.finfo(a.dtype).eps <= ROUNDING_ERROR[a.dtype]
 
 
 def common_offset(points: Tensor) -> Tensor:
-    """Return what all points (n, d) have in common, shape (d,): to be taken off before norms are squared.
+    """Return the common offset of points (n, d), shape (d,), which is subtracted before norms are squared.
 
-    Zero in inputs whose offset is not far larger than their spread. One far point among others therefore takes no
-    digits from them, as it would through the mean.
+    It is zero in inputs whose offset is not far larger than their spread. So one far point costs the others no digits,
+    as it would through the mean.
     """
     if not len(points):
         return points.new_zeros(points.shape[1])

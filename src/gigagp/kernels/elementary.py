@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit, Units
 from gigagp.random import standard_normal
 
@@ -23,7 +24,7 @@ class Constant(Leaf):
     variance : float, optional
         Default 1.
     fixed : sequence of str or bool
-        ``("variance",)`` or True: not to be learned.
+        ``("variance",)`` or True: the variance is not learned.
     bounds : mapping of str to (lower, upper), optional
         As for `RBF`.
     """
@@ -49,11 +50,11 @@ class Constant(Leaf):
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return nothing: a constant has no randomness."""
+        """Return nothing, because a constant has no frequencies."""
         return {}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return nothing: a constant has no randomness."""
+        """Return nothing, because a constant has no frequencies."""
         return {}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -71,8 +72,8 @@ class Linear(Leaf):
     variance : float or array-like, optional
         Prior variance of the slopes, one for all or one for each active input. Default 1.
     centre : float or array-like, optional
-        Where the functions are zero, one number for all or one for each active input. None: the mean of the training
-        inputs where the estimator standardizes them, and otherwise zero.
+        Where the functions are zero, one number for all or one for each active input. Default: the mean of the training
+        inputs where the estimator standardizes them, otherwise zero.
     ard, columns, fixed, bounds
         As for `RBF`.
     """
@@ -99,11 +100,11 @@ class Linear(Leaf):
 
     @property
     def centre(self) -> Tensor | None:
-        """Where the functions are zero: a number for each active input, or one for all; None for zero."""
+        """Where the functions are zero: one number for each active input, or one for all; None for zero."""
         return self._centre
 
     def active(self, X: Tensor) -> Tensor:
-        """Return the columns that the kernel looks at, less the centre."""
+        """Return the columns that the kernel depends on, minus the centre."""
         if self._centre is None:
             return super().active(X)
         n_active = X.shape[1] if self.columns is None else len(self.columns)
@@ -133,7 +134,7 @@ class Linear(Leaf):
         return other
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's other arguments, where they differ from the defaults."""
+        """Return the constructor's arguments other than hyperparameters, where they differ from the defaults."""
         return super().settings() | ({} if self._centre is None else {"centre": self._centre.tolist()})
 
     def scale(self, X: Tensor) -> Tensor:
@@ -150,11 +151,11 @@ class Linear(Leaf):
         return self.bind(X.shape[1]).scale(X).square().sum(1)
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return random slopes; they serve in products, where the kernel itself has no exact features."""
+        """Return random slopes, for products, which have no exact features as the kernel alone has."""
         return {"normal": standard_normal(n_frequencies, self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return the same by index."""
+        """Return random slopes by index."""
         return {"normal": numbers.normal(self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -177,18 +178,18 @@ def _checked_centre(centre: ParameterLike) -> Tensor | None:
 
 
 class White(Leaf):
-    """White noise as a kernel: ``variance`` between a row and itself, 0 otherwise, also for equal rows.
+    """White noise as a kernel: ``variance`` between a row and itself, 0 between any two rows, also equal ones.
 
-    Models have a noise variance anyway; this is for noise that multiplies something, as in ``White() * Linear()``, and
-    for bounds on the noise. Where it is a term of its own, as in ``RBF() + White()``, it takes the place of the model's
-    noise variance, which is then 0 unless it is given too.
+    Models have a noise variance anyway. Use this for noise that multiplies something, as in ``White() * Linear()``, and
+    for bounds on the noise. Where it is a term of its own, as in ``RBF() + White()``, it replaces the model's noise
+    variance, which is then 0 unless it is given too.
 
     Parameters
     ----------
     variance : float, optional
         Default 1.
     fixed : sequence of str or bool
-        ``("variance",)`` or True: not to be learned.
+        ``("variance",)`` or True: the variance is not learned.
     bounds : mapping of str to (lower, upper), optional
         As for `RBF`.
     """

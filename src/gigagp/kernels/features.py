@@ -24,7 +24,7 @@ from gigagp.kernels.leaf import Leaf
 
 @dataclass(frozen=True)
 class FeatureDraw:
-    """The randomness of random Fourier features, free of hyperparameter values.
+    """The randomness of random Fourier features, which does not depend on hyperparameters.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class FeatureDraw:
     law : str
         ``"balanced"``, ``"joint"``, or ``"independent"``; see `Kernel.draw_features`.
     terms : tuple
-        For each term of the multiplied-out kernel (white ones left out) and each of its leaves, named draws.
+        Draws by name, for each leaf of each term of the multiplied-out kernel, without white terms.
     """
 
     n_features: int
@@ -41,7 +41,7 @@ class FeatureDraw:
     terms: tuple[tuple[dict[str, Tensor], ...], ...]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors by name, and the rest as plain values, for a file; `from_state` turns them back."""
+        """Return the tensors by name and the rest as plain values, for a file; `from_state` reads them."""
         tensors = {
             f"{place}.{part}.{name}": value
             for place, leaves in enumerate(self.terms)
@@ -52,7 +52,7 @@ class FeatureDraw:
         return tensors, {"n_features": self.n_features, "law": self.law, "names": names}
 
     def first(self, n_frequencies: int) -> FeatureDraw:
-        """Return the draw of the first frequencies alone; `nested_columns` has the columns that stay the same."""
+        """Return the draw of the first frequencies alone; `nested_columns` says which columns the two share."""
         if not 1 <= n_frequencies <= self.n_features // 2:
             msg = f"n_frequencies must be between 1 and {self.n_features // 2}, those drawn; got {n_frequencies!r}."
             raise InvalidInputError(msg)
@@ -64,7 +64,7 @@ class FeatureDraw:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> FeatureDraw:
-        """Return the draw that `state` described."""
+        """Return the draw that `state` has described."""
         terms = tuple(
             tuple({name: tensors[f"{place}.{part}.{name}"] for name in leaf} for part, leaf in enumerate(leaves))
             for place, leaves in enumerate(header["names"])
@@ -73,12 +73,12 @@ class FeatureDraw:
 
 
 def _terms(kernel: Kernel) -> list[tuple[Leaf, ...]]:
-    """Return the terms that are functions; white ones only live on the diagonal."""
+    """Return the terms that are functions; white terms are only on the diagonal."""
     return [term for term in kernel.terms() if not any(leaf.is_white for leaf in term)]
 
 
 def _is_exact(term: tuple[Leaf, ...]) -> bool:
-    """Whether a term has finitely many features: constants, times one linear kernel at most."""
+    """Whether a term has finitely many features: constants, times at most one linear kernel."""
     others = [leaf for leaf in term if not isinstance(leaf, Constant)]
     return not others or (len(others) == 1 and isinstance(others[0], Linear))
 
@@ -116,10 +116,10 @@ def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
 
 
 def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tuple[Tensor, Tensor]:
-    """Return which columns of `features` the first frequencies make, and the factors that they then carry.
+    """Return which columns of `features` belong to the first frequencies, and by which factors their scale differs.
 
-    ``features(kernel, X, draw)[:, columns] * factors`` is ``features(kernel, X, draw.first(n_frequencies))``: one table
-    of features, and one matrix of their inner products, serves every smaller number of frequencies.
+    ``features(kernel, X, draw)[:, columns] * factors`` is ``features(kernel, X, draw.first(n_frequencies))``. So one
+    table of features, and one matrix of their inner products, is enough for every smaller number of frequencies.
 
     Parameters
     ----------
@@ -127,14 +127,15 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
         Bound.
     draw : FeatureDraw
     n_frequencies : int
-        At most those drawn.
+        At most the number drawn.
 
     Returns
     -------
     columns : Tensor of shape (n_columns,)
         Indices.
     factors : Tensor of shape (n_columns,)
-        Roots of the number drawn over ``n_frequencies``; 1 for constant and linear terms, which are exact. float64.
+        Square roots of the number drawn over ``n_frequencies``; 1 for constant and linear terms, which are exact.
+        float64.
     """
     total = draw.n_features // 2
     row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
@@ -143,7 +144,7 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
         if _is_exact(term):
             width = _exact_features(term, row).shape[1]
             chosen, factor = torch.arange(width), 1.0
-        else:  # sines, then cosines; of a product of linear kernels, one column a frequency
+        else:  # sines, then cosines; a product of linear kernels has one column for each frequency
             width = _random_features(term, row, drawn, total).shape[1]
             chosen = torch.cat([torch.arange(n_frequencies) + offset for offset in range(0, width, total)])
             factor = math.sqrt(total / n_frequencies)
@@ -182,6 +183,6 @@ def _random_features(
         amplitude = amplitude * factor
         if angle is not None:
             phase = angle if phase is None else phase + angle
-    if phase is None:  # a product of linear kernels: random, but without waves; the sine half is zero
+    if phase is None:  # a product of linear kernels has no waves, so the sine half would be zero
         return amplitude.expand(X.shape[0], n_frequencies)
     return torch.cat([amplitude * torch.sin(phase), amplitude * torch.cos(phase)], dim=1)

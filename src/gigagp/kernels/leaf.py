@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self, TypedDict, overload
+from typing import Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import checked, shown
+from gigagp.fields import checked
 from gigagp.indexed_random import IndexedDraws
+from gigagp.kernels.arguments import BoundsLike, ParameterLike, checked_columns, checked_fixed, checked_value
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
 from gigagp.kernels.units import Unit, Units
 
-#: What a constructor takes for a hyperparameter.
-ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
-
-#: What a constructor takes for bounds: by name the smallest and the largest value, None for no bound.
-BoundsLike = Mapping[str, tuple[ParameterLike, ParameterLike]] | None
-
 #: What a class computes its covariances with, and what has to agree with them for random features.
 _COVARIANCE = frozenset({"block", "profile"})
 _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequencies", "amplitude_and_phase"})
-
-
-class LeafOptions(TypedDict, total=False):
-    """Arguments that the constructors of most elementary kernels share; see `Leaf`."""
-
-    ard: bool
-    columns: Sequence[int] | None
-    fixed: Sequence[str] | bool
-    bounds: BoundsLike
 
 
 class Hyperparameter:
@@ -118,11 +103,15 @@ class Leaf(Kernel):
         fixed: Sequence[str] | bool = (),
         bounds: BoundsLike = None,
     ) -> None:
-        self._values = {name: self._checked(name, values[name]) for name in self.shapes}
-        self._ard: bool = checked(ard, bool, "ard", type(self).__name__)
-        self._columns = self._checked_columns(columns)
-        self._fixed = self._checked_fixed(fixed)
-        self._bounds = checked_bounds(bounds, self.shapes, type(self).__name__)
+        owner = type(self).__name__
+        self._values = {
+            name: checked_value(values[name], name, owner, per_input=per_input)
+            for name, per_input in self.shapes.items()
+        }
+        self._ard: bool = checked(ard, bool, "ard", owner)
+        self._columns = checked_columns(columns, owner)
+        self._fixed = checked_fixed(fixed, self.shapes, owner)
+        self._bounds = checked_bounds(bounds, self.shapes, owner)
         for name in self._bounds:
             self._require_within(name, self._values[name])
         self._n_inputs: int | None = None
@@ -130,57 +119,6 @@ class Leaf(Kernel):
         self._input_weights: Tensor | None = None
 
     # Construction ---------------------------------------------------------------------------------------------------
-
-    def _checked(self, name: str, value: ParameterLike) -> Tensor | None:
-        if value is None:
-            return None
-        owner = type(self).__name__
-        try:
-            if isinstance(value, bool | np.bool_ | str | bytes):
-                raise TypeError
-            tensor = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            msg = f"{name} of {owner} must be a number or a list of numbers; got {shown(value)}."
-            raise InvalidInputError(msg) from error
-        per_input = self.shapes[name]
-        if tensor.ndim > 1 or tensor.numel() == 0 or (not per_input and tensor.numel() != 1):
-            allowed = "a number, or one number for each active input" if per_input else "one number"
-            msg = f"{name} of {owner} must be {allowed}; got shape {tuple(tensor.shape)}."
-            raise InvalidInputError(msg)
-        if not bool((torch.isfinite(tensor) & (tensor > 0)).all()):
-            msg = f"{name} of {owner} must be positive and finite; got {tensor.tolist()}. Leave it out for a default."
-            raise InvalidInputError(msg)
-        if isinstance(value, (Tensor, np.ndarray)) and not tensor.requires_grad:
-            tensor = tensor.clone()  # the caller may change the array later, the kernel must not
-        return tensor if per_input else tensor.reshape(())
-
-    def _checked_columns(self, columns: Sequence[int] | None) -> tuple[int, ...] | None:
-        if columns is None:
-            return None
-        owner = type(self).__name__
-        try:
-            if any(isinstance(column, bool) for column in columns):
-                raise TypeError
-            chosen = tuple(operator.index(column) for column in columns)
-        except TypeError as error:
-            msg = f"columns of {owner} must be a list of integers or None for all; got {shown(columns)}."
-            raise InvalidInputError(msg) from error
-        if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
-            msg = f"columns of {owner} must be different positions, zero or above, at least one; got {columns!r}."
-            raise InvalidInputError(msg)
-        return chosen
-
-    def _checked_fixed(self, fixed: Sequence[str] | bool) -> frozenset[str]:
-        if isinstance(fixed, bool):
-            return frozenset(self.shapes if fixed else ())
-        given = (fixed,) if isinstance(fixed, str) else fixed
-        known = isinstance(given, tuple | list | set | frozenset) and all(isinstance(name, str) for name in given)
-        if not known or not set(given) <= set(self.shapes):
-            msg = (
-                f"fixed of {type(self).__name__} must be True or names among {sorted(self.shapes)}; got {shown(fixed)}."
-            )
-            raise InvalidInputError(msg)
-        return frozenset(given)
 
     def bind(self, n_inputs: int) -> Self:
         """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""

@@ -1,4 +1,4 @@
-"""Functions that repeat themselves, or swing."""
+"""Kernels of periodic functions and of oscillations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gigagp.indexed_random import IndexedDraws
+from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import BoundsLike, Hyperparameter, Leaf, ParameterLike
+from gigagp.kernels.leaf import Hyperparameter, Leaf
 from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
 
@@ -19,7 +20,7 @@ from gigagp.random import standard_normal
 class Periodic(Leaf):
     """Periodic kernel: ``k = variance * exp(-2 sum_k sin^2(pi (x_k - z_k) / period_k) / lengthscale_k^2)``.
 
-    This is `RBF` on the circle: inputs are wound around it by ``[cos, sin](2 pi x / period)``. With one input it is
+    This is `RBF` on a circle, around which ``[cos, sin](2 pi x / period)`` winds each input. With one input it is
     scikit-learn's ``ExpSineSquared``. Multiply with `RBF` for a pattern that changes slowly.
 
     Parameters
@@ -71,7 +72,7 @@ class Periodic(Leaf):
         )
 
     def embed(self, X: Tensor) -> Tensor:
-        """Return the points on the circles in units of the lengthscales, shape (n, 2 * number of active inputs)."""
+        """Return points on circles in units of the lengthscales, shape (n, 2 * number of active inputs)."""
         angle = self.active(X) * (2 * math.pi / self.value("period", X))
         lengthscale = self.value("lengthscale", X)
         return torch.cat([torch.cos(angle) / lengthscale, torch.sin(angle) / lengthscale], dim=1)
@@ -92,12 +93,12 @@ class Periodic(Leaf):
         return {"normal": standard_normal(n_frequencies, 2 * self.n_active, generator=generator)}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return the same by index."""
+        """Return normal frequencies on the circles by index."""
         return {"normal": numbers.normal(2 * self.n_active)}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the square root of the variance, and points on the circles times frequencies."""
-        points = self.embed(X.to(torch.float64)).to(X.dtype)  # angles of many turns
+        points = self.embed(X.to(torch.float64)).to(X.dtype)  # float64 first: angles can be many turns
         return self.value("variance", X).sqrt(), points @ draw["normal"].to(dtype=X.dtype, device=X.device).T
 
 
@@ -105,9 +106,9 @@ class Cosine(Leaf):
     """Cosine kernel: ``k = variance * prod_k cos(2 pi (x_k - z_k) / period_k)``.
 
     Its functions are waves of the given periods with random amplitudes and phases. Multiply with `RBF` or `Matern` for
-    an oscillation that loses its phase after a lengthscale (a spectral mixture has several such terms): sound,
-    vibrations, seasons that differ. `Periodic` repeats any shape, but never makes points half a period apart correlate
-    negatively as `Cosine` does.
+    an oscillation that loses its phase after a lengthscale, such as sound, vibrations and seasons that differ. A
+    spectral mixture has several such terms. `Periodic` repeats any shape, but unlike `Cosine` it never makes points
+    half a period apart correlate negatively.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ class Cosine(Leaf):
         super().__init__({"variance": variance, "period": period}, ard=ard, columns=columns, fixed=fixed, bounds=bounds)
 
     def angles(self, X: Tensor) -> Tensor:
-        """Return ``2 pi x / period``, shape (n, number of active inputs), float64: they can be many turns."""
+        """Return ``2 pi x / period``, shape (n, number of active inputs), in float64: angles can be many turns."""
         return self.active(X.to(torch.float64)) * (2 * math.pi / self.value("period").to(X.device))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
@@ -163,11 +164,11 @@ class Cosine(Leaf):
         return self.bind(X.shape[1]).value("variance", X).expand(X.shape[0])
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
-        """Return random signs: the spectrum has one line for each choice of directions."""
+        """Return random signs, because the spectrum has one line for each choice of signs."""
         return {"sign": standard_normal(n_frequencies, self.n_active, generator=generator).sign()}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
-        """Return the same by index."""
+        """Return random signs by index."""
         return {"sign": numbers.normal(self.n_active).sign()}
 
     def amplitude_and_phase(self, X: Tensor, draw: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

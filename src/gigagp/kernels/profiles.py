@@ -1,4 +1,4 @@
-"""Scalar functions behind the kernels that need their own derivatives."""
+"""Profiles of kernels that need derivatives of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 class _Matern(torch.autograd.Function):
     """The Matern profile of order j = nu - 1/2 as a function of p = t^2.
 
-    Autograd through ``sqrt`` gives 0 * inf = NaN at p = 0, although every profile but the first is smooth there:
-    its derivative is the next rougher profile. Said that way, first derivatives are right everywhere and second
-    ones (derivatives of derivatives in the inputs) too.
+    Autograd through ``sqrt`` gives 0 * inf = NaN at p = 0, although every profile but the first is smooth there: its
+    derivative is a multiple of the next rougher profile. With the derivative in this form, first derivatives are right
+    everywhere, and so are second derivatives in the inputs.
     """
 
     generate_vmap_rule = True
@@ -36,7 +36,7 @@ class _Matern(torch.autograd.Function):
     def slope(p: Tensor, order: int) -> Tensor:
         if order > 0:
             return matern_profile(p, order - 1) / (2 - 4 * order)
-        # Matern-1/2 has a kink: the slope counts as 0 at coincident points, where it meets a zero difference
+        # Matern-1/2 has a kink. Its slope is taken as 0 at coincident points, where it is multiplied by zero.
         apart = p > 0
         t = torch.where(apart, p, torch.ones_like(p)).sqrt()
         return torch.where(apart, -0.5 * torch.exp(-t) / t, torch.zeros_like(t))

@@ -1,4 +1,4 @@
-"""Kernels from their descriptions."""
+"""Descriptions of kernels in model files, and kernels from descriptions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_own(cls: type) -> bool:
 
 
 def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs: int | None = None) -> Kernel:
-    """Return the kernel that ``kernel.to_dict()`` or `describe` described. No code of the description is run.
+    """Return the kernel that ``kernel.to_dict()`` or `describe` has described. No code from the description is run.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""How far out frequencies are drawn: tail probabilities of a spectral density, balanced over its decades.
+"""Draws from the tail of a spectral density, balanced over its decades.
 
-Plain Monte Carlo puts one frequency in a thousand where a thousandth of a kernel's variance sits. With many rows and
-little noise that is where all of the posterior variance is: what the data leave open are the high frequencies. A
-prior function made of a few thousand plain features then has too little (seldom too much) variance between the
+Plain Monte Carlo puts one frequency in a thousand where a thousandth of a kernel's variance lies. With many rows and
+little noise all of the posterior variance lies there, because the data determine everything but the high frequencies.
+A prior function made of a few thousand plain features then has too little (seldom too much) variance between the
 rows, and posterior samples made from it are overconfident. So half of the frequencies are drawn with a tail
-probability that is uniform on a logarithmic scale, and all carry the weight that makes the kernel's estimate unbiased
-again (importance sampling from a mixture; no weight is above two).
+probability that is uniform on a logarithmic scale, and all have weights that make the kernel's estimate unbiased again
+(importance sampling from a mixture; no weight is above two).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 
-#: The smallest tail probability that is drawn on purpose: what a noise of a ten-thousandth of the signal's scale sees.
+#: The smallest tail probability on the logarithmic scale. It matters at a noise of 1e-4 of the signal's scale.
 SMALLEST_TAIL = 1e-8
-#: The table of quantiles: nodes a unit of log-odds, and half of all. Beyond 38 no float64 below 1 has log-odds.
+#: The table of quantiles: nodes for each unit of log-odds, and half of all nodes. No float64 below 1 has log-odds
+#: above 38.
 _NODES_A_UNIT = 256
 _HALF = 38 * _NODES_A_UNIT
 
@@ -40,14 +41,14 @@ def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) ->
     uniform = torch.rand(n, 1, generator=generator, dtype=torch.float64)
     if not balanced:
         return uniform, torch.ones_like(uniform)
-    # stratified in both halves: the j-th draw lies in the j-th of equal cells
+    # both halves are stratified: the j-th draw lies in the j-th of equal cells
     half = n // 2
     cells = torch.arange(n, dtype=torch.float64)[:, None]
     body = (cells[half:] - half + uniform[half:]) / (n - half)
     tail = SMALLEST_TAIL ** ((cells[:half] + uniform[:half]) / max(half, 1))
     probability = torch.cat([tail, body])
     share = half / n
-    # in random order: the leaves of a product pair their draws by position and have to be independent
+    # in random order, because the leaves of a product pair their draws by position and have to be independent
     probability = probability[torch.randperm(n, generator=generator)]
     log_uniform = torch.where(probability >= SMALLEST_TAIL, 1 / (probability * -math.log(SMALLEST_TAIL)), 0.0)
     return probability, 1 / ((1 - share) + share * log_uniform)
@@ -56,7 +57,7 @@ def tail_probabilities(n: int, generator: torch.Generator, *, balanced: bool) ->
 def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
     """Return x with P(gamma of rate 1 < x) = probability, to a relative error of 1e-12; not differentiable.
 
-    By interpolation: SciPy's inverse would take most of a step that draws frequencies anew.
+    It is interpolated: SciPy's inverse would take most of the time of a step that draws new frequencies.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
     Raises
     ------
     InvalidInputError
-        If ``shape`` requires a gradient, which would be lost without a word.
+        If ``shape`` requires a gradient, which this function cannot give.
     """
     if shape.requires_grad:
         msg = "lower_gamma_quantile is not differentiable in its shape; pass shape.detach()."
@@ -86,7 +87,7 @@ def lower_gamma_quantile(probability: Tensor, shape: Tensor) -> Tensor:
 def _log_quantiles(shape: float) -> tuple[Tensor, Tensor]:
     """Return logarithms of the quantiles at evenly spaced log-odds, and their derivatives by the node.
 
-    In log-odds both tails are smooth: below, log x is linear; above, x nearly is.
+    As functions of log-odds both tails are smooth: log x is linear in the lower one, and x nearly so in the upper one.
     """
     from scipy.special import expit, gammainccinv, gammaincinv, gammaln
 
@@ -122,10 +123,10 @@ class _UpperGammaQuantile(torch.autograd.Function):
 
 
 def _quantile_slope(x: np.ndarray, shape: float) -> np.ndarray:
-    """Return ``dx/da`` of the gamma quantile at fixed probability; 0 where x has left the range of its density."""
+    """Return ``dx/da`` of the gamma quantile at a fixed probability; 0 where the density under- or overflows."""
     from scipy.special import gammainc, gammaincc, gammaln
 
-    # SciPy has no derivative in the shape. Five points in the smaller of both tails: ten digits, also far out.
+    # SciPy has no derivative in the shape. Five-point differences in the smaller tail give ten digits, also far out.
     step = 1e-3 * shape
     weights = {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}
     lower = sum(weight * gammainc(shape + place * step, x) for place, weight in weights.items()) / step

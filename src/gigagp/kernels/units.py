@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-#: What a hyperparameter is measured in: an input's units, the squares of the target's, those squares over the squares
-#: of an input's (variances of slopes), or nothing.
+#: The unit of a hyperparameter: that of an input, the square of the target's, that square over the square of an
+#: input's (variances of slopes), or none.
 Unit = Literal["input", "target", "slope", "none"]
 
 
@@ -22,7 +22,7 @@ class Units:
     centre, scale : Tensor of shape (d,)
         float64; in units of the inputs.
     variance : float
-        In squared units of the target. 1 for several targets: each is scaled apart, and variances are shares of its.
+        In squared units of the target. 1 for several targets: each has its own scale, and variances are shares of it.
     """
 
     centre: Tensor
@@ -31,13 +31,13 @@ class Units:
 
     @property
     def of_factors(self) -> Units:
-        """The same for kernels that multiply another: one of a product's variances has a unit, the others have none."""
+        """The same for the other factors of a product: one variance of a product has a unit, the others have none."""
         return replace(self, variance=1.0)
 
     def factor(self, unit: Unit, columns: list[int], *, ard: bool) -> Tensor:
-        """Return what a standardized number is to be multiplied with, shape () or one for each value of an input."""
+        """Return the factor from a standardized value to the data's own units, shape () or one for each value."""
         lengths = self.scale[columns]
-        if not ard:  # the geometric mean; what is left of each input's own scale is the kernel's `input_weights`
+        if not ard:  # the geometric mean; the kernel's `input_weights` hold the rest of each input's scale
             lengths = lengths.log().mean(0, keepdim=True).exp()
         if unit == "input":
             return lengths

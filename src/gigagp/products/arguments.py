@@ -1,4 +1,4 @@
-"""Checks of what engines are given, alike in all of them, made before any work."""
+"""Checks of the arguments of engines, which all engines make before any work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gigagp.products.engine import LowRankWeights, Weights
 
 
 def check_points(engine: str, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
-    """Raise `InvalidInputError` unless the kernel is bound to the columns of X and Z, which fit and are finite."""
+    """Raise `InvalidInputError` unless X and Z are finite and fit, and the kernel is bound to their columns."""
     if X.ndim != 2 or X.dtype not in (torch.float32, torch.float64):
         msg = (
             f"X of {engine} must be a float32 or float64 tensor of shape (n, d); "
@@ -31,26 +31,26 @@ def check_points(engine: str, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
 
 
 def check_vectors(engine: str, V: Tensor, Z: Tensor) -> None:
-    """Raise `InvalidInputError` unless V has a row for each of Z."""
+    """Raise `InvalidInputError` unless V has one row for each row of Z."""
     _check(f"V of {engine}", V, Z, Z.shape[0], "s")
 
 
 def check_weights(engine: str, weights: Weights, X: Tensor, Z: Tensor) -> None:
-    """Raise `InvalidInputError` unless low-rank weights have a row for each of X and of Z."""
+    """Raise `InvalidInputError` unless low-rank weights have one row for each row of X and of Z."""
     if not isinstance(weights, LowRankWeights):
         return
     _check(f"weights.left of {engine}", weights.left, X, X.shape[0], "s")
     _check(f"weights.right of {engine}", weights.right, X, Z.shape[0], "s")
     if weights.left.shape[1] != weights.right.shape[1]:
         msg = (
-            f"weights.left and weights.right of {engine} must have as many columns; "
+            f"weights.left and weights.right of {engine} must have the same number of columns; "
             f"got {weights.left.shape[1]} and {weights.right.shape[1]}."
         )
         raise InvalidInputError(msg)
 
 
 def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: Tensor) -> Tensor:
-    """Return one tile of weights; raise `InvalidInputError` unless it has its shape and is where X is."""
+    """Return one tile of weights; raise `InvalidInputError` unless it has the right shape and is on the device of X."""
     tile = weights(rows, columns)
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if tile.shape != shape or tile.device != X.device or not tile.is_floating_point():
@@ -63,7 +63,7 @@ def read_weights(engine: str, weights: Weights, rows: slice, columns: slice, X: 
 
 
 def _check_finite(name: str, points: Tensor) -> None:
-    """Raise at NaN or infinity, which a distance could turn into an ordinary covariance."""
+    """Raise `InvalidInputError` at NaN or infinity, which a distance could turn into an ordinary covariance."""
     if not bool(torch.isfinite(points.detach().sum())) and not bool(torch.isfinite(points).all()):
         row, column = torch.nonzero(~torch.isfinite(points))[0].tolist()
         msg = f"{name} must be finite; got {float(points[row, column])} in row {row}, column {column}."
@@ -71,7 +71,7 @@ def _check_finite(name: str, points: Tensor) -> None:
 
 
 def _check(name: str, given: Tensor, like: Tensor, rows: int | str, columns: int | str) -> None:
-    """Raise unless a matrix has a dtype and a device, and the lengths that are given as numbers."""
+    """Raise unless a matrix has the dtype and device of another, and the lengths that are given as numbers."""
     fits = given.ndim == 2 and all(
         isinstance(wanted, str) or wanted == found for wanted, found in zip((rows, columns), given.shape, strict=True)
     )

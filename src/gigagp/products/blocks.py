@@ -1,4 +1,4 @@
-"""A large matrix as a grid of blocks, for engines that take one block at a time."""
+"""Blocks of a large matrix, for engines that take one block at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BlockGradient = Callable[[Kernel, Tensor, Tensor, Tensor], dict[str, Tensor]]
 
 
 def ranges(n: int, size: int, start: int = 0) -> Iterator[slice]:
-    """Iterate over slices that cover start..n; starts that are multiples of size give the same grid."""
+    """Iterate over slices of a size that cover start..n. All starts that are multiples of size give the same grid."""
     for first in range(start, n, size):
         yield slice(first, min(first + size, n))
 

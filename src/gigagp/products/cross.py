@@ -1,8 +1,7 @@
-"""Products between new points and known ones that follow the new points: what predictions are made of.
+"""Products between new and known points that are differentiable in the new ones: what predictions are made of.
 
-Engines record no autograd graph, and their compiled loops could not. Here the derivative in the new points is given
-beside their product, tile by tile, so that nothing of the size of the kernel matrix is kept for the way back, and all
-engines have it alike.
+Engines record no autograd graph, and compiled loops cannot. This module adds the derivative in the new points for all
+engines. It is computed tile by tile, so that nothing of the size of the kernel matrix is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class _Cross(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = upstream
         X, Z, V = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the derivative is to be differentiated again: a graph of everything
+        if torch.is_grad_enabled():  # for second derivatives record a graph of the whole block
 
             def dense(points: Tensor) -> Tensor:
                 block = ctx.kernel.block(points, Z)
@@ -55,7 +54,7 @@ class _Cross(torch.autograd.Function):
 
 
 def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
-    """Return ``K(X, Z) @ V`` by the engine that suits, differentiable in ``X``; K is not stored.
+    """Return ``K(X, Z) @ V`` by the engine that `select` chooses, differentiable in ``X``; K is not stored.
 
     Parameters
     ----------
@@ -63,7 +62,7 @@ def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: in
         Bound to the columns of ``X``; its hyperparameters are constants here.
     X : Tensor of shape (n, d)
         New points. Derivatives at points that coincide with some of Z are finite. Second derivatives need memory for
-        the whole of K.
+        all of K.
     Z : Tensor of shape (m, d)
         Known points.
     V : Tensor of shape (m, s)
@@ -77,7 +76,7 @@ def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: in
     Raises
     ------
     InvalidInputError
-        If Z or V require a gradient, which this does not give.
+        If Z or V requires a gradient, which this function cannot give.
     """
     _check_constants(Z=Z, V=V)
     found: Tensor = _Cross.apply(X, Z, V, select(kernel, X.device, X.dtype), kernel, budget)
@@ -85,7 +84,7 @@ def cross_product(kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: in
 
 
 def cross_covariance(kernel: Kernel, X: Tensor, Z: Tensor, *, budget: int) -> Tensor:
-    """Return ``K(X, Z)``, shape (n, m), by the engine that suits, differentiable in ``X``; see `cross_product`."""
+    """Return ``K(X, Z)``, shape (n, m), by the engine that `select` chooses, differentiable in ``X``."""
     _check_constants(Z=Z)
     found: Tensor = _Cross.apply(X, Z, None, select(kernel, X.device, X.dtype), kernel, budget)
     return found

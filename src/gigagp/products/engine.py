@@ -1,4 +1,4 @@
-"""What an engine is: it multiplies with kernel matrices that are never stored whole."""
+"""The contract of engines, which multiply with kernel matrices that are never stored whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Weights = Callable[[slice, slice], Tensor]
 
 @dataclass(frozen=True)
 class LowRankWeights:
-    """Weights ``A = left @ right.T``; engines that know them never form a tile of A outside of their cache.
+    """Weights ``A = left @ right.T``. Fused engines never form a tile of them outside of their cache.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ class LowRankWeights:
 class Engine(Protocol):
     """Products with kernel matrices and their derivatives.
 
-    All methods take a kernel that is bound to the columns of ``X``, work in the dtype and on the device of ``X``,
-    record no autograd graph, and keep their working memory below ``budget`` bytes (the result not counted).
+    All methods take a kernel that is bound to the columns of ``X``. They work in the dtype and on the device of ``X``,
+    record no autograd graph, and keep their working memory below ``budget`` bytes, not counting the result.
     """
 
     @property
     def name(self) -> str:
-        """What runs, in words."""
+        """The engine and its method in words, as ``engine_`` of an estimator shows it."""
         ...
 
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
@@ -51,7 +51,7 @@ class Engine(Protocol):
         ----------
         X : Tensor of shape (n, d)
         Z : Tensor of shape (m, d)
-            Pass ``X`` itself for a symmetric product: each entry is then computed once where that pays.
+            Pass ``X`` itself for a symmetric product. Engines then compute each entry once where that saves time.
         V : Tensor of shape (m, s)
         budget : int
             Bytes for tiles.
@@ -65,14 +65,14 @@ class Engine(Protocol):
     def gradient(
         self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, symmetric: bool, budget: int
     ) -> dict[str, Tensor]:
-        """Return ``sum_ij A_ij dk(x_i, z_j) / d parameter`` for every hyperparameter, fixed ones too.
+        """Return ``sum_ij A_ij dk(x_i, z_j) / d parameter`` for every hyperparameter, including fixed ones.
 
         Parameters
         ----------
         weights : callable
-            ``weights(rows, columns)`` returns that tile of A; it is not changed.
+            ``weights(rows, columns)`` returns that tile of A, which the engine does not change.
         symmetric : bool
-            A is symmetric and ``Z`` is ``X``: only tiles on and above the diagonal are visited.
+            Whether A is symmetric and ``Z`` is ``X``. Engines then visit only tiles on and above the diagonal.
 
         Returns
         -------

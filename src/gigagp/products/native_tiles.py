@@ -24,9 +24,9 @@ try:
 except ImportError:  # no compiler when gigagp was installed
     _native = None
 
-#: Up to this many inputs distances by differences cost next to nothing.
+#: Up to this many inputs, sums of squared differences cost next to nothing.
 FEW_INPUTS = 3
-#: Entries below which a second thread costs more than it brings.
+#: Entries for each thread: with fewer a second thread costs more than it saves.
 ENTRIES_A_THREAD = 2**18
 #: Rows and columns of the dense weights that a gradient reads at a time.
 WEIGHTS_SIDE = 2048
@@ -34,9 +34,9 @@ WEIGHTS_SIDE = 2048
 
 @dataclass(frozen=True)
 class NativeTiles:
-    """Products with compiled kernels for this processor, on as many threads as torch uses.
+    """Products in code compiled for this processor, on as many threads as torch uses.
 
-    When to use: `select` takes it by itself wherever it can run. The result does not depend on the number of threads.
+    When to use: `select` takes it wherever it can run. The result does not depend on the number of threads.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class NativeTiles:
     Raises
     ------
     InvalidInputError
-        If the extension was not built, or the processor has no such instructions.
+        If the extension was not built, or does not have this instruction set for this processor.
     """
 
     instruction_set: str = ""
@@ -62,7 +62,7 @@ class NativeTiles:
 
     @property
     def name(self) -> str:
-        """What runs, in words."""
+        """The engine and its instruction set."""
         return f"native tiles ({self.instruction_set or self.instruction_sets()[0]})"
 
     @staticmethod
@@ -72,12 +72,12 @@ class NativeTiles:
 
     @staticmethod
     def instruction_sets() -> list[str]:
-        """Return the names of what this processor and this build have, the best first."""
+        """Return the instruction sets that both this processor and this build have, the best one first."""
         return list(_native.instruction_sets()) if _native is not None else []
 
     @classmethod
     def supports(cls, kernel: Kernel) -> bool:
-        """Whether the engine can run, and knows the kernel."""
+        """Whether the engine was built, and the kernel has a program."""
         return cls.available() and supports(kernel)
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ class NativeTiles:
         symmetric = Z is X
         right = V.detach().contiguous()
         out = X.new_empty(X.shape[0], V.shape[1])
-        # What grows with the rows: embedded points twice (packed too), and float64 sums.
+        # Memory that grows with the rows: embedded points, the same again packed, and float64 sums.
         row_bytes = 16 * (2 * _width(kernel, X) + V.shape[1] + 1)
         for rows in [slice(None)] if symmetric else ranges(X.shape[0], max(budget // row_bytes, 1024)):
             left = X[rows]
@@ -157,7 +157,7 @@ class NativeTiles:
             return gradient_apart(kernel, X, Z, left, right, symmetric=symmetric)
         dtype = X.dtype
         if any(term.is_wide(dtype) for term in program.terms):
-            dtype = torch.float64  # sums of squared differences cancel as much as distances do
+            dtype = torch.float64  # sums of squared differences cancel as strongly as distances
         sums, rows, columns = _native.gradient(
             self.instruction_set,
             *_arguments(program, dtype),
@@ -190,7 +190,7 @@ def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[An
 
 
 def _working_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which entries keep the digits of their own."""
+    """Return the dtype that leaves entries correct to the rounding of the given one."""
     return torch.float64 if any(term.is_far(dtype) for term in program.terms) else dtype
 
 

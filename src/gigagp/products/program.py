@@ -1,8 +1,8 @@
 """A kernel as a short program over pairs of points, for engines that fuse everything into one pass.
 
-Every elementary kernel of the package is a profile of the squared distance (or inner product) of *embedded* points:
-inputs over lengthscales, points on circles for `Periodic`. A tree of kernels is a list of steps over such terms.
-Engines compute values, and for gradients a handful of sums; this module turns those into derivatives.
+A term is a profile of the squared distance (or of the inner product) of *embedded* points: inputs divided by
+lengthscales, or points on circles for `Periodic`. A tree of kernels is a list of steps over such terms. Engines compute
+values, and a few sums for gradients. This module turns the sums into derivatives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gigagp.kernels.leaf import Leaf
 
 #: Bound on the relative rounding error of a gradient.
 GRADIENT_ERROR = 1e-9
-#: Rows that are summed in one go: few enough that torch uses one thread for a column.
+#: Rows in one sum: few enough that torch uses one thread for a column.
 _SUMMED_ROWS = 4096
 
 
@@ -46,11 +46,11 @@ class Term:
     ----------
     profile : Profile
     left : Tensor of shape (n, c)
-        Float64, without their common offset (but for inner products).
+        Float64. The points' common offset is subtracted, except for inner products.
     right : Tensor of shape (m, c)
         The same object as ``left`` where left and right points and their coordinates are the same.
     inputs : int
-        How many of the c coordinates are those of the points; the others are there for derivatives alone.
+        How many of the c coordinates belong to the points. Only derivatives use the others.
     alpha : float
         Of `Profile.RATIONAL_QUADRATIC`.
     """
@@ -63,22 +63,22 @@ class Term:
 
     @cached_property
     def largest(self) -> float:
-        """Bound of a pair's squared norms times the profile's steepest slope; rounding leaves epsilon times it."""
+        """Bound on a pair's squared norms times the profile's steepest slope. Rounding errors are epsilon times it."""
         if self.profile == Profile.DOT or not (len(self.left) and len(self.right)):
             return 0.0
         return max(self.alpha, 1.0) * float(self.left.square().sum(1).amax() + self.right.square().sum(1).amax())
 
     def is_wide(self, dtype: torch.dtype) -> bool:
-        """Whether distances as differences of norms would show rounding: points far apart, or a profile with a kink."""
+        """Whether distances from norms would show rounding errors: points far apart, or a profile with a kink."""
         return self.profile == Profile.MATERN_12 or self.largest * torch.finfo(dtype).eps > ROUNDING_ERROR[dtype]
 
     @property
     def is_apart(self) -> bool:
-        """Whether float64 sums of squared norms would lose a gradient: it is a difference of such sums."""
+        """Whether a gradient, which is a difference of float64 sums of squared norms, would be lost to rounding."""
         return self.largest * torch.finfo(torch.float64).eps > GRADIENT_ERROR
 
     def is_far(self, dtype: torch.dtype) -> bool:
-        """Whether even the differences of coordinates would: those of near points carry the rounding of the points."""
+        """Whether even differences of coordinates would show it: near points carry their own rounding errors."""
         return 2 * self.largest**0.5 * torch.finfo(dtype).eps > ROUNDING_ERROR[torch.float32]
 
 
@@ -95,7 +95,7 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class TermSums:
-    """What an engine sums up for one term, with A the weights of the gradient, g the term's value, p its distance.
+    """The sums of an engine for one term. A are the weights of the gradient, g is the term's value, p its distance.
 
     Attributes
     ----------
@@ -129,9 +129,9 @@ class Program:
         Parameters
         ----------
         values : list of float
-            For each step that is a term or one: ``sum_ij A_ij dK/dvalue value`` with ``K = k / factor``.
+            ``sum_ij A_ij dK/dvalue value`` with ``K = k / factor``, for each step that is a term or one.
         sums : list of TermSums
-            For each term, likewise without ``factor``.
+            One for each term, also without ``factor``.
         """
         position = iter([k for k, step in enumerate(self.steps) if step.operation in (Operation.TERM, Operation.ONE)])
         found, _ = self._gradient(self.kernel, "", position, values, sums)
@@ -141,7 +141,7 @@ class Program:
     def _gradient(
         self, kernel: Kernel, prefix: str, position: Iterator[int], values: list[float], sums: list[TermSums]
     ) -> tuple[dict[str, Tensor], float]:
-        """Return derivatives, and the sum of weights times this part's share (for factors beside it)."""
+        """Return the derivatives, and the weighted sum of this part, which the derivatives of other factors need."""
         if isinstance(kernel, Sum | Product):
             found: dict[str, Tensor] = {}
             shares = []
@@ -171,8 +171,8 @@ class Program:
 def supports(kernel: Kernel) -> bool:
     """Whether a kernel has a program.
 
-    Stationary kernels say so themselves (`StationaryKernel.fused_profile`). Of the others only the package's classes
-    have one, and no class derived from them, which may compute something else.
+    Stationary kernels declare it (`StationaryKernel.fused_profile`). Of the others only the package's own classes have
+    one. Classes derived from them do not, because they may compute something else.
     """
     if isinstance(kernel, Composite):
         return type(kernel) in (Sum, Product) and all(supports(part) for part in kernel.parts)
@@ -208,12 +208,12 @@ def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = 
 
 
 def _is_skipped(part: Kernel, parent: Kernel) -> bool:
-    """Whether a part adds nothing: white noise in a sum, which is never between two points."""
+    """Whether a part adds nothing: white noise in a sum, which is zero between two points."""
     return isinstance(part, White) and isinstance(parent, Sum) and not all(isinstance(p, White) for p in parent.parts)
 
 
 def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:
-    """Append a kernel's steps; return the position of its value and the factor that makes it the kernel."""
+    """Append a kernel's steps; return the position of its value and the factor that turns it into the kernel."""
     if isinstance(kernel, Sum | Product):
         parts = [_emit(part, X, Z, program) for part in kernel.parts if not _is_skipped(part, kernel)]
         last, factor = parts[0]
@@ -237,7 +237,7 @@ def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, 
 
 
 def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, float]:
-    """Return the term of an elementary kernel and the factor that makes it the kernel."""
+    """Return the term of an elementary kernel and the factor that turns it into the kernel."""
     left, right = (points.detach().to(torch.float64) for points in (X, Z))
     if isinstance(kernel, Linear):
         left, right = kernel.scale(left), kernel.scale(right)
@@ -247,7 +247,7 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
         return _periodic_term(kernel, left, right, derivatives), factor
     assert isinstance(kernel, StationaryKernel)
     profile = kernel.fused_profile()
-    assert profile is not None, "supports says so"
+    assert profile is not None, "compile_kernel has asked supports"
     root = kernel.distance_factor**0.5
     left, right = kernel.scale(left) * root, kernel.scale(right) * root
     centre = common_offset(right)  # rounding errors of distances grow with the norms
@@ -258,8 +258,8 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
     """Return an RBF on circles, whose squared distances are ``p = sum_k (1 - cos(a_k - b_k)) / lengthscale_k^2``.
 
-    A derivative in a period needs sums of ``(a - b) sin(a - b)``, which is a sum of four products of a function of a
-    with a function of b.
+    A derivative in a period needs sums of ``(a - b) sin(a - b)``. That is a sum of four products, each of a function of
+    a and a function of b.
     """
     centre = common_offset(right)  # fewer turns, smaller rounding errors
     e, f = (kernel.embed(points - centre) * 0.5**0.5 for points in (left, right))
@@ -274,7 +274,7 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
 
 
 def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
-    """Return the derivatives in everything but a leaf's variance factor."""
+    """Return the derivatives in all hyperparameters but the variance of a leaf that is a factor."""
     cross, more = sums.cross[: term.inputs].cpu(), sums.cross[term.inputs :].cpu()
     if isinstance(kernel, Linear):
         variance = kernel.value("variance").detach()
@@ -296,19 +296,19 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
 
 
 def _weighted_squares(weights: Tensor, points: Tensor) -> Tensor:
-    """Return ``sum_i weights_i points_ik^2`` for every k: the same bits on any number of threads.
+    """Return ``sum_i weights_i points_ik^2`` for every k, with the same bits on any number of threads.
 
-    Those of a matrix product by MKL depend on it, and so do those of a sum over all rows of one column.
+    The bits of a matrix product by MKL depend on the number of threads, and so do those of a sum over a whole column.
     """
     blocks = zip(weights.split(_SUMMED_ROWS), points.split(_SUMMED_ROWS), strict=True)
     return torch.stack([(part.square() * weight[:, None]).sum(0) for weight, part in blocks]).sum(0)
 
 
 def _by_variance(kernel: Leaf, share: float) -> Tensor:
-    """Return the derivative in a factor of a part whose weighted sum is ``share``."""
+    """Return the derivative in the variance of a part whose weighted sum is ``share``."""
     return torch.tensor(share / float(kernel.value("variance")), dtype=torch.float64)
 
 
 def _shared(by_input: Tensor, parameter: Tensor) -> Tensor:
-    """Return sums by input as derivatives of a parameter that all inputs may share."""
+    """Return sums by input as derivatives in a hyperparameter; one that all inputs share gets their sum."""
     return by_input if parameter.numel() == by_input.numel() else by_input.sum(0, keepdim=True)

@@ -1,7 +1,7 @@
 """Entries of one kernel on two fixed sets of points, one tile at a time, and their derivatives.
 
-A tree of kernels becomes a tree of `Tiles`. Stationary kernels have closed forms; sums and products pass weights on
-to their parts; what is left (kernels of your own too) goes through autograd, one tile at a time.
+A tree of kernels becomes a tree of `Tiles`. Stationary kernels have closed forms, and sums and products pass weights on
+to their parts. Everything else, including most kernels of a user's own, goes through autograd, one tile at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gigagp.kernels.distances import FARTHEST, ROUNDING_ERROR, common_offset, sq
 
 
 class Buffer:
-    """Memory for one tile that is used again and again."""
+    """Memory for one tile that is reused."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._flat = torch.empty(0, dtype=dtype, device=device)
 
     def view(self, n_rows: int, n_columns: int) -> Tensor:
-        """Return an uninitialised contiguous tile; the one before is overwritten."""
+        """Return an uninitialised contiguous tile, which overwrites the previous one."""
         if self._flat.numel() < n_rows * n_columns:
             self._flat = self._flat.new_empty(n_rows * n_columns)
         return self._flat[: n_rows * n_columns].view(n_rows, n_columns)
@@ -37,12 +37,12 @@ class Tiles(ABC):
         self.kernel = kernel
         self.X = X
         self.Z = Z
-        #: Left out of `evaluate`, because multiplying the vectors with it is cheaper than every entry.
+        #: `evaluate` leaves this factor out, because scaling the result is cheaper than scaling every entry.
         self.factor = 1.0
 
     @abstractmethod
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
-        """Return a tile that the caller may overwrite; the next call overwrites it too."""
+        """Return a tile. The caller may overwrite it, and the next call does."""
 
     @abstractmethod
     def accumulate(self, rows: slice, columns: slice, weights: Tensor, multiple: float) -> None:
@@ -50,17 +50,17 @@ class Tiles(ABC):
 
     @abstractmethod
     def gradient(self) -> dict[str, Tensor]:
-        """Return what was accumulated; float64 on the CPU."""
+        """Return the accumulated derivatives, float64 on the CPU."""
 
     @abstractmethod
     def follow_points(self) -> None:
-        """Let `accumulate` add up the derivative in the points Z as well; call it before."""
+        """Let later calls of `accumulate` add up the derivative in the points Z too."""
 
     @abstractmethod
     def points_gradient(self) -> Tensor:
         """Return ``sum_ij weights_ij dk(x_i, z_j) / d z_j`` for every j, shape of Z.
 
-        The x_i are held, also where X is Z.
+        The x_i are constants, also where X is Z.
         """
 
 
@@ -83,10 +83,10 @@ def tiles_of(kernel: Kernel, X: Tensor, Z: Tensor) -> Tiles:
 class StationaryTiles(Tiles):
     """Closed forms for ``variance * g(p)``, ``p = |e - f|^2`` with points e, f in scaled coordinates.
 
-    Distances of a tile are one matrix product: ``[-2 e, |e|^2, 1] [f, 1, |f|^2]'``, on points without their common
-    offset. Its rounding error grows with the squared norms. Where that would exceed `ROUNDING_ERROR` (lengthscales far
-    below the range of the inputs), or the profile has a kink, a float32 tile is computed in float64, and a float64 tile
-    input by input.
+    The distances of a tile are one matrix product, ``[-2 e, |e|^2, 1] [f, 1, |f|^2]'``, after the points' common offset
+    is subtracted. Its rounding error grows with the squared norms. Where it would exceed `ROUNDING_ERROR` (lengthscales
+    far below the range of the inputs), or the profile has a kink, float32 tiles are computed in float64, and float64
+    tiles input by input.
     """
 
     def __init__(self, kernel: StationaryKernel, X: Tensor, Z: Tensor) -> None:
@@ -98,7 +98,7 @@ class StationaryTiles(Tiles):
         largest = float(squares[0].amax() + squares[1].amax()) if len(left) and len(right) else 0.0
         largest *= max(0.5 / kernel.distance_factor, 1.0)  # the steepest slope of a rational quadratic is its exponent
         exact = kernel.kink or largest * torch.finfo(X.dtype).eps > ROUNDING_ERROR[X.dtype]
-        #: dtype of distances and of the sums that differences of squares cancel in
+        #: dtype of distances, and of sums in which squared norms cancel
         self.working = torch.float64 if exact else X.dtype
         #: whether distances are sums of squared differences
         self.direct = kernel.kink or largest * torch.finfo(self.working).eps > ROUNDING_ERROR[self.working]
@@ -113,7 +113,7 @@ class StationaryTiles(Tiles):
         self.by_point: Tensor | None = None
 
     def _points(self) -> tuple[Tensor, Tensor]:
-        """Return both point sets, scaled and without their common offset, in float64."""
+        """Return both sets of points in float64, scaled, with their common offset subtracted."""
         root = self.stationary.distance_factor**0.5
         left = self.stationary.scale(self.X.to(torch.float64)) * root
         right = left if self.Z is self.X else self.stationary.scale(self.Z.to(torch.float64)) * root
@@ -157,7 +157,7 @@ class StationaryTiles(Tiles):
             self.by_point[columns] += multiple * moved.to(self.by_point)
 
     def _accumulate_differences(self, rows: slice, columns: slice, weighted: Tensor, multiple: float) -> None:
-        """Add the same input by input: squared norms of points far apart would leave only their rounding errors."""
+        """Add the same, input by input: with points far apart, squared norms would leave only rounding errors."""
         left, right = -0.5 * self.left[rows, :-2], self.right[columns, :-2]
         for k in range(left.shape[1]):
             apart = left[:, None, k] - right[None, :, k]
@@ -171,7 +171,7 @@ class StationaryTiles(Tiles):
         self.by_point = torch.zeros(len(self.right), self.right.shape[1] - 2, dtype=torch.float64, device=self.X.device)
 
     def points_gradient(self) -> Tensor:
-        """Return the derivative in the active columns of Z, and zero in the others."""
+        """Return the derivatives in the active columns of Z, and zeros in the others."""
         assert self.by_point is not None, "follow_points comes first"
         lengthscale = self.stationary.lengths().detach().to(self.by_point)
         scaled = self.by_point * (self.factor * self.stationary.distance_factor**0.5 / lengthscale)
@@ -213,7 +213,7 @@ class ConstantTiles(Tiles):
         return {"variance": self.by_variance.clone()}
 
     def follow_points(self) -> None:
-        """Do nothing: the points do not matter."""
+        """Do nothing: a constant does not depend on the points."""
 
     def points_gradient(self) -> Tensor:
         """Return zeros."""
@@ -221,7 +221,7 @@ class ConstantTiles(Tiles):
 
 
 class WhiteTiles(ConstantTiles):
-    """Tiles of zeros: white noise is on the diagonal of K(X, X), and the operator adds it."""
+    """Tiles of zeros: white noise is only on the diagonal of K(X, X), where the operator adds it."""
 
     def __init__(self, kernel: White, X: Tensor, Z: Tensor) -> None:
         super().__init__(kernel, X, Z)  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ class WhiteTiles(ConstantTiles):
 
 
 class AutogradTiles(Tiles):
-    """Any kernel, through its own `block`; derivatives by autograd on each tile anew."""
+    """Any kernel, through its own `block`, with derivatives by autograd on each tile."""
 
     def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor) -> None:
         super().__init__(kernel, X, Z)
@@ -297,17 +297,17 @@ class _CompositeTiles(Tiles):
         }
 
     def follow_points(self) -> None:
-        """Let all parts do so."""
+        """Let all parts follow the points."""
         for part in self.parts:
             part.follow_points()
 
     def points_gradient(self) -> Tensor:
-        """Return the sum over the parts: `accumulate` has weighed each."""
+        """Return the sum over the parts, which `accumulate` has given their weights."""
         return torch.stack([part.points_gradient() for part in self.parts]).sum(0)
 
 
 class SumTiles(_CompositeTiles):
-    """Sums: every part gets the weights."""
+    """Tiles of a sum: every part gets the weights."""
 
     def evaluate(self, rows: slice, columns: slice) -> Tensor:
         """Return the sum of the parts' tiles."""
@@ -324,7 +324,7 @@ class SumTiles(_CompositeTiles):
 
 
 class ProductTiles(_CompositeTiles):
-    """Products: every part gets the weights times the other parts."""
+    """Tiles of a product: every part gets the weights times the other parts."""
 
     def __init__(self, kernel: Product, X: Tensor, Z: Tensor) -> None:
         super().__init__(kernel, X, Z)

@@ -18,13 +18,13 @@ from gigagp.products.tiles import tiles_of
 
 #: Bytes of a tile for each CPU thread: it has to stay in the cache over half a dozen passes.
 CPU_TILE_BYTES = 2**20
-#: No CPU tile is larger.
+#: Most bytes of a tile on a CPU.
 CPU_TILE_LIMIT = 8 * 2**20
-#: Bytes of a gradient that other engines hand over.
+#: Budget in bytes for gradients that other engines hand over.
 _HANDED_OVER = 2**28
-#: On a GPU a tile has to fill the device.
+#: Bytes of a tile on a GPU, which has to fill the device.
 GPU_TILE_BYTES = 256 * 2**20
-#: Tiles that may be alive at a time for every elementary kernel (autograd needs that many), and besides.
+#: Tiles that may be alive at a time: for each elementary kernel (as many as autograd needs), and for all together.
 TILES_EACH, TILES_SHARED = 8, 4
 
 
@@ -35,8 +35,8 @@ class TorchTiles:
     Parameters
     ----------
     tile_bytes : int, optional
-        Bytes of a tile; None for 1 MiB a thread on a CPU (its cache; 8 MiB at most) and 256 MiB on a GPU. The memory
-        budget may make tiles smaller.
+        Bytes of a tile. Default: 1 MiB for each thread on a CPU, which fits its cache, at most 8 MiB; 256 MiB on a GPU.
+        The memory budget may make tiles smaller.
     """
 
     tile_bytes: int | None = None
@@ -57,8 +57,8 @@ class TorchTiles:
         check_vectors(self.name, V, Z)
         tiles = tiles_of(kernel, X, Z)
         side = self._side(kernel, X, budget)
-        # Every entry is used twice, which saves up to half of the time with one column and a tenth with 300. The sum
-        # over tiles is in float64 also for float32 tiles: it would lose a digit more.
+        # Using every entry twice saves up to half of the time with one column and a tenth with 300. The sum over tiles
+        # is in float64 also for float32 tiles; in float32 it would lose another digit.
         mirrored = Z is X
         total = torch.zeros(X.shape[0], V.shape[1], dtype=torch.float64, device=X.device)
         for rows in ranges(X.shape[0], side):
@@ -107,7 +107,7 @@ class TorchTiles:
 
     @torch.no_grad()
     def points_gradient(self, kernel: Kernel, X: Tensor, Z: Tensor, weights: Weights, *, budget: int) -> Tensor:
-        """Return ``sum_j A_ij dk(x_i, z_j) / d x_i`` for every i, shape of X, float64; the z_j are held."""
+        """Return ``sum_j A_ij dk(x_i, z_j) / d x_i`` for every i, shape of X, float64; the z_j are constants."""
         check_points(self.name, kernel, X, Z)
         check_weights(self.name, weights, X, Z)
         tiles = tiles_of(kernel, Z, X)  # tiles follow the points on their right
@@ -125,7 +125,7 @@ def gradient_apart(
 ) -> dict[str, Tensor]:
     """Return the gradient for points that are too far apart for the sums of other engines (`Term.is_apart`).
 
-    Weights are ``left @ right.T``, or ``left`` itself, shape (n, m).
+    The weights are ``left @ right.T``, or ``left`` itself, shape (n, m), where ``right`` is None.
     """
 
     def whole(rows: slice, columns: slice) -> Tensor:

@@ -1,17 +1,17 @@
-"""The GPU kernels of `TritonTiles`; imported by it alone, because this needs triton.
+"""The GPU kernels of `TritonTiles`. Only that module imports this one, which needs triton.
 
-A program instance owns ROWS rows of the kernel matrix and walks over blocks of COLUMNS columns: squared distances (or
-inner products) of two blocks of points, profiles and steps in registers, then the product with the vectors or the sums
-of a gradient. No tile is ever written to memory. Sums over tiles carry their rounding error along in float32, and are
-float64 from the end of a walk on; nothing depends on the order in which instances run.
+A program instance owns ROWS rows of the kernel matrix and walks over blocks of COLUMNS columns. It computes squared
+distances (or inner products) of two blocks of points, profiles and steps in registers, then the product with the
+vectors or the sums of a gradient. No tile is ever written to memory. In float32, sums over tiles carry their rounding
+errors along, and become float64 at the end of the walk. Nothing depends on the order in which instances run.
 
-Points are stored one coordinate after the other, shape (coordinates, points), zero-padded so that no load needs a mask.
-What is in capitals is known at compile time: there is a new compilation for every new tree of kernels and number of
-inputs, but none for new hyperparameters. ``data`` is that of `triton_packing.Packed`, n and m are padded counts, and a
+Points are stored by coordinate, shape (coordinates, points), padded with zeros so that no load needs a mask. Names in
+capitals are known at compile time: a new tree of kernels or another number of inputs needs a new compilation, and new
+hyperparameters do not. ``data`` is that of `triton_packing.Packed`, n and m are numbers of points with padding, and a
 step is (operation, a, b, profile, method, first coordinate, coordinates together, single ones, chunk).
 """
 # mypy: ignore-errors
-# (Triton compiles these functions; they are no Python that a type checker could follow.)
+# (Triton compiles these functions from their source, which a type checker cannot follow.)
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ MULTIPLY = tl.constexpr(Operation.MULTIPLY.value)
 TWO_PART_DIFFERENCES = tl.constexpr(Method.TWO_PART_DIFFERENCES.value)
 TF32_PRODUCTS = tl.constexpr(Method.TF32_PRODUCTS.value)
 SPLIT_PRODUCTS = tl.constexpr(Method.SPLIT_PRODUCTS.value)
-#: Numbers of a step in ``data[6]``: alpha, a_factor, b_factor and the number in d kernel / d value.
+#: Numbers of each step in ``data[6]``: alpha, a_factor, b_factor, and the constant factor of d kernel / d value.
 NUMBERS = tl.constexpr(4)
-#: Larger squared distances are cut: every profile is zero there, and infinity times zero would be NaN.
+#: Larger squared distances are clipped: every profile is zero there, and infinity times zero would be NaN.
 FARTHEST = tl.constexpr(distances.FARTHEST)
-#: Smaller ones are raised: the root is far below one rounding of 1, and division by it stays finite.
+#: Smaller ones are raised: their root is far below the rounding error of 1, and division by it stays finite.
 NEAREST = tl.constexpr(1e-30)
 
 
 @triton.jit
 def inner_products(data, n, m, i, j, total, STEPS: tl.constexpr, K: tl.constexpr):
-    """Add ``e'f`` of step K: some coordinates together, in chunks, by matrix products, and a single few behind them.
+    """Add ``e'f`` of step K: most coordinates by matrix products of chunks, and the few behind them one by one.
 
-    In SPLIT_PRODUCTS points are sums of two bfloat16 numbers; the product of the two small ones is left out.
+    In SPLIT_PRODUCTS points are sums of two bfloat16 numbers, and the product of the two small ones is left out.
     """
     dtype: tl.constexpr = data[0].dtype.element_ty
     METHOD: tl.constexpr = STEPS[K][4]
@@ -84,7 +84,7 @@ def inner_products(data, n, m, i, j, total, STEPS: tl.constexpr, K: tl.constexpr
 
 @triton.jit
 def squared_differences(data, n, m, i, j, total, STEPS: tl.constexpr, K: tl.constexpr):
-    """Add ``sum_k (e_k - f_k)^2`` of step K; in TWO_PART_DIFFERENCES every coordinate is the sum of two numbers."""
+    """Add ``sum_k (e_k - f_k)^2`` of step K. In TWO_PART_DIFFERENCES each coordinate is the sum of two numbers."""
     METHOD: tl.constexpr = STEPS[K][4]
     FIRST: tl.constexpr = STEPS[K][5]
     INPUTS: tl.constexpr = STEPS[K][7]
@@ -101,7 +101,7 @@ def squared_differences(data, n, m, i, j, total, STEPS: tl.constexpr, K: tl.cons
 
 @triton.jit
 def term_argument(data, n, m, i, j, STEPS: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return what the profile of step K, a term, is a function of."""
+    """Return the argument of the profile of step K, a term."""
     zero = tl.full((ROWS, COLUMNS), 0.0, data[0].dtype.element_ty)
     NUMBER: tl.constexpr = STEPS[K][1]
     PROFILE: tl.constexpr = STEPS[K][3]
@@ -119,14 +119,14 @@ def term_argument(data, n, m, i, j, STEPS: tl.constexpr, K: tl.constexpr, ROWS: 
 
 @triton.jit
 def clamped(p):
-    """Return squared distances that every profile can take; NaN stays NaN."""
+    """Return squared distances within the range of every profile; NaN stays NaN."""
     p = tl.maximum(p, NEAREST, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(p, FARTHEST, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def log_beyond_one(p):
-    """Return ``log(1 + p)`` for p >= 0, whose errors cancel also where 1 + p rounds p away (Goldberg 1991, Thm. 4)."""
+    """Return ``log(1 + p)`` for p >= 0, exact to rounding also where 1 + p rounds p away (Goldberg 1991, Thm. 4)."""
     u = 1 + p
     rounded = u - 1
     return tl.where(rounded > 0, tl.log(u) * (p / tl.where(rounded > 0, rounded, 1.0)), p)
@@ -156,7 +156,7 @@ def profile_value(p, alpha, PROFILE: tl.constexpr):
 
 @triton.jit
 def profile_derivatives(p, alpha, PROFILE: tl.constexpr):
-    """Return a profile's value, its slope in p and its derivative in alpha (zero for most)."""
+    """Return a profile's value, its slope in p, and its derivative in alpha, which is zero for most profiles."""
     by_alpha = tl.full(p.shape, 0.0, p.dtype)
     if PROFILE == DOT:
         value = p
@@ -193,7 +193,7 @@ def profile_derivatives(p, alpha, PROFILE: tl.constexpr):
 def step_value(
     values, data, n, m, i, j, STEPS: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Return the value of step K from those before it."""
+    """Return the value of step K from the values before it."""
     OPERATION: tl.constexpr = STEPS[K][0]
     A: tl.constexpr = STEPS[K][1]
     B: tl.constexpr = STEPS[K][2]
@@ -225,7 +225,7 @@ def step_values(
 
 @triton.jit
 def add_exactly(total, error, x):
-    """Return ``total + x`` and what rounding took from it so far (Knuth's two-sum); float64 does without."""
+    """Return ``total + x``, and what rounding has taken from it so far (Knuth's two-sum); float64 goes without."""
     new = total + x
     if x.dtype == tl.float32:
         there = new - total
@@ -251,10 +251,10 @@ def product_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Multiply with WIDE columns side by side, ``wide`` (m, WIDE), and few others, ``single`` (SINGLE, m).
+    """Multiply with WIDE columns side by side, ``wide`` (m, WIDE), and a few others, ``single`` (SINGLE, m).
 
-    Instance (a, b) takes rows from a * ROWS on and ``columns_each`` columns from b * columns_each on; its results go to
-    ``wide_out`` (splits, n, WIDE) and ``single_out`` (splits, SLOTS, n), SLOTS the power of two for SINGLE.
+    Instance (a, b) takes rows from a * ROWS on and ``columns_each`` columns from b * columns_each on. Its results go to
+    ``wide_out`` (splits, n, WIDE) and ``single_out`` (splits, SLOTS, n). SLOTS is the power of two at or above SINGLE.
     """
     dtype: tl.constexpr = data[0].dtype.element_ty
     i = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -306,7 +306,7 @@ def dense_kernel(
     SYMMETRIC: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Write one square tile of ``out`` (n_rows, n_columns); SYMMETRIC: and its mirror image, from one half."""
+    """Write one square tile of ``out`` (n_rows, n_columns), and with SYMMETRIC its mirror image, from one half."""
     blocks = m // ROWS
     a, b = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     if not SYMMETRIC or a <= b:
@@ -345,10 +345,10 @@ def gradient_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Sum up what the derivatives of step TARGET need; A are the weights, g is the step's value, p its argument.
+    """Compute the sums that the derivatives of step TARGET need. A are the weights, g is its value, p its argument.
 
     The derivative of the kernel in g is a number times the values of the steps FACTORS. LOW_RANK weights are inner
-    products, and WEIGHTS[0] is their step; else ``left_weights`` is a matrix (n_rows, n_columns), read by the strides.
+    products, and WEIGHTS[0] is their step. Others are a matrix ``left_weights`` (n_rows, n_columns) with strides.
 
     Instance (a, b, c) writes ``row_out`` (splits, n), the row sums of ``S = A dk/dg dg/dp``; ``sums_out``
     (splits, instances, 2), sums of ``A dk/dg g`` and ``A dk/dg dg/dalpha``; and CROSS numbers of ``cross_out``

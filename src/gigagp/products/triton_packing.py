@@ -1,4 +1,4 @@
-"""What `TritonTiles` lays out for its GPU kernels: points by coordinates, the steps of a program, vectors, weights."""
+"""Memory layouts of `TritonTiles` for its GPU kernels: points by coordinates, steps of a program, vectors, weights."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gigagp.kernels.fused import Profile
 from gigagp.products.native_tiles import FEW_INPUTS
 from gigagp.products.program import Operation, Program, ProgramStep, Term
 
-#: Point counts are padded to multiples of this, so that no block of rows or columns ends early.
+#: Numbers of points are padded to multiples of this, so that every block of rows or columns is whole.
 PADDING = 64
-#: Up to this many columns left over from the blocks of a matrix product are multiplied each by itself.
+#: Up to this many columns that are left over from the blocks of a matrix product are multiplied one by one.
 FEW = 8
 #: Coordinates in one block of a gradient.
 MOST_COORDINATES = 32
 
 
 class Method(IntEnum):
-    """How a term's argument is computed; the numbers are those of ``triton_kernels.py``."""
+    """How a term's argument is computed."""
 
     DIFFERENCES = 0
-    #: of coordinates that are sums of two float32 numbers
+    #: differences of coordinates that are sums of two float32 numbers
     TWO_PART_DIFFERENCES = 1
     PRODUCTS = 2
     TF32_PRODUCTS = 3
     SPLIT_PRODUCTS = 4
-    #: the same in float32, for Triton's interpreter
+    #: split products in float32, for Triton's interpreter
     WIDENED_SPLIT_PRODUCTS = 5
 
 
@@ -38,7 +38,7 @@ _OF_TWO_PARTS = (Method.TWO_PART_DIFFERENCES, Method.SPLIT_PRODUCTS, Method.WIDE
 
 
 def method_of(term: Term, dtype: torch.dtype, distances: str, *, interpreted: bool) -> Method:
-    """Return how a term's argument is computed; ``distances`` as in `TritonTiles`."""
+    """Return how a term's argument is computed, for the ``distances`` of `TritonTiles`."""
     if term.profile == Profile.DOT:
         return Method.PRODUCTS
     if dtype == torch.float32 and term.is_far(dtype):
@@ -59,14 +59,14 @@ class Packed:
     Attributes
     ----------
     n, m : int
-        Rows and columns with padding.
+        Numbers of rows and columns, with padding.
     steps : tuple of tuple of int
-        Known at compile time; see ``triton_kernels.py``.
+        The steps of the program, which are known at compile time; see ``triton_kernels.py``.
     widths : tuple of int
         Coordinates of each term, with padding and with those that only gradients read.
     data : tuple of Tensor
-        Left coordinates (c, n), what methods of two parts add (c, n), squared norms (terms, n); likewise right, with m;
-        and for each step alpha, a_factor, b_factor and the number in d kernel / d value.
+        Left coordinates (c, n), their second parts (c, n), squared norms (terms, n); the same for the right points,
+        with m; and for each step alpha, a_factor, b_factor and the constant factor of d kernel / d value.
     """
 
     n: int
@@ -108,10 +108,10 @@ def pack(program: Program, n: int, m: int, methods: list[Method], like: Tensor) 
             main, rest = rounded(side[:, : term.inputs], like.dtype, method)
             _, _, begin, together, single, _ = shapes[t]
             points[0, begin : begin + term.inputs, :count] = main.T
-            points[-1, begin : begin + term.inputs, :count] += rest.T  # zeros where there is no second part
+            points[-1, begin : begin + term.inputs, :count] += rest.T  # zeros for methods without a second part
             behind = begin + together + single
             points[0, behind : behind + side.shape[1] - term.inputs, :count] = side[:, term.inputs :].T
-            # without rest^2: SPLIT_PRODUCTS leave it out too, so that the distance of equal points is zero
+            # SPLIT_PRODUCTS leave out rest^2, so this does too: the distance of equal points is then zero
             squares[t, :count] = (main * (main + 2 * rest)).sum(1)
         data += [points[0], points[-1], squares]
     numbers = [(_alpha(program, s), s.a_factor, s.b_factor, path(program, k)[0]) for k, s in enumerate(program.steps)]
@@ -120,7 +120,7 @@ def pack(program: Program, n: int, m: int, methods: list[Method], like: Tensor) 
 
 
 def rounded(points: Tensor, dtype: torch.dtype, method: Method) -> tuple[Tensor, Tensor]:
-    """Return float64 points as a method can take them, and what it is to add to them."""
+    """Return float64 points rounded for a method, and the second part that the method adds to them."""
     if method in (Method.SPLIT_PRODUCTS, Method.WIDENED_SPLIT_PRODUCTS):
         main = points.to(torch.bfloat16).to(torch.float64)
         return main, (points - main).to(torch.bfloat16).to(torch.float64)
@@ -132,7 +132,7 @@ def rounded(points: Tensor, dtype: torch.dtype, method: Method) -> tuple[Tensor,
 
 
 def path(program: Program, k: int) -> tuple[float, tuple[int, ...]]:
-    """Return d kernel / d value k of a program: a number, and the steps whose values it is to be multiplied with."""
+    """Return d kernel / d value k of a program: a number, and the steps whose values are its other factors."""
     factor, factors = 1.0, []
     for later, step in enumerate(program.steps):
         if step.operation in (Operation.ADD, Operation.MULTIPLY) and k in (step.a, step.b):
@@ -155,7 +155,7 @@ def padded(count: int) -> int:
 
 
 def chunks(coordinates: int) -> tuple[int, int, int]:
-    """Return how inner products go: coordinates by matrix products, few others behind them, and the size of a chunk."""
+    """Return how inner products are split: coordinates for matrix products, the few others, and a chunk's size."""
     chunk = 16 if coordinates < 64 else 32
     together, single = coordinates // chunk * chunk, coordinates % chunk
     return (together, single, chunk) if single <= FEW else (together + chunk, 0, chunk)

@@ -1,4 +1,4 @@
-"""The GPU engine: distances, profile and product fused in registers, like flash attention (``triton_kernels.py``)."""
+"""The GPU engine: distance, profile and product fused in registers, as in flash attention (``triton_kernels.py``)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from gigagp.products.triton_packing import (
 
 #: Oldest version of triton whose compiler takes the GPU kernels.
 OLDEST = (3, 5)
-#: Vectors in one sweep: `FEW` of them by themselves, the others side by side.
+#: Most vectors in one sweep: `FEW` of them one by one, the others side by side.
 MOST_VECTORS = 128 + FEW
-#: Program instances that fill a large GPU several times over; products with few rows are split by columns too.
+#: Program instances that fill a large GPU several times over. Products with few rows are split by columns to get them.
 INSTANCES = 1024
 #: Rows and columns of the dense weights that a gradient reads at a time.
 WEIGHTS_SIDE = 8192
@@ -53,29 +53,30 @@ class Tiling:
 
 @dataclass(frozen=True)
 class TritonTiles:
-    """Products with kernels that Triton compiles for the GPU at hand, at the first use.
+    """Products in code that Triton compiles for the GPU at the first use.
 
-    When to use: on CUDA, for kernels made of the package's own (`supports`).
+    When to use: `select` takes it on CUDA by way of `MeasuredTiles`, where it passes a self-test and is quicker than
+    torch tiles. Pass it to `operators.KernelMatrix` to choose ``distances``, or to use it without the test.
 
     Parameters
     ----------
     distances : {"ieee", "tf32", "bf16x3"}
-        How `product` and `dense` multiply float32 points on the way to their distances. ``"ieee"`` is float32. The
-        others use tensor cores. ``"tf32"``: points are rounded to 11 significant bits first, so K is the covariance of
-        slightly moved points. ``"bf16x3"``: points become sums of two bfloat16 numbers, of whose products the smallest
-        is left out. K stays symmetric, and equal points stay equal. Whatever is chosen here, float64, inner products
-        (`Linear`), gradients, vectors, and distances that float32 would not give (of few inputs, of points far apart,
-        Matern 1/2) are computed as they would be without.
+        How `product` and `dense` multiply the coordinates of float32 points to get their distances. ``"ieee"`` is
+        float32. The others use tensor cores. ``"tf32"`` first rounds points to 11 significant bits, so K is the
+        covariance of slightly moved points. ``"bf16x3"`` makes points sums of two bfloat16 numbers, and leaves out the
+        smallest of their products. K stays symmetric, and equal points stay equal. The choice has no effect on float64,
+        inner products (`Linear`), gradients, vectors, and distances for which norms in float32 would not do (few
+        inputs, points far apart, Matern 1/2).
 
     Raises
     ------
     InvalidInputError
-        If triton is missing or too old, or ``distances`` is none of these.
+        If triton is missing or too old, or ``distances`` is another word.
 
     Notes
     -----
     Largest error of an entry of K(X, X) with variance 1 for 256 standard normal rows and lengthscale sqrt(d), as
-    Triton's interpreter computes it (sums on tensor cores round otherwise, which has not been measured yet):
+    Triton's interpreter computes it. Tensor cores round sums in another way, which has not been measured yet.
 
     ===================  =======  =======  =======
     RBF, Matern 3/2      d = 4    d = 18   d = 90
@@ -85,13 +86,13 @@ class TritonTiles:
     ``"tf32"``           4.2e-4   1.9e-4   8.9e-5
     ===================  =======  =======  =======
 
-    Float32 sums carry their rounding error along. The same call gives the same bits; with another number of rows sums
-    may be split otherwise. Every entry is computed, also where symmetry gives half of them: results belong to rows, so
-    that nothing waits and nothing is added up in an order left to chance. Gradients on two different sets of points
-    take a second sweep for the sums by columns.
+    Float32 sums carry their rounding errors along. The same call gives the same bits, but another number of rows may
+    split the sums at other places. Every entry is computed, also where symmetry would give half of them: each instance
+    owns the results of its rows, so that none waits for another and the order of every sum is fixed. Gradients on two
+    different sets of points take a second sweep for the sums by columns.
 
-    The kernels ran under Triton's interpreter and were compiled for compute capabilities 8.0 and 9.0 (triton 3.5 to
-    3.9), but have not run on a GPU yet: there was none where they were written.
+    The kernels ran under Triton's interpreter, and were compiled for compute capabilities 8.0 and 9.0 (triton 3.5 to
+    3.9). They have not run on a GPU yet.
     """
 
     distances: Literal["ieee", "tf32", "bf16x3"] = "ieee"
@@ -106,7 +107,7 @@ class TritonTiles:
 
     @property
     def name(self) -> str:
-        """What runs, in words."""
+        """The engine, and its ``distances`` where they are not the default."""
         return "triton tiles" if self.distances == "ieee" else f"triton tiles ({self.distances} distances)"
 
     @staticmethod
@@ -120,7 +121,7 @@ class TritonTiles:
 
     @classmethod
     def supports(cls, kernel: Kernel, device: torch.device | str) -> bool:
-        """Whether the engine can run on a device, and knows the kernel; imports triton on CUDA alone."""
+        """Whether the engine can run on a device, and the kernel has a program; imports triton only for CUDA."""
         return torch.device(device).type == "cuda" and supports(kernel) and cls.available()
 
     @torch.no_grad()
@@ -133,7 +134,7 @@ class TritonTiles:
         out = X.new_zeros(n, s)
         if not n or not s or not Z.shape[0]:
             return out
-        # What grows with the rows: embedded points (float64 and packed twice), and float64 sums.
+        # Memory that grows with the rows: embedded points (float64, and packed twice), and float64 sums.
         row_bytes = 24 * (2 * X.shape[1] * sum(1 for _ in kernel.leaves()) + MOST_VECTORS)
         with _on(X.device):
             for rows in ranges(n, max(budget // row_bytes, 1024)):
@@ -198,7 +199,7 @@ class TritonTiles:
 
 @dataclass(frozen=True)
 class _GradientWeights:
-    """Low rank: vectors by coordinates, and the step that multiplies them; or a matrix, without a step."""
+    """Low-rank weights are vectors by coordinates, and the step that multiplies them. A matrix has no step."""
 
     left: Tensor
     right: Tensor
@@ -220,7 +221,7 @@ def _gradient(
     program = compile_kernel(kernel, X, Z, derivatives=True)
     if any(term.is_apart for term in program.terms):
         return gradient_apart(kernel, X, Z, left, right, symmetric=symmetric)
-    # sums of squared differences cancel as much as distances do
+    # sums of squared differences cancel as strongly as distances
     dtype = torch.float64 if any(term.is_wide(X.dtype) for term in program.terms) else X.dtype
     methods = [method_of(term, dtype, "ieee", interpreted=False) for term in program.terms]
     packed = pack(program, n, m, methods, X.new_empty(0, dtype=dtype))
@@ -240,7 +241,7 @@ def _gradient(
         if step.operation == Operation.TERM:
             if symmetric:
                 columns = rows
-            else:  # a second sweep, which is cheaper than sums that several instances add to in a fixed order
+            else:  # a second sweep is cheaper than sums to which several instances add in a fixed order
                 columns = _sum_up(packed.transposed(), weights.transposed(), k, factors, m, n, with_cross=False)[2]
             term = program.terms[step.a]
             extra = term.left.shape[1] - term.inputs
@@ -260,7 +261,7 @@ def _sum_up(
     *,
     with_cross: bool = True,
 ) -> tuple[float, float, Tensor, Tensor]:
-    """Return for step k the sums of `TermSums`: of values and by alpha, by rows, and of crosses by coordinates."""
+    """Return the sums of `TermSums` for step k: of values, in alpha, by row, and of products by coordinate."""
     step = packed.steps[k]
     is_term = step[0] == Operation.TERM
     width = packed.widths[step[1]] if is_term and with_cross else 0
@@ -304,7 +305,7 @@ def _sum_up(
 
 
 def _multiply(packed: Packed, V: Tensor) -> Tensor:
-    """Return the product with at most `MOST_VECTORS` vectors, shape (n, s), float64, without the program's factor."""
+    """Return the product with at most `MOST_VECTORS` vectors, (n, s), float64, without the program's factor."""
     wide, single = _layout(V.shape[1])
     beside = V.shape[1] - single
     slots = 1 << max(single - 1, 0).bit_length()
@@ -342,7 +343,7 @@ def _multiply(packed: Packed, V: Tensor) -> Tensor:
 
 
 def _layout(s: int) -> tuple[int, int]:
-    """Return how many vectors go side by side (a power of two, or none; the last ones may be padding) and singly."""
+    """Return how many vectors are multiplied side by side (a power of two with padding, or none) and one by one."""
     if s <= FEW:
         return 0, s
     fitting = next((wide for wide in (128, 64, 32, 16) if 0 <= s - wide <= FEW), 0)
@@ -364,9 +365,10 @@ def _kernels() -> Any:
 
 
 def _tiling(packed: Packed, beside: int) -> Tiling:
-    """Return the tiles that leave the registers room for sums (and their errors) of ``beside`` columns.
+    """Return tiles that leave room in the registers for the sums of ``beside`` columns and their rounding errors.
 
-    The largest for which the compiler spills no registers on compute capability 9.0; not timed on a GPU yet.
+    These are the largest for which the compiler spills no registers on compute capability 9.0. They have not been timed
+    on a GPU yet.
     """
     if len(packed.steps) > 1:
         return Tiling(64, 32, 8) if beside <= 64 else Tiling(32, 32, 8)

@@ -1,0 +1,263 @@
+"""Kernels of the scaled distance: radial basis function, Matern and rational quadratic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from gigagp.fields import OneOf, Remedy, Words, checked
+from gigagp.indexed_random import IndexedDraws
+from gigagp.kernels.arguments import LeafOptions, ParameterLike
+from gigagp.kernels.fused import Profile
+from gigagp.kernels.leaf import Hyperparameter
+from gigagp.kernels.profiles import matern_profile
+from gigagp.kernels.spectral import lower_gamma_quantile, upper_gamma_quantile
+from gigagp.kernels.stationary import StationaryKernel
+from gigagp.kernels.units import Unit
+
+#: Half-integers have closed forms.
+_Smoothness = Annotated[
+    float, OneOf(0.5, 1.5, 2.5), Words("0.5, 1.5 or 2.5"), Remedy("Use RBF for the limit of large nu.")
+]
+#: A rational quadratic with a larger exponent equals the `RBF` to twelve digits.
+_LARGEST_EXPONENT = 1e12
+
+
+class RBF(StationaryKernel):
+    """Radial basis function (squared exponential): ``k = variance * exp(-q / 2)``.
+
+    Infinitely smooth functions. Real data are seldom that smooth: `Matern` is the better first choice, and its
+    matrices are better conditioned.
+
+    Parameters
+    ----------
+    lengthscale : float or array-like, optional
+        One for all inputs or one for each active input. Default: the square root of the number of active inputs.
+    variance : float, optional
+        Default 1.
+    ard : bool
+        Whether every active input has its own lengthscale.
+    columns : sequence of int, optional
+        The inputs that the kernel depends on; None for all.
+    fixed : sequence of str or bool
+        Names that are not learned; True for all.
+    bounds : mapping of str to (lower, upper), optional
+        The range that learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one
+        number or one for each active input, None where there is no bound. Every optimizer respects them.
+    """
+
+    words: ClassVar[dict[str, dict[str, Any]]] = {"rbf": {}}
+
+    @property
+    def distance_factor(self) -> float:
+        """One half."""
+        return 0.5
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return exp(-q / 2)."""
+        return torch.exp(-0.5 * q)
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return exp(-p), overwriting p."""
+        return p.neg_().exp_()
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return exp(-p) and its derivative, overwriting p."""
+        g = p.neg_().exp_()
+        return g, g.neg(), None
+
+    def fused_profile(self) -> Profile:
+        """Return the code of exp(-p)."""
+        return Profile.RBF
+
+    def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
+        """Return the same by index; without a tail, because the normal draws are frequencies already."""
+        weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
+        return {"normal": numbers.normal(self.n_active), "weight": weight}
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return normal draws: their directions, and lengths from chi-square quantiles with one degree an input."""
+        normal = draw["normal"]
+        if "tail" not in draw:
+            return normal
+        squared_length = 2.0 * upper_gamma_quantile(draw["tail"], torch.tensor(0.5 * normal.shape[1]))
+        return normal / normal.norm(dim=1, keepdim=True) * squared_length.sqrt()
+
+
+class Matern(StationaryKernel):
+    """Matern kernel of smoothness 1/2, 3/2 or 5/2.
+
+    With ``t = sqrt(2 nu q)``: ``exp(-t)``, ``(1 + t) exp(-t)``, ``(1 + t + t^2 / 3) exp(-t)``, times the variance.
+
+    Parameters
+    ----------
+    nu : {0.5, 1.5, 2.5}
+        Functions are continuous (0.5), once (1.5) or twice (2.5) differentiable in mean square.
+    lengthscale, variance, ard, columns, fixed, bounds
+        As for `RBF`.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, eq. 4.14 and 4.17,
+    http://gaussianprocess.org/gpml/
+    """
+
+    words: ClassVar[dict[str, dict[str, Any]]] = {
+        "matern12": {"nu": 0.5},
+        "matern32": {"nu": 1.5},
+        "matern52": {"nu": 2.5},
+    }
+
+    def __init__(
+        self,
+        nu: float = 1.5,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        **options: Unpack[LeafOptions],
+    ) -> None:
+        self._nu: float = checked(nu, _Smoothness, "nu", "Matern")
+        super().__init__(lengthscale, variance, **options)
+
+    @property
+    def nu(self) -> float:
+        """The smoothness."""
+        return self._nu
+
+    @property
+    def kink(self) -> bool:  # type: ignore[override]
+        """Whether this is Matern-1/2."""
+        return self._nu == 0.5
+
+    @property
+    def distance_factor(self) -> float:
+        """The number 2 nu, so that p = t^2."""
+        return 2.0 * self._nu
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return the Matern profile."""
+        return matern_profile(q * self.distance_factor, int(self._nu))
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return the Matern profile, overwriting p."""
+        t = p.sqrt_()
+        e = t.neg().exp_()
+        if self._nu == 0.5:
+            return e
+        if self._nu == 1.5:
+            return e.addcmul_(e, t)
+        return t.addcmul_(t, t, value=1 / 3).add_(1).mul_(e)
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the Matern profile and its derivative, overwriting p."""
+        t = p.sqrt_()
+        e = t.neg().exp_()
+        # d/dp of the profile of order j is -1 / (4 j - 2) times that of order j - 1, for p = t^2 and j = nu - 1/2
+        if self._nu == 0.5:
+            slope = torch.div(e, t, out=t).mul_(-0.5)
+            return e, slope.masked_fill_(slope == -torch.inf, 0.0), None
+        if self._nu == 1.5:
+            return torch.addcmul(e, e, t, out=t), e.mul_(-0.5), None
+        slope = torch.addcmul(e, e, t)
+        g = t.mul_(t).mul_(e).div_(3).add_(slope)
+        return g, slope.mul_(-1 / 6), None
+
+    def fused_profile(self) -> Profile:
+        """Return the code of this smoothness."""
+        return {0.5: Profile.MATERN_12, 1.5: Profile.MATERN_32, 2.5: Profile.MATERN_52}[self._nu]
+
+    def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
+        """Return directions, tail probabilities and weights.
+
+        All coordinates of a frequency share one chi-square draw (Rasmussen and Williams 2006, eq. 4.15). The
+        independent law draws one for each coordinate, which is another kernel for more than one input. It is kept under
+        its own name to reproduce the numbers of Lin et al. 2024.
+        """
+        draw = super().draw_frequencies(n_frequencies, generator, law)
+        if law == "independent":
+            draw["tail"] = torch.rand(draw["normal"].shape, generator=generator, dtype=torch.float64)
+        return draw
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return multivariate t draws with 2 nu degrees of freedom."""
+        chi_square = 2.0 * lower_gamma_quantile(draw["tail"], torch.tensor(self._nu))
+        return draw["normal"] * (2.0 * self._nu / chi_square).sqrt()
+
+
+class RationalQuadratic(StationaryKernel):
+    """Rational quadratic: ``k = variance * (1 + q / (2 alpha))^(-alpha)``, a mixture of `RBF` of many lengthscales.
+
+    Parameters
+    ----------
+    lengthscale, variance, ard, columns, fixed, bounds
+        As for `RBF`.
+    alpha : float, optional
+        Small values mix more lengthscales, large ones approach `RBF`. Default 1.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, eq. 4.19, http://gaussianprocess.org/gpml/
+    """
+
+    shapes: ClassVar[dict[str, bool]] = {"lengthscale": True, "variance": False, "alpha": False}
+    units: ClassVar[dict[str, Unit]] = {"lengthscale": "input", "variance": "target", "alpha": "none"}
+    words: ClassVar[dict[str, dict[str, Any]]] = {"rq": {}}
+
+    alpha = Hyperparameter("Mixing exponent, a single number; None if not settled.")
+
+    def __init__(
+        self,
+        lengthscale: ParameterLike = None,
+        variance: ParameterLike = None,
+        alpha: ParameterLike = None,
+        **options: Unpack[LeafOptions],
+    ) -> None:
+        super().__init__(lengthscale, variance, alpha=alpha, **options)
+
+    @property
+    def distance_factor(self) -> float:
+        """The number 1 / (2 alpha)."""
+        return 0.5 / float(self.exponent())
+
+    def exponent(self, like: Tensor | None = None) -> Tensor:
+        """Return alpha, clipped where covariances no longer change with it."""
+        return self.value("alpha", like).clamp_max(_LARGEST_EXPONENT)
+
+    def profile(self, q: Tensor) -> Tensor:
+        """Return (1 + q / (2 alpha))^(-alpha)."""
+        alpha = self.exponent(q)
+        return torch.exp(-alpha * torch.log1p(q / (2 * alpha)))
+
+    def profile_(self, p: Tensor) -> Tensor:
+        """Return (1 + p)^(-alpha), overwriting p."""
+        return p.log1p_().mul_(-float(self.exponent())).exp_()
+
+    def profile_derivatives_(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the profile and its derivatives, overwriting p."""
+        alpha = float(self.exponent())
+        logarithm = torch.log1p(p)
+        g = torch.mul(logarithm, -alpha).exp_()
+        slope = torch.div(g, p + 1)  # g / (1 + p)
+        # dg/dalpha at fixed q, where p = q / (2 alpha): g (p / (1 + p) - log(1 + p))
+        by_alpha = p.mul_(slope).sub_(logarithm.mul_(g))
+        return g, slope.mul_(-alpha), by_alpha
+
+    def fused_profile(self) -> Profile:
+        """Return the code of (1 + p)^(-alpha)."""
+        return Profile.RATIONAL_QUADRATIC
+
+    def fused_alpha(self) -> float:
+        """Return alpha."""
+        return float(self.exponent())
+
+    def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
+        """Return normals times the root of gamma draws of shape and rate alpha.
+
+        The gamma draws come through the inverse distribution function, so that they move smoothly with alpha and are
+        differentiable in it.
+        """
+        alpha = self.exponent()
+        # clamped: at alpha below 0.05 a draw can leave the range of float64, where the root has no slope
+        return draw["normal"] * (upper_gamma_quantile(draw["tail"], alpha).clamp_min(1e-300) / alpha).sqrt()
