@@ -296,7 +296,7 @@ REFUSED = [
         'dtype of GPRegressor must be "float64", "float32" or "mixed"; got \'float16\'',
     ),
     (lambda: GPRegressor(device="abacus"), 'device of GPRegressor must be "auto", "cpu" or "cuda"; got \'abacus\''),
-    (lambda: GPRegressor(memory_budget="lots"), "memory_budget must be bytes or a text"),
+    (lambda: GPRegressor(memory_budget="lots"), "memory_budget must be bytes or a string"),
     (lambda: GPRegressor(memory_budget=0), "memory_budget of GPRegressor must be a positive number"),
     (lambda: GPRegressor(verbose=-1), "verbose of GPRegressor must be 0"),
     (lambda: GPRegressor(random_state="seed"), "random_state of GPRegressor must be None, an int"),

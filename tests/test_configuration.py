@@ -109,7 +109,7 @@ def test_foreign_objects_are_refused():
         ({"class": "os.system", "settings": {}}, "names a setting that is not gigagp's: 'os.system'"),
         ({"class": None}, "must be plain or have a class"),
         ({"other": 1}, "must be plain or have a class"),
-        ([1], "a list is no setting"),
+        ([1], "a list is not a setting"),
     ):
         with pytest.raises(InvalidInputError, match=match):
             from_plain(data)
@@ -230,7 +230,7 @@ def test_what_cannot_be_saved_says_so_and_leaves_the_old_file(tmp_path):
     path = tmp_path / "model.gp"
     GPRegressor(optimizer=None).fit(X, Y[:, 0]).save(path)
     before = path.read_bytes()
-    with pytest.raises(InvalidInputError, match=r"no name by which gigagp.load could be given it.*subtract it from y"):
+    with pytest.raises(InvalidInputError, match=r"no name by which gigagp.load could find it.*subtract it from y"):
         GPRegressor(optimizer=None, mean=lambda X: X[:, 0]).fit(X, Y[:, 0]).save(path)
     with pytest.raises(ValueError, match="not fitted"):
         GPRegressor().save(path)

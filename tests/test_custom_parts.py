@@ -155,12 +155,12 @@ class Holding(Mean):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"mean": lambda X: X[:, 0]}, "no name by which gigagp.load could be given it"),
+        ({"mean": lambda X: X[:, 0]}, "no name by which gigagp.load could find it"),
         ({"mean": functools.partial(np.sum, axis=1)}, "no name by which"),
         ({"mean": Callable()}, "no name by which"),
-        ({"mean": Holding(np.zeros(3))}, "header must hold only what JSON can|cannot be made again"),
-        ({"kernel": Forgetful(1.0, power=4)}, "Forgetful, made again from its description, is another one"),
-        ({"kernel": kernels.RBF() + Forgetful(1.0, power=4)}, "is another one"),
+        ({"mean": Holding(np.zeros(3))}, "only data that JSON can represent|cannot be recreated"),
+        ({"kernel": Forgetful(1.0, power=4)}, "Forgetful, recreated from its description, differs from the original"),
+        ({"kernel": kernels.RBF() + Forgetful(1.0, power=4)}, "differs from the original"),
     ],
 )
 def test_what_could_not_come_back_is_refused_before_anything_is_written(tmp_path, settings, match):
@@ -226,7 +226,7 @@ def test_nothing_is_imported_for_a_name_in_a_file(tmp_path, monkeypatch):
 def test_what_can_be_handed_in(tmp_path, custom, match):
     with pytest.raises(InvalidInputError, match=match):
         Custom(custom)
-    with pytest.raises(InvalidInputError, match="two different items of the name 'Hat'"):
+    with pytest.raises(InvalidInputError, match="two different items named 'Hat'"):
         Custom([Hat, type("Hat", (Hat,), {})])
     GPRegressor(Hat(), optimizer=None).fit(X, Y).save(tmp_path / "m")
     with pytest.raises(ModelFileError, match="must be a class derived from Kernel"):

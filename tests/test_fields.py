@@ -319,7 +319,7 @@ class _Mute:
 
 
 def test_values_are_shown_on_one_short_line():
-    assert shown(10**400) == "an int of 1,329 bits, more than the 63 that there are"
+    assert shown(10**400) == "an int of 1,329 bits, more than the 63 that are supported"
     assert shown(_Mute()) == "an object of _Mute"
     text = shown(np.zeros((50, 50)))
     assert "\n" not in text

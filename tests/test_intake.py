@@ -192,7 +192,7 @@ def test_cells_that_are_no_numbers_are_named(cell, message):
         (X.astype("m8[ns]"), "time spans"),
         (X + 1j, "real numbers; got complex128. Complex"),
         (torch.from_numpy(X + 1j), "real numbers; got torch.complex128. Complex"),
-        (torch.empty(3, 2, device="meta"), "device meta, which has a shape and no numbers"),
+        (torch.empty(3, 2, device="meta"), "device meta, which has a shape but no data"),
         (X.view([("a", "f8"), ("b", "f8")]), "records"),
         (FRAME.assign(day=pd.Timestamp("2020-01-01")), "dates .* in column 'day', row 0"),
         (FRAME.assign(day=pd.Timestamp("2020-01-01", tz="Europe/Berlin")), "type Timestamp in column 'day', row 0"),

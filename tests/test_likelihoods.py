@@ -111,9 +111,9 @@ def test_what_is_not_log_concave_is_refused():
         def log_density(self, y, f, noise):
             return -2.0 * torch.log1p((y - f).square() / 3)
 
-    with pytest.raises(InvalidInputError, match=r"Silent does not say so \(is_log_concave\)"):
+    with pytest.raises(InvalidInputError, match=r"Silent does not declare it \(is_log_concave\)"):
         check_log_concave(Silent(), number([0.0]))
-    with pytest.raises(InvalidInputError, match=r"Student bends upwards near f = .* for y = 0"):
+    with pytest.raises(InvalidInputError, match=r"Student is convex near f = .* for y = 0"):
         check_log_concave(Student(), number([0.0]))
 
 

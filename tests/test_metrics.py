@@ -117,5 +117,5 @@ def test_scores_of_classes():
 )
 def test_classes_that_cannot_be_scored(codes, probability):
     for score in (metrics.log_loss, metrics.calibration_error):
-        with pytest.raises(InvalidInputError, match="places of classes"):
+        with pytest.raises(InvalidInputError, match="column indices of classes"):
             score(codes, probability)

@@ -152,7 +152,7 @@ def test_an_interrupted_write_keeps_the_old_file(saved, monkeypatch, error):
 
 
 def test_a_header_has_to_be_json(tmp_path):
-    with pytest.raises(InvalidInputError, match="only what JSON can"):
+    with pytest.raises(InvalidInputError, match="only data that JSON can represent"):
         save_state(tmp_path / "m", "X", {}, {"a": object()})
     assert not (tmp_path / "m").exists()
 

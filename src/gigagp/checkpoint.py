@@ -79,7 +79,7 @@ def open_checkpoint(
     check_folder(path)
     if not isinstance(estimator.random_state, int | np.integer):
         msg = (
-            "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be made again; "
+            "random_state of GPRegressor must be an int for a fit with a checkpoint, so that it can be repeated; "
             f"got {estimator.random_state!r}."
         )
         raise InvalidInputError(msg)
@@ -160,8 +160,8 @@ class Checkpoint:
         index = self._position if self._position < self._kept_to else self._position - (self._kept_to - self._kept_from)
         if not torch.equal(self._vectors[index], vector):
             msg = (
-                f"checkpoint {self.path} does not lead where it led before: this machine, or this number of threads, "
-                "computes other last digits. Delete it to start anew."
+                f"checkpoint {self.path} cannot be resumed with the same bits: on this machine, or with this number of "
+                "threads, results differ in their last digits. Delete it to start anew."
             )
             raise InvalidInputError(msg)
         found = self._steps[self._position], self._gradients[index]

@@ -102,7 +102,7 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
         If the description names a class that is neither part of the package nor in ``custom``, or has invalid values.
     """
     if isinstance(data, list):
-        msg = f"a list is no setting; got {str(data)[:100]}."
+        msg = f"a list is not a setting; got {str(data)[:100]}."
         raise InvalidInputError(msg)
     if not isinstance(data, dict):
         return data

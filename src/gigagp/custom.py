@@ -30,7 +30,7 @@ def marked(item: Item) -> dict[str, str]:
     name = getattr(item, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
         msg = (
-            f"{item!r} cannot be saved with a model: it has no name by which gigagp.load could be given it. Define it "
+            f"{item!r} cannot be saved with a model: it has no name by which gigagp.load could find it. Define it "
             "with def or class, or (a mean function) subtract it from y before the fit."
         )
         raise InvalidInputError(msg)
@@ -48,8 +48,8 @@ def state_of(value: Any) -> dict[str, Any]:
     named = {one.name: getattr(value, one.name) for one in fields(value) if one.init} if is_dataclass(value) else {}
     if set(getattr(value, "__dict__", ())) - set(named):
         msg = (
-            f"{type(value).__name__} cannot be saved with a model: what it holds is not known. Make it a dataclass "
-            "(dataclasses.dataclass(frozen=True)) whose fields are numbers, texts and tuples."
+            f"{type(value).__name__} cannot be saved with a model: its contents are not known. Make it a dataclass "
+            "(dataclasses.dataclass(frozen=True)) whose fields are numbers, strings and tuples."
         )
         raise InvalidInputError(msg)
     return named
@@ -78,7 +78,7 @@ class Custom:
                 msg = f"custom of gigagp.load must be a list of classes and functions; got {item!r}."
                 raise InvalidInputError(msg)
             if self._items.setdefault(name, item) is not item:
-                msg = f"custom of gigagp.load has two different items of the name {name!r}; rename one of them."
+                msg = f"custom of gigagp.load has two different items named {name!r}; rename one of them."
                 raise InvalidInputError(msg)
 
     def classes(self, base: type[T]) -> list[type[T]]:

@@ -57,14 +57,14 @@ def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict
         from_plain(again["settings"]["likelihood"], custom)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         msg = (
-            f"the model cannot be saved: {names} cannot be made again from its description ({error}). Its constructor "
-            "has to take what to_dict (a kernel) or its fields (a dataclass) say, as numbers, texts and lists."
+            f"the model cannot be saved: {names} cannot be recreated from its description ({error}). Its constructor "
+            "has to accept the values of to_dict (a kernel) or its fields (a dataclass), as numbers, strings and lists."
         )
         raise InvalidInputError(msg) from error
     if not same:
         msg = (
-            f"the model cannot be saved: {names}, made again from its description, is another one. What its "
-            "constructor takes has to be in settings() (a kernel) or in fields (a dataclass)."
+            f"the model cannot be saved: {names}, recreated from its description, differs from the original. "
+            "All arguments of its constructor have to be in settings() (a kernel) or in fields (a dataclass)."
         )
         raise InvalidInputError(msg)
     return values

@@ -54,7 +54,7 @@ def describe(estimator: FittedEstimator) -> str:
         if numbers.size > _SHOWN:
             lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
     if scaling.y_scale.size > 1:
-        lines.append("variances      shares of the variance of each target, which are scaled apart")
+        lines.append("variances      shares of the variance of each target, which are scaled separately")
     lines += [f"at its bound  {label}" for label in _at_bounds(posterior.model)]
     return "\n".join(lines)
 

@@ -382,7 +382,7 @@ def _alternatives(hint: Any) -> list[str]:
 def shown(value: object) -> str:
     """Return a value as error messages show it: on one line and shortened."""
     if isinstance(value, int) and value.bit_length() > _INT_BITS:
-        return f"an int of {value.bit_length():,} bits, more than the {_INT_BITS} that there are"
+        return f"an int of {value.bit_length():,} bits, more than the {_INT_BITS} that are supported"
     try:
         text = " ".join(repr(value).split())
     except Exception:  # its repr may raise anything

@@ -46,10 +46,10 @@ def written_file(path: str | os.PathLike[str]) -> Path:
         destroy what other programs need.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        msg = f"path must be the name of a file, as text or as a path; got {path!r}."
+        msg = f"path must be a file name, as a string or a path; got {path!r}."
         raise InvalidInputError(msg)
     if "\0" in os.fspath(path):
-        raise OSError(errno.EINVAL, "the name of a file has no NUL character")
+        raise OSError(errno.EINVAL, "a file name cannot contain a NUL character")
     try:
         mode = os.stat(path).st_mode  # a loop of links raises its own OSError
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from gigagp.optimization.history import History
 
 _LinAlgError: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]  # torch's stub lacks it
 _REMEDY = (
-    'Take standardize=True, dtype="float64", start values nearer to the data\'s scale, or targets and inputs in other '
+    'Use standardize=True, dtype="float64", start values nearer to the data\'s scale, or targets and inputs in other '
     "units."
 )
 
@@ -32,7 +32,7 @@ def guarded() -> Iterator[None]:
         with memory_is_budget():
             yield
     except (_LinAlgError, np.linalg.LinAlgError, OverflowError) as error:
-        msg = f"The arithmetic broke down ({error}): numbers in between leave the range of floating point. {_REMEDY}"
+        msg = f"The arithmetic broke down ({error}): intermediate results leave the range of floating point. {_REMEDY}"
         raise NonFiniteError(msg) from error
 
 
@@ -54,7 +54,7 @@ def finite_prediction(values: np.ndarray) -> np.ndarray:
     if bad.any():
         rows = int(bad.reshape(len(values), -1).any(1).sum())
         msg = (
-            f"The prediction is not finite at {rows} of {len(values)} rows: numbers in between leave the range of "
+            f"The prediction is not finite at {rows} of {len(values)} rows: intermediate results leave the range of "
             f"floating point. Predict nearer to the training rows, or fit again. {_REMEDY}"
         )
         raise NonFiniteError(msg)
@@ -66,8 +66,8 @@ def finite_means(means: torch.Tensor) -> None:
     rows = int((~torch.isfinite(means).all(1)).sum())
     if rows:
         msg = (
-            f"The fit gives means that are not finite at {rows} of {len(means)} training rows: numbers in between "
-            f"leave the range of {str(means.dtype).removeprefix('torch.')}. {_REMEDY}"
+            f"The fit gives means that are not finite at {rows} of {len(means)} training rows: intermediate "
+            f"results leave the range of {str(means.dtype).removeprefix('torch.')}. {_REMEDY}"
         )
         raise NonFiniteError(msg)
 

@@ -67,8 +67,8 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
     if values.ndim != 2:
         msg = (
             f"Expected 2D array, got {'scalar' if values.ndim == 0 else f'{values.ndim}D'} array instead: {name} must "
-            f"have shape (n, d), a row a point; got {values.shape}. Reshape your data: reshape(-1, 1) for one input, "
-            "reshape(1, -1) for one row."
+            f"have shape (n, d), one row per point; got {values.shape}. Reshape your data: reshape(-1, 1) for one "
+            "input, reshape(1, -1) for one row."
         )
         raise InvalidInputError(msg)
     if values.shape[1] == 0:
@@ -231,7 +231,7 @@ def _array(values: Any, name: str, memory_budget: float | str | None) -> np.ndar
 
 def _of_tensor(values: torch.Tensor, name: str, memory_budget: float | str | None) -> np.ndarray:
     if values.device.type == "meta":
-        msg = f"{name} is a tensor on the device meta, which has a shape and no numbers."
+        msg = f"{name} is a tensor on the device meta, which has a shape but no data."
         raise InvalidInputError(msg)
     if values.is_complex():
         msg = f"{name} must hold real numbers; got {values.dtype}. Complex data not supported."

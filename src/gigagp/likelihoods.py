@@ -237,7 +237,7 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
     noise : float, default 1.0
         Noise variance of the check.
     """
-    reason = "does not say so (is_log_concave)"
+    reason = "does not declare it (is_log_concave)"
     if likelihood.is_log_concave:
         distinct = torch.unique(y.double().reshape(-1))
         tried = distinct[torch.linspace(0, len(distinct) - 1, min(len(distinct), 9)).round().long()]
@@ -248,7 +248,7 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
         if not bool(bad.any()):
             return
         row, place = (int(one) for one in bad.nonzero()[0])
-        reason = f"bends upwards near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
+        reason = f"is convex near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
     msg = (
         f"likelihood must be log-concave in the latent function; {type(likelihood).__name__} {reason}. "
         f"Use one of {', '.join(_BY_NAME)}."

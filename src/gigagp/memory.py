@@ -58,7 +58,7 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     if isinstance(memory_budget, str):
         match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", memory_budget)
         if not match or match.group(2).upper() not in _UNITS:
-            msg = f'memory_budget must be bytes or a text like "2GiB"; got {memory_budget!r}.'
+            msg = f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.'
             raise InvalidInputError(msg)
         memory_budget = float(match.group(1)) * _UNITS[match.group(2).upper()]
     if not 0 < memory_budget < 2**63:  # also rejects NaN
@@ -96,6 +96,6 @@ def memory_is_budget() -> Iterator[None]:
         if not is_lack_of_memory(error):
             raise
         tried = re.search(r"tried to allocate ([0-9]+) bytes", str(error))
-        size = f" ({int(tried.group(1)):,} bytes could not be had)" if tried else ""
+        size = f" ({int(tried.group(1)):,} bytes could not be allocated)" if tried else ""
         msg = f'The memory ran out{size}. Give a smaller memory_budget, such as "1GiB", or fewer rows.'
         raise MemoryBudgetError(msg) from error

@@ -203,7 +203,7 @@ def _check_classes(codes: np.ndarray, probability: np.ndarray) -> None:
     sound = sound and bool(np.min(codes) >= 0 and np.max(codes) < probability.shape[1])
     if not sound:
         msg = (
-            "codes must be places of classes, whole numbers of shape (n,), and probability of shape (n, n_classes), "
+            "codes must be column indices of classes, integers of shape (n,), and probability of shape (n, n_classes), "
             f"n at least 1; got shapes {np.shape(codes)} and {np.shape(probability)}."
         )
         raise InvalidInputError(msg)

@@ -112,7 +112,7 @@ class Model:
         """
         if self.noise_is_known:
             msg = (
-                "include_noise of GPRegressor.predict must be False where noise_variance was given for each row: the "
+                "include_noise of GPRegressor.predict must be False if noise_variance was given for each row: the "
                 "noise of new rows is not known. Add their variances to std ** 2."
             )
             raise InvalidInputError(msg)

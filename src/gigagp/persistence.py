@@ -70,7 +70,7 @@ def save(estimator: Saveable, path: Path, *, notes: Mapping[str, Any] | None = N
     kind = type(estimator)
     if kind.__module__ != _KINDS.get(kind.__name__):
         if kind.__name__ in _KINDS:
-            msg = f"a class of the name {kind.__name__!r} that is not gigagp's cannot be saved; rename it."
+            msg = f"a class named {kind.__name__!r} that is not part of gigagp cannot be saved; rename it."
             raise InvalidInputError(msg)
         header = {**header, "estimator": marked(kind)}
     if notes:

@@ -92,7 +92,7 @@ def save_state(path: Path, kind: str, tensors: Mapping[str, torch.Tensor], heade
     try:
         text = json.dumps(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"header must hold only what JSON can ({error})."
+        msg = f"header must contain only data that JSON can represent ({error})."
         raise InvalidInputError(msg) from None
     metadata = {
         "format": FORMAT,
@@ -199,7 +199,7 @@ def _opened(path: Path) -> Iterator[Any]:
             msg = f"{name} is a folder, not a model file."
             raise ModelFileError(msg)
         if not stat.S_ISREG(found.st_mode):
-            msg = f"{name} is no regular file, so it is no model file."
+            msg = f"{name} is not a regular file, so it is not a model file."
             raise ModelFileError(msg)
         if found.st_size == 0:
             msg = f"{name} is empty: the program that wrote it was probably stopped. Fit and save again."

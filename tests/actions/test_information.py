@@ -91,5 +91,5 @@ def test_distances_of_spans_that_are_known():
     assert grassmann_distance(mixed, basis[:, :3]) < 1e-12
     assert grassmann_distance(basis[:, :3], basis[:, 1:2]) < 1e-12  # one span contains the other
     assert grassmann_distance(basis[:, 1:2], basis[:, :3]) < 1e-12
-    with pytest.raises(InvalidInputError, match="matrices with as many rows"):
+    with pytest.raises(InvalidInputError, match="matrices with the same number of rows"):
         grassmann_distance(basis, basis[:3])

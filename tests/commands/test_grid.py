@@ -135,7 +135,7 @@ def test_plots(run, refused, model, tmp_path):
     assert "<!-- y: mean -->" in (tmp_path / "map.svg").read_text()
     assert run("plot", model, "-o", tmp_path / "map.png", "--resolution", 10, "--lower", "0.5,1", "--upper=2,2")[0] == 0
     for arguments, message in (
-        (("--at", "1"), "belong to maps of three inputs"),
+        (("--at", "1"), "only for maps of three inputs"),
         (("--lower", "a,b"), "--lower must be numbers"),
         (("--target", 2), "target of a map must be from 0 to 0"),
         (("--out", tmp_path / "map.jpg"), "ends in .png"),

@@ -69,8 +69,8 @@ def test_hostile_values_of_options_end_in_one_line(run, csv, tmp_path, monkeypat
     ("options", "message"),
     [
         (("--device", "meta"), "device of GPRegressor must be .* got 'meta'"),
-        (("--memory", "."), "memory_budget must be bytes or a text"),
-        (("--memory", "1.2.3"), "memory_budget must be bytes or a text"),
+        (("--memory", "."), "memory_budget must be bytes or a string"),
+        (("--memory", "1.2.3"), "memory_budget must be bytes or a string"),
         (("--seed", str(2**64)), "--seed"),
         (("--seed", "-1"), "--seed"),
     ],

@@ -161,5 +161,5 @@ def test_too_few_draws_are_refused(wrong):
 
 def test_nothing_to_learn_is_refused():
     model = Model(kernels.RBF(1.0, 1.0, fixed=True).bind(2), ConstantMean(), torch.full((60,), 0.1).double())
-    with pytest.raises(InvalidInputError, match="model of measure_bias must have a hyperparameter"):
+    with pytest.raises(InvalidInputError, match="model of measure_bias must have a learned hyperparameter"):
         diagnostics.measure_bias(Exact(), model, TABLE)

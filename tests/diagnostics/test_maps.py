@@ -98,8 +98,8 @@ def test_a_map_is_a_file_that_says_what_it_shows(tmp_path, d, ending):
     [
         (2, {"target": 1}, "target of a map must be from 0 to 0"),
         (2, {"resolution": 1}, "resolution of map_values"),
-        (2, {"across": 0}, "belong to maps of three inputs"),
-        (2, {"at": [1.0]}, "belong to maps of three inputs"),
+        (2, {"across": 0}, "only for maps of three inputs"),
+        (2, {"at": [1.0]}, "only for maps of three inputs"),
         (2, {"lower": [0.0]}, "lower of a map must be 2 finite numbers"),
         (2, {"upper": [np.nan, 1]}, "upper of a map must be 2 finite numbers"),
         (2, {"lower": [9, 9]}, "must be below upper"),

@@ -58,7 +58,7 @@ class DenseActions(LearnableActions):
         if matrix.shape[1] > matrix.shape[0]:
             msg = (
                 f"matrix of DenseActions must not have more actions than rows; got {matrix.shape[1]} actions of "
-                f"{matrix.shape[0]} rows. As many actions as rows are exact inference already."
+                f"{matrix.shape[0]} rows. With as many actions as rows, inference is exact."
             )
             raise InvalidInputError(msg)
         self.values = matrix.to(torch.float64).contiguous()

@@ -75,7 +75,7 @@ def grassmann_distance(left: Tensor, right: Tensor) -> float:
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[0] != right.shape[0]:
         msg = (
-            "left and right of grassmann_distance must be matrices with as many rows; "
+            "left and right of grassmann_distance must be matrices with the same number of rows; "
             f"got {tuple(left.shape)}, {tuple(right.shape)}."
         )
         raise InvalidInputError(msg)

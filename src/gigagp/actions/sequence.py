@@ -19,7 +19,7 @@ _ROUNDING = 10
 class Stop(Enum):
     """The reason why a sequence of actions ended; the value states it in words."""
 
-    COUNT = "as many actions as asked for"
+    COUNT = "as many actions as requested"
     TOLERANCE = "the residual reached its tolerance"
     DEPENDENT = "the next action was a combination of those before it"
     NOT_DEFINITE = "the next action had no positive curvature left in this precision"

@@ -85,7 +85,7 @@ def load_dataset(name: str) -> Dataset:
         columns = (*(str(found.feature_names[place]) for place in used), "ink_below")
         title = (
             "digits (UCI, Alpaydin and Kaynak 1998): scans of handwritten digits, 8 x 8 pixels with ink from 0 to 16.\n"
-            "The lower half is hidden; how much ink it has is to be predicted from the pixels of the upper half."
+            "The lower half is hidden; its amount of ink is predicted from the pixels of the upper half."
         )
         return Dataset(title, Table(columns, np.column_stack([upper[:, used], lower.sum(axis=1)])))
     msg = f"--table must be digits or diabetes; got {name!r}."

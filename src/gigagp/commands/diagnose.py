@@ -197,7 +197,7 @@ def _at_model(
         raise InvalidInputError(msg)
     target = load_notes(path).get("target") if target is None else target
     if target is None:
-        msg = f"{path} does not say what its target is called; name the column with --target."
+        msg = f"{path} does not contain the name of its target; name the column with --target."
         raise InvalidInputError(msg)
     target = resolve_column(target, found.column_names, source)
     inputs = read_inputs(regressor, found, source, options.split_names(columns))

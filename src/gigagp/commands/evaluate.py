@@ -41,7 +41,7 @@ def evaluate(
     target = notes.get("target") if target is None else target
     noise_column = notes.get("noise_column") if noise_column is None else noise_column
     if target is None:
-        msg = f"{model} does not say what its target is called; name the column with --target."
+        msg = f"{model} does not contain the name of its target; name the column with --target."
         raise InvalidInputError(msg)
     blocks = Blocks.of(table, header)
     target = resolve_column(target, blocks.names, str(table))

@@ -224,7 +224,7 @@ def measure_bias(
     """
     space = ParameterSpace(model, "log")
     if not space.labels:
-        msg = "model of measure_bias must have a hyperparameter that is learned; all of its are fixed."
+        msg = "model of measure_bias must have a learned hyperparameter; all of them are fixed."
         raise InvalidInputError(msg)
     vector, generator = space.encode(model), generator_from(random_state)
     meter = NoProgress() if meter is None else meter

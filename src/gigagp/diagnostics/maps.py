@@ -98,14 +98,14 @@ def map_values(
         raise InvalidInputError(msg)
     d = int(regressor.n_features_in_)
     if d > _MOST_INPUTS:
-        msg = f"A map is of 1 to {_MOST_INPUTS} inputs; the model has {d}."
+        msg = f"A map requires 1 to {_MOST_INPUTS} inputs; the model has {d}."
         raise InvalidInputError(msg)
     _check_counts(regressor, target, resolution)
     names = [str(name) for name in getattr(model, "feature_names_in_", [f"input {k + 1}" for k in range(d)])]
     low, high = _region(regressor, lower, upper)
     fixed = _which(across, names) if d == _MOST_INPUTS else None
     if fixed is None and (across is not None or at is not None):
-        msg = f"across and at belong to maps of three inputs; the model has {d}."
+        msg = f"across and at are only for maps of three inputs; the model has {d}."
         raise InvalidInputError(msg)
     shown = [k for k in range(d) if k != fixed]
     axes = [np.linspace(low[k], high[k], resolution) for k in shown]
@@ -222,7 +222,7 @@ def _region(
             continue
         values = _numbers(given, name)
         if len(values) != len(own) or not np.isfinite(values).all():
-            msg = f"{name} of a map must be {len(own)} finite numbers, one an input; got {given!r}."
+            msg = f"{name} of a map must be {len(own)} finite numbers, one per input; got {given!r}."
             raise InvalidInputError(msg)
         corners.append(values.tolist())
     for a, b in zip(*corners, strict=True):

@@ -81,7 +81,7 @@ def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.Pat
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xlabel("error, in standard deviations that the exact number has over data sets")
+    axes.set_xlabel("error, in standard deviations of the exact value over data sets")
     first = next(iter(by_name.values()))
     title = f"{first.n_draws:,} draws, {first.n_rows:,} rows"
     if isinstance(reports, BiasReport):

@@ -176,13 +176,13 @@ class Minimiser(Settings):
 def require_deterministic(objective: Objective, owner: str) -> None:
     """Raise `InvalidInputError` for an objective whose values cannot be compared, because each is drawn anew."""
     if not objective.deterministic:
-        raise _incomparable(owner, "estimates another value at each evaluation")
+        raise _incomparable(owner, "draws a new estimate at each evaluation")
 
 
 def require_value(value: float | None, owner: str) -> float:
     """Return the value of an evaluation; raise `InvalidInputError` if it is None."""
     if value is None:
-        raise _incomparable(owner, "has gradients alone")
+        raise _incomparable(owner, "only has gradients")
     return value
 
 

@@ -123,7 +123,7 @@ class Trace:
     @property
     def accepted(self) -> tuple[Objective, Model]:
         """The objective of the last accepted point, and the model at that point."""
-        assert self._accepted is not None, "Ctrl-C ends no learning that has nothing to keep"
+        assert self._accepted is not None, "Ctrl-C must not end the learning before a point has been accepted"
         objective, space, vector = self._accepted
         return objective, space.decode(vector)
 

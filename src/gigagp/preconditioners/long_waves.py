@@ -136,7 +136,7 @@ class LongWavesPreconditioner(Preconditioner):
 
     def log_determinant(self) -> float:
         """Return ``log det P`` for n rows."""
-        assert self._dimension is not None, "log-determinants are of operators with n_rows"
+        assert self._dimension is not None, "log-determinants require an operator with n_rows"
         own = 2 * float(self._factor.diagonal().log().sum())
         return own + (self._dimension - self.rank) * math.log(self.noise)
 

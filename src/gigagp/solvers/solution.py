@@ -15,8 +15,8 @@ class Status(Enum):
 
     CONVERGED = "Every tolerance was reached."
     TRUNCATED = (
-        "The solve was cut at a random length and its steps were reweighted, as its truncation asks: the mean over the "
-        "length is the solution, the residual of one draw is not small."
+        "The solve was cut at a random length and its steps were reweighted, as its truncation requires: the mean over "
+        "lengths is the solution, but the residual of a single draw is not small."
     )
     BUDGET_SPENT = (
         "The budget of epochs was spent before the tolerance was reached. Raise max_epochs, use a stronger "

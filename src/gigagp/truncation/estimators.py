@@ -192,7 +192,7 @@ def _weighted_sum(terms: Iterable[Term], kind: TruncatedSeries, length: int) -> 
             continue
         total = term * weight if total is None else total + term * weight
     if total is None:
-        msg = "terms must hold at least one term of the series; got none that has a weight."
+        msg = "terms must hold at least one term of the series; got none with a weight."
         raise InvalidInputError(msg)
     return total
 
