@@ -27,6 +27,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "gigagp"
+SRC = ROOT / "src"
+#: Modules that the picture shows beside the folders.
+DRAWN = ("regression", "classification", "fitting", "planning", "model")
 #: Lines that a file may have at most.
 LONGEST = 450
 
@@ -162,6 +165,44 @@ def circles(imports: list[Import]) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
+def picture(imports: list[Import], layers: Mapping[str, int]) -> str:
+    """Return the larger rooms and what they stand on, as a Mermaid graph.
+
+    It shows folders and `DRAWN`. An arrow that follows from others is left out (transitive reduction); arrows through
+    modules that are not shown count as arrows of what imports these modules.
+    """
+    below: dict[str, set[str]] = {}
+    for one in imports:
+        here, there = room_of(one.module, layers), room_of(one.target, layers)
+        if here is not None and there is not None and here != there:
+            below.setdefault(here, set()).add(there)
+
+    def reached(room: str) -> set[str]:
+        found, left = set[str](), list(below.get(room, ()))
+        while left:
+            other = left.pop()
+            if other not in found:
+                found.add(other)
+                left += below.get(other, ())
+        return found
+
+    shown = [room for room in layers if room in DRAWN or _is_folder(room)]
+    all_below = {room: reached(room) & set(shown) for room in shown}
+    lines = ["graph TD"]
+    for room in shown:
+        implied = set[str]().union(*(all_below[other] for other in all_below[room]))
+        lines += [f"    {_node(room)} --> {_node(other)}" for other in sorted(all_below[room] - implied)]
+    return "\n".join(lines)
+
+
+def _is_folder(room: str) -> bool:
+    return (SRC / PACKAGE / room.replace(".", "/")).is_dir()
+
+
+def _node(room: str) -> str:
+    return f'{room.replace(".", "_")}["{room.replace(".", "/")}{"/" if _is_folder(room) else ".py"}"]'
+
+
 _WALK = """
 import json, sys, threading, warnings
 from pathlib import Path
@@ -252,11 +293,15 @@ def commit_of(src: Path) -> str:
 def main() -> None:
     """Print the figures, and write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--src", type=Path, default=ROOT / "src", help="where the package is")
+    parser.add_argument("--src", type=Path, default=SRC, help="where the package is")
     parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--mermaid", action="store_true", help="print the picture of docs/architecture.md, no figures")
     parser.add_argument("--arrows", action="store_true", help="list every import that runs up")
     arguments = parser.parse_args()
     page = (arguments.src.parent / "docs" / "architecture.md").read_text()
+    if arguments.mermaid:
+        print(picture(all_imports(arguments.src), layers_of(page)))
+        return
     if arguments.arrows:
         for one in upward(all_imports(arguments.src), layers_of(page)):
             print(f"{one.module}:{one.line} imports {one.target} ({one.kind})")
