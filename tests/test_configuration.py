@@ -90,7 +90,13 @@ def test_every_setting_of_the_public_rooms_can_be_saved():
     for room in (inference, gradients, solvers, optimization, truncation):
         for name in room.__all__:
             item = getattr(room, name)
-            results = (optimization.Evaluation, optimization.SolveRecord, optimization.Step, optimization.History)
+            results = (
+                optimization.Evaluation,
+                optimization.SolveRecord,
+                optimization.Step,
+                optimization.History,
+                inference.Abilities,
+            )
             fields = getattr(item, "__dataclass_fields__", None)
             if (
                 fields is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.kernels import Kernel
-from gigagp.kernels.features import FeatureDraw
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.random import standard_normal
 
 

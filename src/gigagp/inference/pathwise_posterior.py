@@ -17,7 +17,7 @@ from gigagp.inference.sampled_variance import variance_from_samples
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
-from gigagp.kernels.features import FeatureDraw
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
 from gigagp.model import Model

@@ -23,7 +23,8 @@ from gigagp.inference.random_features_sums import (
 )
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.weight_space import WeightSpace
-from gigagp.kernels.features import FeatureDraw, nested_columns
+from gigagp.kernels.draws import FeatureDraw
+from gigagp.kernels.features import nested_columns
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation

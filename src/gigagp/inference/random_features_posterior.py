@@ -17,7 +17,7 @@ from gigagp.inference.saved import DRAW, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.inference.weight_space import WeightSpace
-from gigagp.kernels.features import FeatureDraw
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.random import standard_normal

@@ -17,7 +17,7 @@ from gigagp import interruption
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.weight_space import RowSums
 from gigagp.kernels import Kernel
-from gigagp.kernels.features import FeatureDraw
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model
 

@@ -6,8 +6,8 @@
 
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Product, Sum
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
-from gigagp.kernels.features import FeatureDraw
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic

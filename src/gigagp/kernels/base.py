@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from gigagp.kernels.bounds import Bounds
-    from gigagp.kernels.features import FeatureDraw
+    from gigagp.kernels.draws import FeatureDraw
     from gigagp.kernels.leaf import Leaf
     from gigagp.kernels.units import Units
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: Operations of kernels that need the classes built on `Kernel`: the modules of these classes add them on import.
+_OPERATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def operation(function: F) -> F:
+    """Add a function to the operations that the methods of `Kernel` call, under its own name."""
+    _OPERATIONS[function.__name__] = function
+    return function
 
 
 class Kernel(ABC):
@@ -168,9 +178,8 @@ class Kernel(ABC):
         InvalidInputError
             If a part of the kernel has no known spectrum, or a number is out of range.
         """
-        from gigagp.kernels.features import draw_features
-
-        return draw_features(self.bind(n_inputs), n_features, generator, law=law)
+        draw: FeatureDraw = _OPERATIONS["draw_features"](self.bind(n_inputs), n_features, generator, law=law)
+        return draw
 
     def features(self, X: Tensor, draw: FeatureDraw) -> Tensor:
         """Return features of the rows whose inner products approximate the continuous part.
@@ -188,9 +197,8 @@ class Kernel(ABC):
             the number of frequencies. Constant and linear terms are exact. All rows are computed at once, so pass large
             data in chunks.
         """
-        from gigagp.kernels.features import features
-
-        return features(self.bind(X.shape[1]), X, draw)
+        found: Tensor = _OPERATIONS["features"](self.bind(X.shape[1]), X, draw)
+        return found
 
     def has_features(self) -> bool:
         """Whether `draw_features` and `features` are available."""
@@ -198,31 +206,23 @@ class Kernel(ABC):
 
     def __add__(self, other: Kernel | float) -> Kernel:
         """Return the sum; a number stands for a fixed `Constant`."""
-        from gigagp.kernels.composite import Sum, as_kernel
-
-        part = as_kernel(other)
-        return NotImplemented if part is None else Sum(self, part)
+        found: Kernel = _OPERATIONS["add"](self, other)
+        return found
 
     def __radd__(self, other: float) -> Kernel:
         """Return the sum; a number stands for a fixed `Constant`."""
-        from gigagp.kernels.composite import Sum, as_kernel
-
-        part = as_kernel(other)
-        return NotImplemented if part is None else Sum(part, self)
+        found: Kernel = _OPERATIONS["add"](other, self)
+        return found
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         """Return the product; a number stands for a fixed `Constant`."""
-        from gigagp.kernels.composite import Product, as_kernel
-
-        part = as_kernel(other)
-        return NotImplemented if part is None else Product(self, part)
+        found: Kernel = _OPERATIONS["multiply"](self, other)
+        return found
 
     def __rmul__(self, other: float) -> Kernel:
         """Return the product; a number stands for a fixed `Constant`."""
-        from gigagp.kernels.composite import Product, as_kernel
-
-        part = as_kernel(other)
-        return NotImplemented if part is None else Product(part, self)
+        found: Kernel = _OPERATIONS["multiply"](other, self)
+        return found
 
     def __eq__(self, other: object) -> bool:
         """Whether structure, values and fixed names are the same."""

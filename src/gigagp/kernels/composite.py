@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.base import Kernel
+from gigagp.kernels.base import Kernel, operation
 from gigagp.kernels.bounds import Bounds
 from gigagp.kernels.elementary import Constant
 from gigagp.kernels.leaf import Leaf
@@ -226,3 +226,17 @@ def _has_variance(kernel: Kernel, *, learned: bool = False) -> bool:
         for leaf in kernel.leaves()
         for name, unit in leaf.units.items()
     )
+
+
+@operation
+def add(one: Kernel | float, other: Kernel | float) -> Kernel:
+    """Return the sum of two kernels, of which one may be a number; NotImplemented for anything else."""
+    left, right = as_kernel(one), as_kernel(other)
+    return NotImplemented if left is None or right is None else Sum(left, right)
+
+
+@operation
+def multiply(one: Kernel | float, other: Kernel | float) -> Kernel:
+    """Return the product of two kernels, of which one may be a number; NotImplemented for anything else."""
+    left, right = as_kernel(one), as_kernel(other)
+    return NotImplemented if left is None or right is None else Product(left, right)

@@ -9,67 +9,15 @@ those of a sum stand side by side (Rahimi and Recht 2007, Random features for la
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.kernels.base import Kernel
+from gigagp.kernels.base import Kernel, operation
+from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
-
-
-@dataclass(frozen=True)
-class FeatureDraw:
-    """The randomness of random Fourier features, which does not depend on hyperparameters.
-
-    Attributes
-    ----------
-    n_features : int
-        Sine and cosine columns of each random term.
-    law : str
-        ``"balanced"``, ``"joint"``, or ``"independent"``; see `Kernel.draw_features`.
-    terms : tuple
-        Draws by name, for each leaf of each term of the multiplied-out kernel, without white terms.
-    """
-
-    n_features: int
-    law: str
-    terms: tuple[tuple[dict[str, Tensor], ...], ...]
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors by name and the rest as plain values, for a file; `from_state` reads them."""
-        tensors = {
-            f"{place}.{part}.{name}": value
-            for place, leaves in enumerate(self.terms)
-            for part, leaf in enumerate(leaves)
-            for name, value in leaf.items()
-        }
-        names = [[sorted(leaf) for leaf in leaves] for leaves in self.terms]
-        return tensors, {"n_features": self.n_features, "law": self.law, "names": names}
-
-    def first(self, n_frequencies: int) -> FeatureDraw:
-        """Return the draw of the first frequencies alone; `nested_columns` says which columns the two share."""
-        if not 1 <= n_frequencies <= self.n_features // 2:
-            msg = f"n_frequencies must be between 1 and {self.n_features // 2}, those drawn; got {n_frequencies!r}."
-            raise InvalidInputError(msg)
-        terms = tuple(
-            tuple({name: value[:n_frequencies] for name, value in leaf.items()} for leaf in leaves)
-            for leaves in self.terms
-        )
-        return FeatureDraw(2 * n_frequencies, self.law, terms)
-
-    @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> FeatureDraw:
-        """Return the draw that `state` has described."""
-        terms = tuple(
-            tuple({name: tensors[f"{place}.{part}.{name}"] for name in leaf} for part, leaf in enumerate(leaves))
-            for place, leaves in enumerate(header["names"])
-        )
-        return cls(header["n_features"], header["law"], terms)
 
 
 def _terms(kernel: Kernel) -> list[tuple[Leaf, ...]]:
@@ -83,6 +31,7 @@ def _is_exact(term: tuple[Leaf, ...]) -> bool:
     return not others or (len(others) == 1 and isinstance(others[0], Linear))
 
 
+@operation
 def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *, law: str = "balanced") -> FeatureDraw:
     """Draw the randomness of random Fourier features for a bound kernel; see `Kernel.draw_features`."""
     if n_features < 2 or n_features % 2:
@@ -106,6 +55,7 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
     )
 
 
+@operation
 def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
     columns = [
