@@ -66,3 +66,12 @@ class SampledObjective(Objective, Protocol):
     def settle(self, model: Model) -> None:
         """Do what comes once, after the last step."""
         ...
+
+
+@runtime_checkable
+class Sampleable(Objective, Protocol):
+    """A deterministic objective that can also be maximised from samples of its parameters."""
+
+    def sampled(self) -> SampledObjective:
+        """Return the objective of samples; the posterior is made of its parameters from now on."""
+        ...

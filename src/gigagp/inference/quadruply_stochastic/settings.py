@@ -1,37 +1,29 @@
-"""What a user chooses of quadruply stochastic inference."""
+"""The settings of quadruply stochastic inference and of relevance vector machines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, CountOrZero, Positive, Range
+from gigagp.fields import Positive
 from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.quadruply_stochastic.bound import BoundForm
+from gigagp.inference.quadruply_stochastic.factory import make_objective
+from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
+from gigagp.inference.quadruply_stochastic.streamed import stream
+from gigagp.inference.quadruply_stochastic.whole import WholeObjective
+from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import NODES, Gaussian, Likelihood
+from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.optimization.sparse import SparseAdam
-
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-    from gigagp.inference.streaming import BegunFit, StreamJob
-
-#: Where rows and functions are sampled and no numbers are given: all functions, rows of a step, and functions of each
-#: of its two samples.
-_N_BASIS, _ROW_BATCH, _BASIS_BATCH = 20_000, 128, 10_000
-#: Functions of a sample where the prior precision is dense.
-_DENSE_BATCH = 1000
-#: Where all are used at once: fewest and most functions where no number is given (between them, one a row), rows up to
-#: which that is the default, and the most multiplications of a step, ``n m^2 + m^3``: about ten seconds of one core.
-_LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
 
 
 @dataclass(frozen=True)
-class QuadruplyStochastic(Inference):
+class QuadruplyStochastic(WeightOptions, Inference):
     """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
 
     The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
@@ -121,24 +113,6 @@ class QuadruplyStochastic(Inference):
     Theorem 3 lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
     """
 
-    n_basis: Annotated[int, Range(least=2)] | None = None
-    basis: Literal["fourier", "inducing", "grid"] = "fourier"
-    row_batch: Count | None = None
-    basis_batch: Count | None = None
-    n_columns: CountOrZero | None = None
-    diagonal: Literal["learned", "closed_form"] = "learned"
-    start_rows: CountOrZero | None = None
-    anchor: bool = True
-    n_support: CountOrZero = 0
-    control: Literal["residual", "quadratic"] = "residual"
-    prior_control: bool = False
-    linear_control: bool = False
-    order: Literal["given", "information"] = "given"
-    bound: BoundForm = "sqrt"
-    replacement: bool = False
-    augment: bool = False
-    quadrature_nodes: Count = NODES
-
     abilities = Abilities(
         "quadruply-stochastic",
         "any number",
@@ -148,80 +122,11 @@ class QuadruplyStochastic(Inference):
     )
     posteriors = (QuadruplyStochasticPosterior,)
 
-    #: whether every weight has a prior precision of its own that is learned
-    learns_precision = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        owner = type(self).__name__
-        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
-            if value is not None and value > self.n_functions:
-                msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
-                raise InvalidInputError(msg)
-        if (self.prior_control or self.augment) and self.basis != "inducing":
-            msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
-            raise InvalidInputError(msg)
-        if self.prior_control and not self.n_support:
-            msg = f"prior_control of {owner} needs support rows: set n_support."
-            raise InvalidInputError(msg)
-
-    @property
-    def n_functions(self) -> int:
-        """Functions at most, where they are sampled."""
-        return _N_BASIS if self.n_basis is None else self.n_basis
-
-    @property
-    def learns_covariance(self) -> bool:
-        """Whether a sampled fit learns a covariance of the weights, and is not content with that of some rows."""
-        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment
-        return asked or self.bound != "sqrt" or self.learns_precision
-
-    @property
-    def has_dense_prior(self) -> bool:
-        """Whether the prior precision of the weights is dense: a step needs a block of it for its two samples."""
-        return self.basis == "inducing" and not self.learns_precision
-
-    @property
-    def sampled_functions(self) -> int:
-        """Functions of each sample of a step."""
-        if self.basis_batch is not None:
-            return self.basis_batch
-        if self.has_dense_prior:
-            return min(self.n_functions, _DENSE_BATCH)
-        # two samples of half of the functions touch three quarters of them, and would leave noise for little
-        return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
-
-    @property
-    def sampled_rows(self) -> int:
-        """Rows of a step, at most."""
-        return _ROW_BATCH if self.row_batch is None else self.row_batch
-
-    def for_all_at_once(self, n_rows: int) -> QuadruplyStochastic | None:
-        """Return the settings with the number of functions that so many rows get where all are used at once.
-
-        None where something of a sampled fit was asked for, or where a step would cost too much.
-        """
-        sampled = self.n_support or self.linear_control or self.replacement or self.bound == "as_printed"
-        if sampled or self.row_batch is not None or self.basis_batch is not None:
-            return None
-        if self.learns_precision and self.n_columns is not None:
-            return None
-        m = self.n_basis
-        if m is None:
-            if n_rows > _WHOLE_ROWS:
-                return None
-            m = max(min(max(n_rows, _LEAST_WHOLE), _MOST_WHOLE), self.n_columns or 0)
-        if self.basis == "inducing" or self.learns_precision:  # functions at rows
-            m = min(m, max(n_rows, 2))
-        return replace(self, n_basis=m) if n_rows * m**2 + m**3 <= _WHOLE_WORK else None
-
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
-    ) -> QuadruplyStochasticObjective:
+    ) -> WholeObjective | MinibatchObjective:
         """Return the lower bound on a table; the likelihood is Gaussian where none is given."""
-        from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-
-        return QuadruplyStochasticObjective(self, table, generator, likelihood or Gaussian())
+        return make_objective(self, table, generator, likelihood or Gaussian())
 
     def adam(self, **settings: Any) -> SparseAdam:
         """Return the Adam that touches only the weights that a step samples."""
@@ -229,8 +134,6 @@ class QuadruplyStochastic(Inference):
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.streaming`."""
-        from gigagp.inference.quadruply_stochastic.streamed import stream
-
         return stream(self, job, generator)
 
     def describe(self) -> str:
@@ -279,6 +182,11 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000")
 
     learns_precision = True
+
+    @property
+    def highest_precision(self) -> float | None:
+        """Prior precision above which a weight is dropped."""
+        return self.threshold
 
     def __post_init__(self) -> None:
         super().__post_init__()

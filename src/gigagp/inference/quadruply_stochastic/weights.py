@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.bases import Basis
+
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 
 
@@ -86,6 +88,26 @@ class Weights:
     def diagonal_scales(self, index: Tensor) -> Tensor:
         """Return the entries of the diagonal columns, shape (b,); 0 for functions of dense columns."""
         return torch.where(index < self.n_columns, 0.0, self.log_scale[index].exp())
+
+    def prior_diagonal(self, basis: Basis, index: Tensor) -> Tensor:
+        """Return the diagonal of the prior precision, learned or the basis', shape (b,), float64."""
+        if self.log_precision is not None:
+            return self.log_precision[index].double().exp()
+        return basis.prior_diagonal(index)
+
+    @torch.no_grad()
+    def settle_precisions(self, index: Tensor) -> None:
+        """Put the learned precisions of some functions where the bound is highest, if there are any.
+
+        That is ``1 / E w^2`` (Tipping 2001, eq. 16 as an EM step). The other terms of the bound do not depend on the
+        precisions, so this is exact and needs no learning rate. It also shrinks weights that the data do not need much
+        faster than ascent would.
+        """
+        if self.log_precision is None:
+            return
+        squares = self.mean[index].square().mean(1) + self.diagonal_scales(index).square()
+        squares += self.root_rows(index).square().sum(1)
+        self.log_precision[index] = -squares.clamp_min(torch.finfo(squares.dtype).tiny).log()
 
     def root(self) -> Tensor:
         """Return all of C, shape (m, m), float64: for small m."""

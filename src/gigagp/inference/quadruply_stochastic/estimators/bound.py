@@ -7,25 +7,25 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gigagp.bases import Basis
-from gigagp.inference.quadruply_stochastic.bound import (
+from gigagp.inference.quadruply_stochastic.estimators.controls import Controls
+from gigagp.inference.quadruply_stochastic.estimators.readings import (
     BoundForm,
     divergence,
     expected_log_likelihood,
     latent_functions,
     latent_spread,
 )
-from gigagp.inference.quadruply_stochastic.controls import Controls
-from gigagp.inference.quadruply_stochastic.estimators import (
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import (
     Origin,
     Prior,
-    RowSample,
+    SampledRows,
     column_terms,
     constant_term,
     diagonal_terms,
     mean_term,
     prior_term,
 )
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.weights import touched_root
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
 
     Attributes
     ----------
-    rows : RowSample
+    rows : SampledRows
     sample : BasisSample
         Of w functions, k of which are those of dense columns.
     basis : Basis
@@ -50,7 +50,7 @@ class Drawn(NamedTuple):
         What is known of both.
     """
 
-    rows: RowSample
+    rows: SampledRows
     sample: BasisSample
     basis: Basis
     diagonal: Tensor
@@ -100,7 +100,7 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
     of_mean = mean_term(rows, drawn.mean, sample, drawn.prior(sample), origin=drawn.of_mean)
     total = controls.mean(of_mean, model, drawn.mean, sample, drawn.of_mean)
     if of_root:
-        headed, tail = sample.with_head(), RowSample(rows.features[:, k:], *rows[1:])
+        headed, tail = sample.with_head(), SampledRows(rows.features[:, k:], *rows[1:])
         spread = headed.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
         if k:
             root = drawn.root

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 
 #: The prior precision: its diagonal on the touched functions, or a function of two vectors of weights on them,
 #: ``(a, b) -> a' S b`` column by column, for a dense one.
@@ -46,7 +46,7 @@ class Origin(NamedTuple):
     squares: Tensor | None = None
 
 
-class RowSample(NamedTuple):
+class SampledRows(NamedTuple):
     """What the sampled rows say.
 
     Attributes
@@ -113,7 +113,7 @@ def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origi
 
 
 def mean_term(
-    rows: RowSample,
+    rows: SampledRows,
     mean: Tensor,
     sample: BasisSample,
     prior: Prior,
@@ -127,7 +127,7 @@ def mean_term(
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     mean : Tensor of shape (w, t)
         The touched part of the variational mean.
     sample : BasisSample
@@ -145,13 +145,13 @@ def mean_term(
 
 
 def column_terms(
-    rows: RowSample, columns: Tensor, sample: BasisSample, prior: Prior, *, origin: Origin | None = None
+    rows: SampledRows, columns: Tensor, sample: BasisSample, prior: Prior, *, origin: Origin | None = None
 ) -> Tensor:
     """Return, for each column c of the root, an estimate of ``c' (Phi' N^-1 Phi + S) c`` (Theorem 2 without logarithm).
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     columns : Tensor of shape (w, k)
         The touched part of k columns of the root C.
     sample : BasisSample
@@ -170,12 +170,12 @@ def column_terms(
     return rows.weights @ (first * second) + prior_term(columns, sample, prior, origin)
 
 
-def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
+def diagonal_terms(rows: SampledRows, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
     """Return the same for columns of a single entry c on the diagonal: one sum over rows, nothing of the basis.
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
         With the features of these columns.
     log_scale : Tensor of shape (w,)
         log c.
@@ -190,12 +190,12 @@ def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -
     return (2 * log_scale).exp() * (gram + prior_diagonal) - 2 * log_scale
 
 
-def constant_term(rows: RowSample, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
+def constant_term(rows: SampledRows, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
     """Return an unbiased estimate of ``L_const`` (Proposition 2), for all targets.
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     log_precision : Tensor of shape (w,) or None
         Logarithms of the diagonal of S; None: a dense S, which does not change and whose determinant is left out.
     sample : BasisSample

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.estimators import both_products
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import both_products
 
 
 class QuadraticControl:

@@ -23,8 +23,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.estimators import Origin, apart_products
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import Origin, apart_products
 from gigagp.likelihoods import NODES, Likelihood
 
 #: Which reading of Theorem 3.
