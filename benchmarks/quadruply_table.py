@@ -23,8 +23,8 @@ import torch
 from tables import read_split
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import QuadraticControl, fit_coefficient
-from gigagp.inference.quadruply_stochastic.estimators.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.controls import LINEAR
 from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
-from gigagp.inference.quadruply_stochastic.estimators.controls import LINEAR
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, MEAN
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF

@@ -12,7 +12,7 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
-from gigagp.inference.quadruply_stochastic.estimators.controls import support_weights
+from gigagp.inference.quadruply_stochastic.controls import support_weights
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic

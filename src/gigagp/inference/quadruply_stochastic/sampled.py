@@ -12,19 +12,19 @@ from gigagp.bases import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.inference.quadruply_stochastic.anchor import Anchor, is_early, steps_between
 from gigagp.inference.quadruply_stochastic.batches import Batches
-from gigagp.inference.quadruply_stochastic.estimators.bound import (
-    Drawn,
-    bound_of_mean,
-    gaussian_bound,
-    latent_bound,
-)
-from gigagp.inference.quadruply_stochastic.estimators.controls import Controls
+from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.sampled_bound import (
+    Drawn,
+    bound_of_mean,
+    gaussian_bound,
+    latent_bound,
+)
 from gigagp.inference.quadruply_stochastic.start import start_weights, starts_known, unit_of_dependent_weights
 from gigagp.inference.quadruply_stochastic.state import State
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, trend_subset

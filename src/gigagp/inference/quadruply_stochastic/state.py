@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gigagp.bases import Basis
 from gigagp.inference.quadruply_stochastic.anchor import Anchor
-from gigagp.inference.quadruply_stochastic.estimators.controls import Controls
+from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset
 from gigagp.inference.quadruply_stochastic.weights import Weights

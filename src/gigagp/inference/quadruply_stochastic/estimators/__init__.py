@@ -1,1 +1,5 @@
-"""Estimators of the lower bound from sampled rows and functions (Evans and Nair 2020), and their control variates."""
+"""The paper's estimators of the lower bound from sampled rows and functions, and its control variates.
+
+Evans and Nair 2020, "Quadruply stochastic Gaussian processes", arXiv:2006.03015. Nothing here knows of a fit: these are
+functions of tensors.
+"""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gigagp.bases import Basis
-from gigagp.inference.quadruply_stochastic.estimators.controls import Controls
+from gigagp.inference.quadruply_stochastic.controls import Controls
 from gigagp.inference.quadruply_stochastic.estimators.readings import (
     BoundForm,
     divergence,
