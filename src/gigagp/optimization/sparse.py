@@ -13,31 +13,32 @@ from gigagp.optimization.sparse_ascent import USUAL_STEPS, SparseAscent
 
 @dataclass(frozen=True)
 class SparseAdaGrad(SparseAscent):
-    """AdaGrad that touches only what a step sampled (Duchi, Hazan and Singer 2011), as Evans and Nair 2020 have it.
+    """AdaGrad that touches only the sampled entries (Duchi, Hazan and Singer 2011), as in Evans and Nair 2020.
 
-    Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that
-    is not sampled costs nothing, so neither a step nor its state depends on how many there are.
+    Every entry has its own learning rate, divided by the root of the sum of its squared gradients. An entry that is not
+    sampled costs nothing, so the cost of a step does not depend on the number of entries.
 
-    When to use: to do as the paper does. `SparseAdam` gets further in the same number of steps.
+    When to use: to reproduce the paper. `SparseAdam` gets further in the same number of steps.
 
     Parameters
     ----------
     learning_rate : float, default 0.1
-        The largest first step of any number, in units of its prior standard deviation; for an entry of a dense column,
-        of that over the root of the number of functions.
+        The largest first step of any entry, in prior standard deviations of the weight; for an entry of a dense column,
+        in these over the root of the number of functions.
     steps : int or None, default None
-        None: as many as gain something (`gigagp.optimization.plateau`): none where all rows and functions can be used
-        at once, and the optimum is computed as with ``optimizer="auto"``.
+        None: as many as gain something (`gigagp.optimization.plateau`). Where all rows and functions can be used at
+        once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
     final_share : float, default 0.01
-        Learning rate of the last step as a share of the first; it falls exponentially, or without a number of steps
-        each time that nothing is gained.
+        Learning rate of the last step as a share of the first. The rate falls exponentially, or without a number of
+        steps each time that nothing is gained.
     hyper_learning_rate : float, default 1e-3
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float, default 0.1
-        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
+        Share of the steps (of 5,000 without a number of steps) before the hyperparameters move.
     tail_share : float, default 0.25
-        Share of the steps, the last ones, whose mean is the result (without their number: the steps at the last rate);
-        0: the last step's is. Steps on samples end in a cloud about the optimum, whose middle is nearer to it.
+        Share of the steps, the last ones, whose mean is the result (without a number of steps: those at the last rate).
+        0: the result is that of the last step. Steps on samples end in a cloud about the optimum, whose centre is
+        nearer to it.
     epsilon : float, default 1e-10
         Added to the roots.
 
@@ -50,7 +51,7 @@ class SparseAdaGrad(SparseAscent):
     epsilon: Positive = 1e-10
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """Return the gradient over the root of accumulated squares."""
+        """Return the gradient over the root of the sum of squares."""
         squares = state[name][index] + gradient.square()
         state[name][index] = squares
         return gradient / (squares.sqrt() + self.epsilon)
@@ -62,37 +63,39 @@ class SparseAdaGrad(SparseAscent):
 
 @dataclass(frozen=True)
 class SparseAdam(SparseAscent):
-    """Adam that touches only what a step sampled: an entry's averages move when it is drawn.
+    """Adam that touches only the sampled entries: the averages of an entry move when it is drawn.
 
-    AdaGrad never forgets the large gradients of its first steps, which overshoot where many functions move together,
-    and is slow from then on. The averages here forget them. As long as a step knows nothing of the scale, it is short.
+    Where many functions move together, the first steps overshoot, and AdaGrad never forgets their large gradients, so
+    it is slow from then on. The averages of Adam do forget them. Steps are short during the warm-up, when the averages
+    do not know the scale of the gradients yet.
 
-    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
-    another number of steps.
+    When to use: ``optimizer="auto"`` ends with it for `gigagp.inference.QuadruplyStochastic`. Construct it for another
+    number of steps.
 
     Parameters
     ----------
     learning_rate : float, default 0.01
-        The largest step of any number, in units of its prior standard deviation; for an entry of a dense column, of
-        that over the root of the number of functions. From a mean of zero
-        (``start_rows=0``) 0.05 is quicker; from a good start it is lost in the first steps.
+        The largest step of any entry, in prior standard deviations of the weight; for an entry of a dense column, in
+        these over the root of the number of functions. From a mean of zero (``start_rows=0``) 0.05 is quicker; a good
+        start would be lost in the first steps of that length.
     steps : int or None, default None
         As for `SparseAdaGrad`.
     final_share : float, default 0.03
-        Learning rate of the last step as a share of the largest; it falls exponentially, or without a number of steps
-        each time that nothing is gained.
+        Learning rate of the last step as a share of the largest. The rate falls exponentially, or without a number of
+        steps each time that nothing is gained.
     hyper_learning_rate, hyper_start, tail_share
         As for `SparseAdaGrad`.
     beta1, beta2 : float, default 0.95 and 0.99
-        Weights of the past in the averages, counted in an entry's own draws.
+        Weights of earlier gradients in the averages, counted in an entry's own draws.
     warm_up : float, default 0.05
-        Share of the steps (without their number: of 5,000) in which the learning rate rises to its largest, linearly.
+        Share of the steps (of 5,000 without a number of steps) in which the learning rate rises linearly to its
+        largest.
     epsilon : float, default 1e-10
 
     References
     ----------
-    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, without the correction of the averages' starts: the warm-up is
-    in its place, and the averages of the squares start at the first square.
+    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980. The warm-up takes the place of the correction of the averages'
+    starts, and the averages of the squares start at the first square.
     """
 
     learning_rate: Positive = 0.01
@@ -111,7 +114,7 @@ class SparseAdam(SparseAscent):
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the average gradient over the root of the average square."""
         firsts, seconds = state[f"first.{name}"], state[f"second.{name}"]
-        # An index can be among the touched for the sake of another array: what has no gradient stays as it is.
+        # An index can be touched because of another array: entries without a gradient stay as they are.
         drawn, known, before = gradient != 0, firsts[index], seconds[index]
         square = gradient.square()
         second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
@@ -128,9 +131,9 @@ class SparseAdam(SparseAscent):
 
 @dataclass(frozen=True)
 class SparseSGD(SparseAscent):
-    """Plain stochastic gradient ascent that touches only what a step sampled; it keeps no state.
+    """Plain stochastic gradient ascent that touches only the sampled entries; it keeps no state.
 
-    When to use: to study convergence. Its learning rate has to fit the problem: below two over the largest curvature.
+    When to use: to study convergence. The learning rate must suit the problem: below two over the largest curvature.
 
     Parameters
     ----------

@@ -23,35 +23,35 @@ from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.tail_average import TailAverage
 from gigagp.optimization.trace import Trace, in_range
 
-#: Looks back at the last steps in a fit of a given number of steps: each records history, best state and checkpoint.
+#: Windows of steps in a fit of a given number of steps. At the end of each, history, best state and checkpoint are
+#: brought up to date.
 _REPORTS = 50
-#: In a fit without a number of steps: the number that shares of the steps refer to, steps between looks back, and the
-#: most steps.
+#: In a fit without a number of steps: the number that shares of the steps refer to, steps of a window, and most steps.
 USUAL_STEPS, _LOOK_STEPS, _MOST_STEPS = 5000, 100, 20_000
-#: Samples at the start, which later ones are compared with, and windows in a row below it that end a fit.
+#: Samples at the start, which later windows are compared with, and the successive windows below them that end a fit.
 _PILOTS, _PATIENCE = 8, 3
 
 
 @dataclass(frozen=True)
 class SparseAscent(Settings):
-    """What `SparseAdam`, `SparseAdaGrad` and `SparseSGD` share; use one of those.
+    """The base of `SparseAdam`, `SparseAdaGrad` and `SparseSGD`; use one of those.
 
     Parameters
     ----------
     learning_rate : float
     steps : int or None
-        None: as many as gain something, see `gigagp.optimization.plateau`. That is none where all rows and functions
-        can be used at once: the optimum is then computed, as with ``optimizer="auto"``.
+        None: as many as gain something, see `gigagp.optimization.plateau`. Where all rows and functions can be used at
+        once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
     final_share : float
-        Learning rate of the last step as a share of the largest. It falls exponentially; without a number of steps,
-        each time that nothing is gained.
+        Learning rate of the last step as a share of the largest. The rate falls exponentially, or without a number of
+        steps each time that nothing is gained.
     hyper_learning_rate : float
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float
-        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
+        Share of the steps (of 5,000 without a number of steps) before the hyperparameters move.
     tail_share : float
-        Share of the steps, the last ones, whose mean is the result (without their number: the steps at the last rate);
-        0: the last step's is.
+        Share of the steps, the last ones, whose mean is the result (without a number of steps: those at the last rate).
+        0: the result is that of the last step.
     """
 
     learning_rate: Positive = 0.1
@@ -64,17 +64,17 @@ class SparseAscent(Settings):
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1, as a share of the largest.
 
-        Without a number of steps the share is that of `Plateau.share` more.
+        Without a number of steps, `Plateau.share` multiplies it.
         """
         return 1.0 if self.steps is None else self.final_share ** ((step - 1) / max(self.steps - 1, 1))
 
     @abstractmethod
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """Return an array's step for the learning rate 1, and move its state at the touched entries."""
+        """Return the step of an array's touched entries for the learning rate 1, and update the state there."""
 
     @abstractmethod
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state, at the start."""
+        """Return the state before the first step."""
 
     def run(self, objective: Any, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after the last step, or the best one before a divergence.
@@ -82,16 +82,16 @@ class SparseAscent(Settings):
         Raises
         ------
         InvalidInputError
-            If the objective is not one of sampled parts.
+            If the objective has no samples.
         """
         if isinstance(objective, Sampleable):
             if self.steps is None:
-                # No step on a sample gains anything at the optimum, and that can be computed: the weights in closed
+                # The optimum can be computed, and steps on samples would gain nothing there: the weights in closed
                 # form or by Newton's method, the hyperparameters as with optimizer="auto".
                 return Auto().run(objective, model, trace, generator) if self.hyper_learning_rate > 0 else model
             whole, objective = objective, objective.sampled()
             if trace.log is not None and trace.log.objective is whole:
-                trace.log.objective = objective
+                trace.log.objective = objective  # the checkpoint is of the objective that takes the steps
         if not isinstance(objective, SampledObjective):
             msg = (
                 f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine"
@@ -117,7 +117,7 @@ class SparseRun:
         self.settings, self.objective, self.trace = settings, objective, trace
         self.model = objective.begin(model, moves_hyperparameters=settings.hyper_learning_rate > 0)
         names = objective.learned_names(self.model) if settings.hyper_learning_rate > 0 else ()
-        # what is not learned here stays as the start has it
+        # What is not learned here keeps its start value.
         self.space = ParameterSpace(self.model, "log")
         chosen = [label.split("[")[0] in names for label in self.space.labels]
         self.moving = torch.tensor(chosen, dtype=torch.float64)
@@ -130,9 +130,9 @@ class SparseRun:
         self.norm = 0.0
         #: mean and standard error of estimates at the start
         self.start = math.nan, math.nan
-        #: windows in a row whose mean was far below it
+        #: successive windows whose mean was far below that of the start
         self.below = 0
-        #: the best window's mean, and the state that it ended in
+        #: mean of the best window, and the state at its end
         self.best_value = -math.inf
         self.best = self.vector, {name: array.clone() for name, array in self.arrays.items()}
         steps = settings.steps
@@ -165,7 +165,7 @@ class SparseRun:
             if interruption.requested and not self.interrupted and self.step < self.last:
                 self._interrupt(interruption)
             at_end = self.step == self.last or (self.plateau is not None and self.plateau.ended)
-            # after an error in the middle a resumed run can be where it has looked back already
+            # A run that is resumed after an error can stand at a step whose window has ended already.
             due = at_end or (self.step % self.every == 0 and (self.values or not self.step))
             if due and not self._look_back():
                 return self.model
@@ -191,7 +191,7 @@ class SparseRun:
         return self.model
 
     def _interrupt(self, interruption: Interruption) -> None:
-        """Make the step that was taken the last one, and write the checkpoint before that shows anywhere."""
+        """End the ascent at the last step taken; the checkpoint is written first, so that it shows no interruption."""
         self._save()
         self.trace.log = None
         self.last, self.interrupted, interruption.cut = self.step, True, True
@@ -226,7 +226,7 @@ class SparseRun:
         return True
 
     def _begin_tail(self, moving: Iterable[str]) -> None:
-        """Begin to take the mean of the iterates where the last part of the steps begins, or a smaller rate does."""
+        """Start the mean of the iterates where the last part of the steps starts, or where the rate has fallen."""
         share = self.settings.tail_share
         if self.plateau is not None:
             begins = share > 0 and self.plateau.fresh and self.plateau.share < 1
@@ -264,7 +264,7 @@ class SparseRun:
         self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
 
     def _look_back(self) -> bool:
-        """Record what the last window gave, remember it if it is the best; return False where the fit has diverged."""
+        """Record the last window, and keep its state if it is the best; return False where the fit has diverged."""
         values = torch.tensor(self.values, dtype=torch.float64)
         mean = float(values.mean()) if len(values) else None
         self._record(mean)
@@ -272,7 +272,7 @@ class SparseRun:
         if mean is None:
             return True
         error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        # What a fit starts with costs nothing: one that stays clearly below that runs away.
+        # The start costs nothing, so a fit that stays clearly below it has diverged.
         start, start_error = self.start
         far_below = mean < start - 4 * (error + start_error) - 0.1 * abs(start)
         self.below = self.below + 1 if far_below else 0
@@ -306,7 +306,7 @@ class SparseRun:
         self.trace.record(self.objective, self.model, step)
 
     def _stage(self) -> str:
-        """Return what the history calls this part of a fit; its last step says why the fit ended."""
+        """Return the stage for the history; that of the last step says why the fit ended."""
         if self.interrupted and self.step == self.last:
             return "sparse, interrupted"
         if self.plateau is None:
@@ -320,12 +320,12 @@ class SparseRun:
         )
 
     def _save(self) -> None:
-        """Put everything into safety: an error is about to end the fit."""
+        """Write the checkpoint: an error is about to end the fit."""
         self._keep()
         self.trace.write(self.objective)
 
     def _keep(self) -> None:
-        """Offer all that the next steps depend on to a checkpoint."""
+        """Give the checkpoint everything that the next steps depend on."""
         numbers = [self.step, self.hyper_steps, *self.start, self.below, self.best_value, self.norm]
         state = {"last": self.vector, "first": self.first, "second": self.second, "best": self.best[0]}
         state["numbers"] = torch.tensor(numbers, dtype=torch.float64)
@@ -339,7 +339,7 @@ class SparseRun:
         self.trace.keep(self.objective, **state)
 
     def _resume(self) -> bool:
-        """Take over what a killed run has kept; the objective takes over its own part when the log is played back."""
+        """Take over the state of a killed run, if there is one; the log restores the objective's own part."""
         kept = self.trace.resume(self.objective, self.space)
         if kept is None:
             return False

@@ -43,7 +43,7 @@ class Batches(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the next draw depends on beside the generator, as plain data."""
+        """Return what the next draw depends on, as plain data; the generator is not included."""
         ...
 
     def restore(self, header: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""The divergence of a Gaussian distribution of the weights from their prior, in two parts."""
+"""The divergence of a Gaussian distribution of the weights from their prior: by dense algebra, and in blocks."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from gigagp.bases import Basis
 from gigagp.dense import cholesky
@@ -37,3 +38,27 @@ def of_covariance(basis: Basis, weights: Weights) -> float:
         squares += weights.root_rows(index).double().square().sum(1)
         total += float((precision * squares).sum() - precision.log().sum())
     return 0.5 * total
+
+
+def dense_divergence(S: Tensor, mean: Tensor, root: Tensor) -> Tensor:
+    """Return the divergence of ``N(mu, C C')`` from ``N(0, S^-1)``, all targets, differentiable in S; O(m^3).
+
+    Parameters
+    ----------
+    S : Tensor of shape (m,) or (m, m)
+    mean : Tensor of shape (m, t)
+    root : Tensor of shape (m, m)
+    """
+    t, m = mean.shape[1], len(S)
+    if S.ndim == 1:
+        determinant, spread = S.log().sum(), S @ root.square().sum(1)
+    else:
+        determinant = 2 * cholesky(S, "the prior precision").diagonal().log().sum()
+        spread = (root * (S @ root)).sum()
+    log_scales = 2 * root.diagonal().log().sum()
+    return 0.5 * ((mean * times(S, mean)).sum() + t * (spread - log_scales - determinant - m))
+
+
+def times(S: Tensor, v: Tensor) -> Tensor:
+    """Return ``S v``, shape (m, t), for a matrix S or its diagonal."""
+    return S[:, None] * v if S.ndim == 1 else S @ v

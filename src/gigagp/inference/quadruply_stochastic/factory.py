@@ -49,7 +49,7 @@ def draw_seed(generator: torch.Generator) -> int:
 
 
 def require_weights(options: WeightOptions, table: TrainingTable) -> None:
-    """Raise `MemoryBudgetError` where so many weights or so large a step do not fit, before anything is allocated."""
+    """Raise `MemoryBudgetError` where the weights or a step do not fit, before anything is allocated."""
     k, m = options.n_columns or 0, options.n_functions
     numbers = table.n_targets + 1 + k + options.learns_precision
     itemsize = table.X.element_size()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
+from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
 from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
 from gigagp.inference.quadruply_stochastic.latent import least_squares
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
@@ -174,7 +175,7 @@ class WeightSearch:
         fit, slope, bend, _ = latent_derivatives(
             self.likelihood, self.targets, latent, variance, self.noise, self.nodes
         )
-        value = fit - float(divergence(self.S, mean, root))
+        value = fit - float(dense_divergence(self.S, mean, root))
         return Point(mean, trend, curvature, factor, open_trend, root, variance, slope, bend, value)
 
     def _newton(self, here: Point) -> tuple[Tensor, Tensor, float]:
@@ -222,27 +223,3 @@ class _NegativeHessian(LinearOperator):
         weights, trend = vectors[: Phi.shape[1]], vectors[Phi.shape[1] :]
         weighed = self._bend * (Phi @ weights + basis @ trend)
         return torch.cat([Phi.T @ weighed + times(S, weights), basis.T @ weighed])
-
-
-def divergence(S: Tensor, mean: Tensor, root: Tensor) -> Tensor:
-    """Return the divergence from the prior, all targets, differentiable in S.
-
-    Parameters
-    ----------
-    S : Tensor of shape (m,) or (m, m)
-    mean : Tensor of shape (m, t)
-    root : Tensor of shape (m, m)
-    """
-    t, m = mean.shape[1], len(S)
-    if S.ndim == 1:
-        determinant, spread = S.log().sum(), S @ root.square().sum(1)
-    else:
-        determinant = 2 * cholesky(S, "the prior precision").diagonal().log().sum()
-        spread = (root * (S @ root)).sum()
-    log_scales = 2 * root.diagonal().log().sum()
-    return 0.5 * ((mean * times(S, mean)).sum() + t * (spread - log_scales - determinant - m))
-
-
-def times(S: Tensor, v: Tensor) -> Tensor:
-    """Return ``S v``, shape (m, t), for a matrix S or its diagonal."""
-    return S[:, None] * v if S.ndim == 1 else S @ v

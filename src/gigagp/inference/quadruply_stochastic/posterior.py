@@ -28,18 +28,20 @@ from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 
-#: Entries of a block of features.
+#: Entries of a block of features, on the CPU and on a GPU.
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
-#: Rows of the final estimate of the bound; the basis is summed over without sampling.
+#: Rows of the final estimate of the bound, which uses all basis functions.
 _BOUND_ROWS = 256
-#: Random features of samples of the prior.
+#: Random features of a sample of the prior.
 _PRIOR_FEATURES = 4000
-#: Functions up to which a dense prior's determinant is computed.
+#: Most functions for which the determinant of a dense prior precision is computed.
 _DENSE_PRIOR = 4000
 
 
 class QuadruplyStochasticPosterior(Posterior):
-    """The posterior of a Gaussian distribution of the weights of a basis, or of its mean and the rows of its start.
+    """The posterior under a Gaussian distribution of the weights of a basis.
+
+    The covariance is that of the weights, or that of the exact process given the rows at which the weights started.
 
     Parameters
     ----------
@@ -50,10 +52,10 @@ class QuadruplyStochasticPosterior(Posterior):
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
     open_trend : OpenTrend
-        What is left open about them.
+        Their uncertainty.
     likelihood : Likelihood
     X : Tensor of shape (n, d)
-        Training rows where the variance is augmented, and otherwise none of them: (0, d).
+        The training rows where the variance is augmented, and otherwise none: (0, d).
     n_rows : int
         Rows that it was fitted to.
     budget : int
@@ -61,7 +63,7 @@ class QuadruplyStochasticPosterior(Posterior):
     augment : bool
         Whether the variance is augmented (Proposition 4).
     threshold : float or None
-        Precision above which a function is left out; None: all count.
+        Prior precision above which a function is left out; None: all functions count.
     covariance_of : RowsCovariance or None
         Where the covariance comes from; None: from the weights.
     variance_removed : dict of str to float
@@ -164,9 +166,10 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.basis.points[self._kept()]
 
     def _kept(self) -> Tensor:
-        """Return the functions that count: all, or those whose precision is below the threshold, the lowest at least.
+        """Return the functions that count: all, or those with a precision below the threshold.
 
-        Without any function the posterior would be the trend and sure of it.
+        At least the function of the lowest precision does: without any, the posterior would be the trend with no
+        variance.
         """
         precision = self.weights.log_precision
         if self.threshold is None or precision is None:
@@ -181,7 +184,7 @@ class QuadruplyStochasticPosterior(Posterior):
             return
         msg = (
             f"threshold of RelevanceVectorMachine is {self.threshold:g}, and no weight has a precision below it: the "
-            f"one of the lowest, {float(precision.min().exp()):.3g}, was kept. Use a larger "
+            f"weight with the lowest one, {float(precision.min().exp()):.3g}, was kept. Use a larger "
             "threshold, or a mean that explains less."
         )
         warn(msg, FitWarning)
@@ -199,7 +202,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Iterate over blocks of rows, and indices: all functions for some rows, then for the next."""
+        """Iterate over blocks of rows and functions: all functions for some rows, then for the next rows."""
         kept = self._kept()
         entries = min(_CPU_ENTRIES if X.device.type == "cpu" else _GPU_ENTRIES, max(self.budget // 64, 1))
         height = max(1, min(X.shape[0], entries // 128))
@@ -210,7 +213,7 @@ class QuadruplyStochasticPosterior(Posterior):
                 yield rows, index
 
     def _summed(self, X: Tensor, width: int, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the sum over all functions of what ``part`` makes of some of them, shape (n, width), float64."""
+        """Return the sum over all functions of ``part(features, index)``, shape (n, width), float64."""
         found = X.new_zeros(X.shape[0], width, dtype=torch.float64)
         for rows, index in self._blocks(X):
 
@@ -229,7 +232,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.trend(X) + self._combined(X, self.weights.mean).to(X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what would be predicted if the mean's basis functions were targets, shape (m, p), float64."""
+        """Return the predictions of the mean's basis functions, if those were targets, shape (m, p), float64."""
         known = self.open_trend
         if known.rows is not None:
             return known.rows.taken(X, known.solutions)
@@ -270,7 +273,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return own.square() / (squares + own)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance; an augmented variance is only on its diagonal."""
+        """Return the full covariance; augmentation adds to its diagonal alone."""
         n, k = X.shape[0], self.weights.n_columns
         require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
         if self.covariance_of is not None:
@@ -294,9 +297,9 @@ class QuadruplyStochasticPosterior(Posterior):
         return found.to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples of the weights as functions (m numbers each).
+        """Return samples of the weights as functions; a sample has m numbers.
 
-        Where rows have the covariance these are samples of the prior with what the rows take away (Matheron's rule).
+        Where the covariance comes from rows, these are samples of the prior conditioned on the rows (Matheron's rule).
         """
         m, t, k = self.n_basis, self.n_targets, self.weights.n_columns
         size = self.weights.mean.element_size()
@@ -376,8 +379,8 @@ class QuadruplyStochasticPosterior(Posterior):
         """
         if self.bound is None:
             msg = (
-                f"The bound of {self.n_basis:,} inducing functions needs the determinant of as large a matrix; it is "
-                f"computed up to {_DENSE_PRIOR:,}."
+                f"The bound of {self.n_basis:,} inducing functions needs the determinant of a matrix of that size; it "
+                f"is computed up to {_DENSE_PRIOR:,}."
             )
             raise InvalidInputError(msg)
         return self.bound
@@ -385,7 +388,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again: of the rows only those that have the covariance, or augment it."""
+        """Return what a file needs for predictions; of the rows only those of the covariance or of its augmentation."""
         tensors, basis = self.basis.state()
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}

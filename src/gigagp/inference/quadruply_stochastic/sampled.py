@@ -322,7 +322,7 @@ class MinibatchObjective(WeightObjective):
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what the next step depends on beside the weights, which the optimizer keeps."""
+        """Return what the next step depends on; the weights are not included, as the optimizer keeps them."""
         state = self.state
         tensors, header = state.controls.snapshot()
         tensors["generator"] = state.generator.get_state()

@@ -16,8 +16,8 @@ from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 
-#: Rows that the start of the diagonal is computed from; fewer where their features would have more than so many
-#: entries, but not fewer than the third number.
+#: Rows that the start of the diagonal is computed from, the entries of their features beyond which there are fewer
+#: rows, and the fewest rows.
 _START_ROWS, _START_ENTRIES, _LEAST_ROWS = 64, 2**26, 8
 #: Functions in a block of a pass over all of them.
 _WIDTH = 4096

@@ -11,8 +11,9 @@ from gigagp.bases import Basis
 from gigagp.errors import FitWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
+from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.latent import learned_basis
-from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch, divergence
+from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
@@ -204,7 +205,7 @@ class WholeObjective(WeightObjective):
                 self._noise(live)[:, None],
                 self.problem.options.quadrature_nodes,
             ).sum()
-            value = fit - divergence(S, mean, root)
+            value = fit - dense_divergence(S, mean, root)
             slopes = torch.autograd.grad(value, list(values.values()), allow_unused=True)
         found |= {name: slope for name, slope in zip(values, slopes, strict=True) if slope is not None}
         return found
