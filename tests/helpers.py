@@ -278,7 +278,7 @@ def new_trace() -> Trace:
 
 @contextmanager
 def killed_before(step: int) -> Iterator[None]:
-    """Kill a sparse ascent that is begun inside of this before one of its steps, once its state is kept."""
+    """Kill a sparse ascent that starts in this block before one of its steps, after its state has been kept."""
     original = SparseRun._take_step
 
     class Killed(BaseException):
