@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from gigagp import inference, kernels
-from gigagp.inference.quadruply_stochastic.bound import BoundForm
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.readings import BoundForm
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Logistic
 from gigagp.means import ZeroMean
@@ -56,7 +56,6 @@ def main() -> None:
     for objective in objectives.values():
         objective.begin(model)
     first = objectives["sqrt"]
-    first.basis_batch, first.row_batch = m, n
     SparseAdam(steps=options.steps, hyper_learning_rate=0.0).run(
         first, model, Trace(History(), NoProgress()), generator
     )
@@ -69,7 +68,7 @@ def main() -> None:
         line = [f"{batch:5} of {m} functions"]
         for form, objective in objectives.items():
             if objective is not first:
-                objective.weights.take_over(first.weights)
+                objective.state.weights.take_over(first.state.weights)
             draws_of = torch.Generator().manual_seed(2)
             values = [
                 objective.evaluate_sample(model, rows, BasisSample.draw(m, batch, draws_of)).value / n

@@ -68,14 +68,14 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from gigagp import GPClassifier, inference, kernels, optimization
-    from gigagp.optimization.sparse import _AscentRun
+    from gigagp.optimization.sparse_ascent import SparseRun
 
     torch.set_num_threads(1)
     import pyarrow.parquet  # noqa: F401
 
     imports = peak_bytes()
     spent: list[float] = []
-    original = _AscentRun._take_step
+    original = SparseRun._take_step
 
     def take_step(self: Any) -> bool:
         begun = time.process_time()
@@ -83,7 +83,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         spent.append(time.process_time() - begun)
         return found
 
-    _AscentRun._take_step = take_step  # type: ignore[method-assign]
+    SparseRun._take_step = take_step  # type: ignore[method-assign]
     settings = inference.QuadruplyStochastic(
         n_basis=options.m, basis_batch=options.basis_batch, row_batch=options.row_batch
     )
@@ -150,7 +150,7 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
     from gigagp.memory import resolve_budget
     from gigagp.model import Model
     from gigagp.optimization import History
-    from gigagp.optimization.sparse import _AscentRun
+    from gigagp.optimization.sparse_ascent import SparseRun
     from gigagp.optimization.trace import Trace
     from gigagp.progress import NoProgress
     from gigagp.rows.source import RowSource
@@ -170,7 +170,7 @@ def turns(options: argparse.Namespace, tables: dict[int, Path]) -> None:
             )
             objective = settings.stream(job, torch.Generator().manual_seed(0)).objective
             ascent = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
-            runs[n] = _AscentRun(ascent, objective, model, Trace(History(), NoProgress())), []
+            runs[n] = SparseRun(ascent, objective, model, Trace(History(), NoProgress())), []
         for _ in range(options.turns):
             for run, times in runs.values():
                 begun = time.process_time()

@@ -23,14 +23,15 @@ import torch
 from tables import read_split
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
-from gigagp.inference.quadruply_stochastic.control_variate import QuadraticControl, fit_coefficient
 from gigagp.inference.quadruply_stochastic.controls import support_weights
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import QuadraticControl, fit_coefficient
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.metrics import gaussian_nll, rmse
 from gigagp.model import Model
 from gigagp.optimization import History
+from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.optimization.trace import Trace
 from gigagp.progress import NoProgress
 
@@ -53,7 +54,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
         objective, model = started(n, m, settings)
         optimizer = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
-        fits[n, m] = optimization.sparse._AscentRun(optimizer, objective, model, Trace(History(), NoProgress())), []
+        fits[n, m] = SparseRun(optimizer, objective, model, Trace(History(), NoProgress())), []
     for _ in range(options.repeats):
         for run, times in fits.values():
             begun = time.perf_counter()
@@ -97,8 +98,8 @@ def control(options: argparse.Namespace) -> list[dict[str, Any]]:
     table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**36)
     objective = inference.QuadruplyStochastic(**settings).objective(table, generator)
     model = objective.begin(Model(start.kernel_, ZeroMean(), torch.tensor(start.noise_variance_, dtype=torch.float64)))
-    basis, n = objective.basis, len(y)
-    mean = torch.randn(basis.size, 1, generator=generator, dtype=torch.float64)  # drawn from the prior, as in the paper
+    basis, n = objective.state.basis, len(y)
+    mean = torch.randn(basis.size, 1, generator=generator, dtype=torch.float64)  # from the prior, as in the paper
     ranks = options.ranks
     support = sample_indices(n, max(ranks), generator)[torch.randperm(max(ranks), generator=generator)]
     controls = {}

@@ -17,7 +17,7 @@ from gigagp import kernels
 from gigagp.kernels import Kernel
 from gigagp.model import Model
 from gigagp.optimization import Evaluation, History
-from gigagp.optimization.sparse import _AscentRun
+from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.optimization.trace import Trace
 from gigagp.progress import NoProgress
 from gigagp.solvers import Solution
@@ -279,7 +279,7 @@ def new_trace() -> Trace:
 @contextmanager
 def killed_before(step: int) -> Iterator[None]:
     """Kill a sparse ascent that starts in this block before one of its steps, after its state has been kept."""
-    original = _AscentRun._take_step
+    original = SparseRun._take_step
 
     class Killed(BaseException):
         pass
@@ -292,6 +292,6 @@ def killed_before(step: int) -> Iterator[None]:
         return original(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_AscentRun, "_take_step", take_step)
+        patch.setattr(SparseRun, "_take_step", take_step)
         with pytest.raises(Killed):
             yield

@@ -17,7 +17,7 @@ import pytest
 import gigagp
 from gigagp import GPClassifier, GPRegressor, gradients, inference, interruption, kernels, optimization, solvers
 from gigagp.errors import FitInterruptedWarning, FitWarning
-from gigagp.optimization import sparse, trace
+from gigagp.optimization import sparse_ascent, trace
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(60, 2))
@@ -101,7 +101,7 @@ def signals(monkeypatch):
 
     monkeypatch.setattr(interruption, "check", watched(interruption.check))
     monkeypatch.setattr(trace.Trace, "evaluate", watched(trace.Trace.evaluate))
-    monkeypatch.setattr(sparse._AscentRun, "_take_step", watched(sparse._AscentRun._take_step))
+    monkeypatch.setattr(sparse_ascent.SparseRun, "_take_step", watched(sparse_ascent.SparseRun._take_step))
     before = signal.getsignal(signal.SIGINT)
 
     def come_at(*places):

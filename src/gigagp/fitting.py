@@ -283,12 +283,12 @@ def learn_posterior(
         trace.meter.start(1, title)
         seed = spawn(generator)
         try:
-            posterior = objective.posterior(model, seed)
+            posterior = _posterior_at(objective, model, seed)
         except NotPositiveDefiniteError:
             # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
             if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
                 raise
-            posterior = objective.posterior(trace.last_sound, seed)
+            posterior = _posterior_at(objective, trace.last_sound, seed)
         X = objective.table.X[:_CHECKED_ROWS]
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
@@ -296,6 +296,12 @@ def learn_posterior(
     if interruption.requested:  # after the block: no signal is lost between this line and its end
         trace.history.interrupted = "learning" if interruption.cut else "last solve"
     return posterior
+
+
+def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator) -> Posterior:
+    """Return the posterior at a model, once the objective has learned what no optimizer has."""
+    objective.learn_remaining(model, generator)
+    return objective.posterior(model, generator)
 
 
 def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model:

@@ -12,8 +12,9 @@ from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exac
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD, sparse
+from gigagp.optimization import LBFGS, Adam, SparseAdaGrad, SparseAdam, SparseSGD, sparse_ascent
 from helpers import generator, new_trace, points
+from inference.quadruply_stochastic.reference import sampled
 
 
 def sine(n=300, noise=0.1, seed=0):
@@ -24,7 +25,7 @@ def sine(n=300, noise=0.1, seed=0):
 
 def objective_of(settings, table=None, noise=0.1, lengthscale=0.3):
     X, Y = table or sine()
-    made = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0))
+    made = sampled(settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0)))
     kernel = kernels.RBF([lengthscale], 1.0).bind(1)
     return made, Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
 
@@ -35,10 +36,10 @@ def from_nothing(**settings):
 
 
 def exact_of(objective, model):
-    index = torch.arange(objective.basis.size)
-    Phi = objective.basis.columns(objective.table.X, index)
-    S = objective.basis.prior_block(index, index)
-    mean, root = exact_weights(Phi, S, objective.targets[:, 0], float(model.noise_variance))
+    index = torch.arange(objective.state.basis.size)
+    Phi = objective.state.basis.columns(objective.table.X, index)
+    S = objective.state.basis.prior_block(index, index)
+    mean, root = exact_weights(Phi, S, objective.state.targets[:, 0], float(model.noise_variance))
     return Phi, S, mean, root
 
 
@@ -49,7 +50,7 @@ def test_it_reaches_the_exact_posterior_mean():
     SparseAdaGrad(steps=2500, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
     Phi, _, mean, _ = exact_of(objective, model)
     signal = float((Phi @ mean).std())
-    assert float((Phi @ (objective.weights.mean[:, 0] - mean)).square().mean().sqrt()) < 0.05 * signal / 0.738
+    assert float((Phi @ (objective.state.weights.mean[:, 0] - mean)).square().mean().sqrt()) < 0.05 * signal / 0.738
     assert float((Phi @ mean).square().mean().sqrt()) > 0.5  # the control: where it starts
 
 
@@ -60,8 +61,8 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
     SparseAdam(steps=1500, final_share=0.003, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
     Phi, S, mean, _ = exact_of(objective, model)
     root = best_chevron(Phi, S, 0.3, 4)
-    torch.testing.assert_close(Phi @ objective.weights.mean[:, 0], Phi @ mean, atol=2e-3, rtol=0)
-    torch.testing.assert_close(Phi @ objective.weights.root(), Phi @ root, atol=2e-3, rtol=0)
+    torch.testing.assert_close(Phi @ objective.state.weights.mean[:, 0], Phi @ mean, atol=2e-3, rtol=0)
+    torch.testing.assert_close(Phi @ objective.state.weights.root(), Phi @ root, atol=2e-3, rtol=0)
 
 
 def test_sgd_on_everything_is_gradient_descent():
@@ -73,7 +74,7 @@ def test_sgd_on_everything_is_gradient_descent():
     values, vectors = torch.linalg.eigh(Phi.T @ Phi / 0.3 + S)
     rates = torch.tensor([2e-3 * optimizer.rate(step) for step in range(1, 1501)], dtype=torch.float64)
     left = vectors @ ((1 - rates[:, None] * values).prod(0) * (vectors.T @ mean))
-    torch.testing.assert_close(objective.weights.mean[:, 0], mean - left, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(objective.state.weights.mean[:, 0], mean - left, rtol=1e-8, atol=1e-8)
     assert float(left.norm()) < 0.2 * float(mean.norm())  # most of it is gone
 
 
@@ -82,7 +83,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
     """Against a mean that is taken of all entries at every step; the control is where the last step ends."""
     settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60, n_columns=3)
     objective, model = objective_of(settings)
-    seen, original = [], sparse._AscentRun._take_step
+    seen, original = [], sparse_ascent.SparseRun._take_step
 
     def take_step(self):
         if self.plateau is not None and self.plateau.fresh:
@@ -91,7 +92,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
         seen.append({name: array.clone() for name, array in objective.arrays().items()})
         return found
 
-    monkeypatch.setattr(sparse._AscentRun, "_take_step", take_step)
+    monkeypatch.setattr(sparse_ascent.SparseRun, "_take_step", take_step)
     SparseAdam(0.01, steps=steps, hyper_learning_rate=0, final_share=0.3).run(
         objective, model, new_trace(), generator(0)
     )
@@ -110,7 +111,7 @@ def test_at_a_constant_rate_the_mean_of_the_last_steps_is_nearer_than_the_last()
             objective, model, new_trace(), generator(0)
         )
         Phi, _, mean, _ = exact_of(objective, model)
-        errors[share] = float((Phi @ (objective.weights.mean[:, 0] - mean)).square().mean().sqrt())
+        errors[share] = float((Phi @ (objective.state.weights.mean[:, 0] - mean)).square().mean().sqrt())
     assert errors[0.25] < 0.5 * errors[0.0]
 
 
@@ -118,11 +119,11 @@ def test_only_touched_entries_move():
     settings = from_nothing(n_basis=1000, basis_batch=10, row_batch=20, n_columns=2)
     objective, model = objective_of(settings)
     SparseAdaGrad(steps=3).run(objective, model, new_trace(), generator(0))
-    moved = (objective.weights.mean[:, 0] != 0).nonzero()[:, 0]
+    moved = (objective.state.weights.mean[:, 0] != 0).nonzero()[:, 0]
     assert 20 < len(moved) <= 60
     started, _ = objective_of(settings)
     started.begin(model)
-    changed = (objective.weights.log_scale != started.weights.log_scale).nonzero()[:, 0]
+    changed = (objective.state.weights.log_scale != started.state.weights.log_scale).nonzero()[:, 0]
     assert set(changed.tolist()) == set(moved.tolist()) | {0, 1}
 
 
@@ -134,7 +135,7 @@ def test_dense_columns_leave_the_mean_alone(kind):
         settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=10, row_batch=20, n_columns=n_columns)
         objective, model = objective_of(settings)
         kind(steps=40, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
-        means.append(objective.weights.mean)
+        means.append(objective.state.weights.mean)
     torch.testing.assert_close(means[0], means[1], rtol=1e-9, atol=1e-12)
     assert float(means[0][:5].abs().max()) > 0
 
@@ -157,7 +158,7 @@ def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
         found = optimizer.run(objective, model, trace, generator(0))
     assert trace.stopped
     assert len(trace.history) < 20
-    assert float(objective.weights.mean.abs().max()) == 0  # where it started, knowing nothing
+    assert float(objective.state.weights.mean.abs().max()) == 0  # where it started, knowing nothing
     assert float(found.noise_variance) == pytest.approx(0.1)
     posterior = objective.posterior(found, generator(0))
     assert np.isfinite(posterior.log_marginal_likelihood(generator(0)).value)
@@ -216,7 +217,7 @@ def test_without_a_number_of_steps_a_small_table_has_its_optimum_at_once(monkeyp
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (24, 2))
     y = np.sin(5 * X[:, 0]) + 0.1 * rng.standard_normal(24)
-    monkeypatch.setattr(sparse, "_MOST_STEPS", 0)  # any ascent would end with a FitWarning or at its start
+    monkeypatch.setattr(sparse_ascent, "_MOST_STEPS", 0)  # any ascent would end with a FitWarning or at its start
     settings = inference.QuadruplyStochastic(200)
     for kind in (SparseAdam, SparseAdaGrad, SparseSGD):
         found = GPRegressor(kernels.Matern(), settings, kind()).fit(X, y)

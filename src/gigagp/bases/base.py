@@ -1,4 +1,4 @@
-"""What a basis is."""
+"""The contract of a basis."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from torch import Tensor
 
 from gigagp.kernels import Kernel
 
-#: Functions of a tile, and entries of one.
+#: Most functions of a tile, and most entries of one.
 _TILE_WIDTH, _TILE_ENTRIES = 4096, 2**22
 
 
 class Basis(ABC):
     """Functions ``phi_1 .. phi_m`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
 
-    The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are asked for by index and cost nothing but themselves, so m
-    may be far beyond what fits into memory.
+    The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are computed by index, each without the others, so m may be
+    far larger than what fits into memory.
 
     Attributes
     ----------
     kernel : Kernel
-        Bound. Its hyperparameters may require gradients; `columns` is differentiable in them.
+        Bound. Its hyperparameters may require gradients: `columns` is differentiable in them.
     size : int
         Number of functions, m.
     """
 
     kernel: Kernel
     size: int
-    #: whether the prior precision S is diagonal; otherwise it is dense, and `prior_block` has parts of it
+    #: whether the prior precision S is diagonal; otherwise it is dense, and `prior_block` returns parts of it
     has_diagonal_prior: bool = True
-    #: whether `columns` has sound derivatives in the kernel's hyperparameters, so that they can be learned
+    #: whether `columns` has accurate derivatives by the kernel's hyperparameters, so that these can be learned
     is_differentiable: bool = True
     #: name of the class in model files
     kind: str
@@ -73,7 +73,7 @@ class Basis(ABC):
             yield torch.arange(first, min(first + width, self.size), device=device)
 
     def tiles(self, X: Tensor, functions: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Iterate over functions (None: all) at all rows: indices of rows, of functions, and the columns there."""
+        """Iterate over blocks of functions (None: all) at all rows: indices of rows and functions, and the entries."""
         rows = torch.arange(len(X), device=X.device)
         for index in self._some(functions, _TILE_WIDTH, X.device):
             for some in rows.split(max(1, _TILE_ENTRIES // len(index))):
@@ -82,7 +82,7 @@ class Basis(ABC):
     def prior_tiles(
         self, device: torch.device | str = "cpu", functions: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Iterate over columns (None: all) of S: indices of some rows, of some columns, and the block there."""
+        """Iterate over blocks of some columns (None: all) of S: indices of rows and columns, and the entries."""
         for columns in self._some(functions, _TILE_WIDTH, device):
             for rows in self.blocks(max(1, _TILE_ENTRIES // len(columns)), device):
                 yield rows, columns, self.prior_block(rows, columns)
@@ -94,4 +94,4 @@ class Basis(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and plain data that, with the kernel, make it again in `from_state` of the class."""
+        """Return the tensors and plain data from which ``from_state`` of the class, given a kernel, makes the basis."""

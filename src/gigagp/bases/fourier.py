@@ -1,4 +1,4 @@
-"""Random Fourier features that are made again whenever they are asked for."""
+"""Random Fourier features that are computed again at every use."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gigagp.kernels import Constant, Kernel, Leaf, Linear
 
 @dataclass(frozen=True)
 class FourierBasis(Basis):
-    """Random Fourier features of a kernel tree, regenerated from a seed by index: nothing of m numbers is kept.
+    """Random Fourier features of a kernel tree, computed from a seed and an index: no array of m numbers is kept.
 
     Columns 2 f and 2 f + 1 of a stationary kernel are ``sqrt(2 variance / m)`` times the sine and the cosine of
-    frequency f (Rahimi and Recht 2007, https://papers.nips.cc/paper/3182), and the prior of the weights is ``S = I``:
-    the covariance is the kernel's in the mean over seeds, and exactly right at distance zero. Terms of a sum of kernels
-    take the columns in turn. A constant or linear term gets random columns of the same size as the others, so that no
-    column matters much more than another; where all are sampled alike that keeps the variance low.
+    frequency f (Rahimi and Recht 2007, https://papers.nips.cc/paper/3182), and the prior of the weights is ``S = I``.
+    The covariance is the kernel's in the mean over seeds, and exactly the kernel's at distance zero. The terms of a sum
+    of kernels take the columns in turn. A constant or linear term gets random columns of the same size as the others,
+    so that no column matters much more than another: where all are sampled alike, that keeps the variance low.
 
-    When to use: for any kernel with a spectrum and m far above n; the functions do not depend on the data, so the data
+    When to use: for any kernel with a spectrum and m far above n. The functions do not depend on the data, so the data
     need not be kept.
 
     Parameters
@@ -33,13 +33,13 @@ class FourierBasis(Basis):
     kernel : Kernel
         Bound, with a spectrum.
     size : int
-        m; a multiple of twice the number of terms. `fitting` rounds down to one.
+        m, a multiple of twice the number of terms. `fitting` rounds down to a multiple.
     seed : int
 
     Raises
     ------
     InvalidInputError
-        If the kernel has no spectrum, or for a size that is no such multiple.
+        If the kernel has no spectrum, or the size is not such a multiple.
     """
 
     kernel: Kernel
@@ -65,7 +65,7 @@ class FourierBasis(Basis):
 
     @classmethod
     def fitting(cls, kernel: Kernel, most: int, seed: int = 0) -> FourierBasis:
-        """Return the basis with at most so many functions (but two a term at least)."""
+        """Return the basis with at most ``most`` functions, but at least two for each term."""
         unit = 2 * max(len(_functions(kernel)), 1)
         return cls(kernel, max(most // unit, 1) * unit, seed)
 
@@ -87,7 +87,7 @@ class FourierBasis(Basis):
         return found
 
     def _term_columns(self, X: Tensor, place: int, index: Tensor) -> Tensor:
-        """Return columns of one term of the kernel, ``index`` counted within it."""
+        """Return columns of one term of the kernel; ``index`` counts within the term."""
         term = self._terms[place]
         per_term = self.size // len(self._terms)
         waves = not all(isinstance(leaf, Constant | Linear) for leaf in term)
@@ -102,7 +102,7 @@ class FourierBasis(Basis):
                 phase = angle if phase is None else phase + angle
         if phase is None:  # a product of constant and linear kernels
             return amplitude.expand(X.shape[0], len(index))
-        # one trigonometric function a column: cos p = sin(p + pi / 2)
+        # one sine for every column: cos p = sin(p + pi / 2)
         shift = (index % 2).to(X.dtype) * (math.pi / 2)
         if phase.requires_grad or amplitude.requires_grad:
             return torch.sin(phase + shift) * amplitude
@@ -123,5 +123,5 @@ class FourierBasis(Basis):
 
 
 def _functions(kernel: Kernel) -> list[tuple[Leaf, ...]]:
-    """Return the terms that are functions; white ones only live on the diagonal."""
+    """Return the terms that are functions; white ones exist on the diagonal alone."""
     return [term for term in kernel.terms() if not any(leaf.is_white for leaf in term)]

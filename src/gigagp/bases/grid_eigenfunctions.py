@@ -16,8 +16,8 @@ from gigagp.bases.base import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Kernel, Leaf
 
-#: Added to the diagonal of each axis' covariance, as a share of its mean: equispaced nodes of a smooth kernel are
-#: nearly dependent.
+#: Added to the diagonal of each axis' covariance, as a share of its mean: the values of a smooth kernel at equispaced
+#: nodes are nearly dependent.
 _JITTER = 1e-10
 
 
@@ -25,28 +25,29 @@ _JITTER = 1e-10
 class GridEigenfunctions(Basis):
     """Eigenfunctions of the covariance of a tensor grid: ``phi_i(x) = k(x, G) q_i / sqrt(lambda_i)``, prior ``S = I``.
 
-    Eigenpairs of a Kronecker product are products of eigenpairs of the axes, so a column at a row costs one product an
-    axis, and the largest of exponentially many eigenvalues are found without the others (Evans and Nair 2018, "Scalable
+    Eigenpairs of a Kronecker product are products of eigenpairs of the axes. So an entry costs one product per axis,
+    and the largest of exponentially many eigenvalues are found without the others (Evans and Nair 2018, "Scalable
     Gaussian processes with grid-structured eigenfunctions", http://proceedings.mlr.press/v80/evans18a.html, section 3).
-    Which eigenfunctions lead is decided by the start kernel and stays so. The kernel's hyperparameters are not learned
-    with this basis: many eigenvalues of a smooth kernel are equal up to rounding, and there eigenvectors have no
+    The start kernel decides which eigenfunctions lead, for the whole fit. The kernel's hyperparameters are not learned
+    with this basis: many eigenvalues of a smooth kernel are equal up to rounding, and their eigenvectors have no
     derivative.
 
-    When to use: smooth kernels of up to about ten inputs, where far fewer eigenfunctions than random features do.
+    When to use: for smooth kernels of up to about ten inputs, where far fewer eigenfunctions than random features are
+    enough.
 
     Parameters
     ----------
     kernel : Kernel
-        `kernels.RBF`, or a product of kernels that look at one input each; bound.
+        `kernels.RBF`, or a product of kernels of one input each; bound.
     nodes : tuple of Tensor
         Grid nodes of every input, each of shape (g_k,).
     orders : Tensor of shape (m, d), int64
-        Which eigenvector of each axis makes each function, 0 the leading one; `leading` chooses.
+        The eigenvector of each axis that makes each function, 0 being the leading one; `leading` chooses them.
 
     Raises
     ------
     InvalidInputError
-        If the kernel does not separate into its inputs.
+        If the kernel is no product over its inputs.
     """
 
     kernel: Kernel
@@ -71,16 +72,16 @@ class GridEigenfunctions(Basis):
 
     @classmethod
     def leading(cls, kernel: Kernel, X: Tensor, most: int, n_nodes: int = 10) -> GridEigenfunctions:
-        """Return the functions of the largest eigenvalues, on grids that span the rows.
+        """Return the functions of the largest eigenvalues, on a grid that spans the rows.
 
         Parameters
         ----------
         kernel : Kernel
         X : Tensor of shape (n, d)
         most : int
-            Functions; fewer where the grid has fewer nodes.
+            Number of functions; there are fewer where the grid has fewer nodes.
         n_nodes : int
-            Equispaced nodes of each input.
+            Number of equispaced nodes of each input.
         """
         nodes = tuple(_axis_nodes(column, n_nodes) for column in X.double().T)
         values = [pair[0].flip(0).tolist() for pair in _axis_eigenpairs(kernel, nodes)]
@@ -92,7 +93,7 @@ class GridEigenfunctions(Basis):
         return _axis_eigenpairs(self.kernel, self.nodes)
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return eigenfunctions at rows; see `Basis.columns`. They follow rows that require a gradient."""
+        """Return eigenfunctions at rows; see `Basis.columns`. They are differentiable in the rows alone."""
         with torch.set_grad_enabled(X.requires_grad and torch.is_grad_enabled()):
             return self._columns(X, index)
 
@@ -110,7 +111,7 @@ class GridEigenfunctions(Basis):
         return found
 
     def with_kernel(self, kernel: Kernel) -> GridEigenfunctions:
-        """Return the same products of eigenvectors at other hyperparameters."""
+        """Return the products of the eigenvectors of the same orders at other hyperparameters."""
         return replace(self, kernel=kernel)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -125,7 +126,7 @@ class GridEigenfunctions(Basis):
 
 
 def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
-    """Return one kernel of one input for each axis; their product is the kernel."""
+    """Return a kernel of one input for every axis, whose product is the kernel."""
     terms = kernel.terms()
     found: list[list[Kernel]] = [[] for _ in range(n_axes)]
     separable = len(terms) == 1
@@ -134,7 +135,7 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
             columns = range(n_axes) if leaf.columns is None else leaf.columns
             lengthscales = leaf.lengths()
             for place, axis in enumerate(columns):
-                # the variance goes to the first axis
+                # The first axis takes the variance.
                 variance = leaf.value("variance") if place == 0 else torch.ones((), dtype=torch.float64)
                 part: Kernel = (
                     RBF().bind(1).replace({"lengthscale": lengthscales[place : place + 1], "variance": variance})
@@ -155,7 +156,7 @@ def _axis_kernels(kernel: Kernel, n_axes: int) -> list[Kernel]:
 
 
 def _on_one_input(leaf: Leaf) -> Kernel:
-    """Return a kernel that looks at one column as one of that column alone."""
+    """Return a kernel of one column of the inputs as a kernel of a single input."""
     values = leaf.parameters()
     arguments: dict[str, Any] = {k: v for k, v in leaf.settings().items() if k not in ("columns", "fixed", "ard")}
     return type(leaf)(**arguments).bind(1).replace(values)
@@ -170,7 +171,7 @@ def _axis_nodes(column: Tensor, n_nodes: int) -> Tensor:
 
 @torch.no_grad()
 def _axis_eigenpairs(kernel: Kernel, nodes: tuple[Tensor, ...]) -> list[tuple[Tensor, Tensor]]:
-    """Return eigenvalues, ascending, and eigenvectors of every axis' covariance."""
+    """Return the eigenvalues, ascending, and the eigenvectors of every axis' covariance."""
     found = []
     for part, grid in zip(_axis_kernels(kernel, len(nodes)), nodes, strict=True):
         covariance = part.block(grid[:, None], grid[:, None])
@@ -181,7 +182,7 @@ def _axis_eigenpairs(kernel: Kernel, nodes: tuple[Tensor, ...]) -> list[tuple[Te
 
 
 def _largest_products(values: list[list[float]], most: int) -> list[tuple[int, ...]]:
-    """Return the places of the largest products of one value of each list, every list descending."""
+    """Return the places of the largest products of one value from each list; every list is in descending order."""
     start = (0,) * len(values)
 
     def product(place: tuple[int, ...]) -> float:

@@ -1,4 +1,4 @@
-"""Bases made of the kernel at points."""
+"""Bases of the kernel's functions at points."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _AtPoints(Basis):
         return len(self.points)
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
-        """Return covariances with some of the points; see `Basis.columns`."""
+        """Return covariances with the points of an index set; see `Basis.columns`."""
         return self.kernel.block(X, self.points[index].to(X))
 
     def with_kernel(self, kernel: Kernel) -> Self:
@@ -50,9 +50,9 @@ class _AtPoints(Basis):
 class InducingBasis(_AtPoints):
     """``phi_i(x) = k(x, z_i)`` with prior precision ``S_ij = k(z_i, z_j)``: Nystrom's approximation of the kernel.
 
-    With the training rows as points the model is the exact Gaussian process at the rows (its predictive mean is the
-    exact one); away from them its variance shrinks to zero, which ``augment`` of `gigagp.inference.QuadruplyStochastic`
-    mends.
+    With the training rows as points the model equals the exact Gaussian process at the rows, and its predictive mean is
+    the exact one everywhere. Away from the rows its variance shrinks to zero; ``augment`` of
+    `gigagp.inference.QuadruplyStochastic` corrects that.
 
     Parameters
     ----------
@@ -90,17 +90,17 @@ class InducingBasis(_AtPoints):
 
 @dataclass(frozen=True, eq=False)
 class RadialBasis(_AtPoints):
-    """``phi_i(x) = k(x, z_i)`` with an independent weight each: the relevance vector machine's.
+    """``phi_i(x) = k(x, z_i)`` with independent weights, as in the relevance vector machine.
 
-    The prior precisions are learned, one for each function, so they are no part of the basis; where they are not, they
-    are ones.
+    The prior precisions, one for each function, are learned, so they are not part of the basis. Where they are not
+    learned, they are ones.
 
     Parameters
     ----------
     kernel : Kernel
         Bound.
     points : Tensor of shape (m, d)
-        The training rows, for a relevance vector machine.
+        The training rows, in a relevance vector machine.
     """
 
     kind = "radial"
@@ -112,7 +112,7 @@ class RadialBasis(_AtPoints):
 
 
 def random_points(X: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """Return up to ``most`` different rows, all of them where there are no more."""
+    """Return up to ``most`` distinct rows: all where there are no more, and otherwise random ones."""
     distinct = torch.unique(X, dim=0)
     if len(distinct) <= most:
         return distinct

@@ -1,4 +1,4 @@
-"""A basis whose first functions are chosen: what the dense columns of a chevron are for."""
+"""A basis whose first functions are chosen, for the dense columns of a chevron."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gigagp.bases.base import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 
-#: Functions that are looked at together, and rows that say which are chosen.
+#: Functions in a block of a pass over all of them, and rows that decide which functions come first.
 _WIDTH, _ROWS = 4096, 1000
 
 
 @dataclass(frozen=True, eq=False)
 class ReorderedBasis(Basis):
-    """The functions of another basis with some of them put first, and those that were there in their places.
+    """The functions of another basis, some of which have changed places with the first ones.
 
-    When to use: a chevron's dense columns belong to the first functions, and which these are makes a difference (Evans
-    and Nair 2020, https://arxiv.org/abs/2006.03015). `most_informed` chooses.
+    When to use: for a chevron, whose dense columns belong to the first functions. Which functions these are makes a
+    difference (Evans and Nair 2020, https://arxiv.org/abs/2006.03015); `most_informed` chooses them.
 
     Parameters
     ----------
     basis : Basis
     head : Tensor of shape (k,), int64
-        Different functions, which become 0 .. k - 1.
+        Distinct functions, which become 0 .. k - 1.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class ReorderedBasis(Basis):
 
     @property
     def kernel(self) -> Kernel:  # type: ignore[override]  # a property here, an attribute elsewhere
-        """The kernel of the basis."""
+        """The kernel of the basis below."""
         return self.basis.kernel
 
     @property
@@ -58,16 +58,16 @@ class ReorderedBasis(Basis):
 
     @property
     def has_diagonal_prior(self) -> bool:  # type: ignore[override]  # a property here, an attribute elsewhere
-        """As of the basis."""
+        """As in the basis below."""
         return self.basis.has_diagonal_prior
 
     @property
     def is_differentiable(self) -> bool:  # type: ignore[override]  # a property here, an attribute elsewhere
-        """As of the basis."""
+        """As in the basis below."""
         return self.basis.is_differentiable
 
     def _moved(self) -> tuple[Tensor, Tensor]:
-        """Return the places that hold other functions now, sorted, and which; a few times k, and not m."""
+        """Return the places whose functions have changed, sorted, and their functions: a few times k, never m."""
         k = len(self.head)
         first = torch.arange(k, device=self.head.device)
         leaving = first[~torch.isin(first, self.head)]
@@ -77,7 +77,7 @@ class ReorderedBasis(Basis):
         return places[order], functions[order]
 
     def original(self, index: Tensor) -> Tensor:
-        """Return the indices that some functions have in the basis below."""
+        """Return the indices of some functions in the basis below."""
         places, functions = (one.to(index.device) for one in self._moved())
         if not len(places):
             return index
@@ -101,19 +101,19 @@ class ReorderedBasis(Basis):
         return replace(self, basis=self.basis.with_kernel(kernel))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state of the basis below, and what comes first."""
+        """Return the state of the basis below, and the first functions."""
         tensors, header = self.basis.state()
         return {"head": self.head, **tensors}, {"below": self.basis.kind, **header}
 
 
 @torch.no_grad()
 def most_informed(basis: Basis, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return the functions of which a thousand random rows say most, ``phi' phi / s``, the foremost first."""
+    """Return the functions about which a thousand random rows say most, the largest ``phi' phi / s`` first."""
     rows = X[torch.randperm(len(X), generator=generator)[:_ROWS].to(X.device)]
     best, which = X.new_zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64, device=X.device)
     for index in basis.blocks(_WIDTH, X.device):
-        said = basis.columns(rows, index).double().square().sum(0) / basis.prior_diagonal(index)
-        both, places = torch.cat([best, said]), torch.cat([which, index])
+        told = basis.columns(rows, index).double().square().sum(0) / basis.prior_diagonal(index)
+        both, places = torch.cat([best, told]), torch.cat([which, index])
         order = both.argsort(descending=True, stable=True)[:count]
         best, which = both[order], places[order]
     return which

@@ -101,6 +101,13 @@ class TableObjective(ABC):
     def current_posterior(self) -> Posterior | None:
         """Return the posterior where `evaluate` was last called, if it costs no further solve."""
 
+    def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
+        """Learn what the posterior at a model needs and no optimizer has learned; here: nothing.
+
+        Every fit calls it once before `posterior`, also where the hyperparameters are given.
+        """
+        return
+
     @abstractmethod
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model."""

@@ -1,4 +1,4 @@
-"""When a noisy ascent gains nothing more: the learning rate falls, and at the smallest it ends."""
+"""When a noisy ascent stops gaining: its learning rate falls, and at the smallest rate the ascent ends."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import math
 import torch
 from torch import Tensor
 
-#: What the rate is multiplied by when nothing is gained.
+#: Factor of the rate when nothing is gained.
 _FALL = 0.4
-#: Estimates at one rate before the first comparison of their halves, and the most.
+#: Estimates at one rate before the first comparison of their halves, and most estimates at one rate.
 _FEWEST, _MOST = 400, 3200
-#: Standard errors that decide.
+#: Standard errors of the gain that a decision allows for.
 _ERRORS = 2.0
 
 
 class Plateau:
-    """Compare the two halves of what has been estimated at one learning rate, each time that there are twice as many.
+    """Compare the two halves of the estimates at one learning rate, each time that their number has doubled.
 
-    Where the later half is higher by less than what matters, its error included, or where twice as many estimates show
-    no gain beyond the error (then the noise of the steps themselves is what is left, and a smaller rate makes that
-    smaller), the rate falls and the comparison starts anew. One pair of halves that cannot tell decides nothing: a
-    noisy objective is looked at longer and not stopped by its noise.
+    The rate falls, and the comparison starts again, in two cases. The later half is higher by less than what matters,
+    even with the error added. Or a second comparison still shows no gain beyond the error: what remains is then the
+    noise of the steps themselves, which a smaller rate reduces. One comparison within the error decides nothing, so a
+    noisy objective gets more estimates and is not stopped by its noise. At most 3,200 are made at one rate.
 
     Parameters
     ----------
     final_share : float
         Share of the largest rate below which the ascent ends.
     matters : float
-        Gain of the objective between the halves that is worth going on for.
+        Smallest gain of the objective between the halves that is worth more steps at this rate.
 
     Attributes
     ----------
     share : float
-        Of the largest rate.
+        The present rate as a share of the largest.
     """
 
     def __init__(self, final_share: float, matters: float) -> None:
@@ -53,12 +53,12 @@ class Plateau:
         return not self._values
 
     def add(self, value: float) -> None:
-        """Take in an estimate of the objective."""
+        """Add an estimate of the objective, and lower the rate where a comparison says so."""
         self._values.append(value)
         if len(self._values) < self._due:
             return
         values = torch.tensor(self._values, dtype=torch.float64)
-        # what a new rate or a start has to settle is in the first quarter
+        # The first quarter is left out: a start, or a new rate, takes some steps to settle.
         first, second = values[len(values) // 4 :].chunk(2)
         gain = float(second.mean() - first.mean())
         error = math.sqrt(float(first.var() / len(first) + second.var() / len(second)))
@@ -71,7 +71,7 @@ class Plateau:
             self._due *= 2
 
     def state(self) -> Tensor:
-        """Return everything as numbers."""
+        """Return everything as one vector, for a checkpoint."""
         return torch.tensor([self.share, self._due, *self._values], dtype=torch.float64)
 
     def take_over(self, state: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What ascent asks of an objective that is evaluated on samples of its parameters."""
+"""The contract of objectives that are evaluated on samples of their parameters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class SampledEvaluation:
     ----------
     value : float
     index : Tensor of shape (w,), int64
-        Touched rows of the parameter arrays; different ones.
+        Touched rows of the parameter arrays, distinct.
     gradient : dict of str to Tensor
         For each array that moves, of shape (w, ...).
     hyperparameters : dict of str to Tensor
-        Gradient in natural units; empty where they were not asked for.
+        Gradient by the hyperparameters in natural units; empty where that was not asked for.
     """
 
     value: float
@@ -34,17 +34,21 @@ class SampledEvaluation:
 
 @runtime_checkable
 class SampledObjective(Objective, Protocol):
-    """What sparse ascent asks for beside `gigagp.optimization.Objective`."""
+    """What sparse ascent needs of an objective beside `gigagp.optimization.Objective`."""
 
     def begin(self, model: Model, *, moves_hyperparameters: bool) -> Model:
-        """Make the parameter arrays at their start; return the model in which only what can be learned is left free.
+        """Make the parameter arrays at their start, and return the model to start from.
 
-        ``moves_hyperparameters`` says whether their gradient will be asked for.
+        Parameters
+        ----------
+        model : Model
+        moves_hyperparameters : bool
+            Whether gradients by the hyperparameters will be asked for.
         """
         ...
 
     def learned_names(self, model: Model) -> tuple[str, ...]:
-        """Return the hyperparameters whose gradient it has."""
+        """Return the hyperparameters that it has a gradient for."""
         ...
 
     def arrays(self) -> dict[str, Tensor]:
@@ -52,7 +56,7 @@ class SampledObjective(Objective, Protocol):
         ...
 
     def units(self) -> dict[str, float]:
-        """Return for some of the arrays what a learning rate of one means for an entry; 1 for the others."""
+        """Return the step of an entry at a learning rate of one, for some of the arrays; it is 1 for the others."""
         ...
 
     def sample(self, model: Model, *, hyperparameters: bool) -> SampledEvaluation:
@@ -60,9 +64,18 @@ class SampledObjective(Objective, Protocol):
         ...
 
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
-        """Take note of what has been added to the touched entries."""
+        """Follow a step: ``changes`` have been added to the touched entries."""
         ...
 
     def settle(self, model: Model) -> None:
-        """Do what comes once, after the last step."""
+        """Complete the parameters once, after the last step."""
+        ...
+
+
+@runtime_checkable
+class Sampleable(Objective, Protocol):
+    """A deterministic objective that can also be maximised from samples of its parameters."""
+
+    def sampled(self) -> SampledObjective:
+        """Return the objective of samples; from now on the posterior is that of its parameters."""
         ...

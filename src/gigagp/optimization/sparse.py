@@ -1,130 +1,44 @@
-"""Ascent whose steps touch only what was sampled: for objectives with more numbers than a step may look at."""
+"""The step rules of sparse ascent: AdaGrad, Adam and plain gradient ascent of the entries that a step sampled."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, UnreadableRowsError, warn
-from gigagp.fields import Count, Positive, PositiveShare, Settings, Share, ShareBelowOne
-from gigagp.interruption import Interruption, asked_between_steps
-from gigagp.model import Model
-from gigagp.optimization.auto import Auto
-from gigagp.optimization.history import Step, natural_values
-from gigagp.optimization.plateau import Plateau
-from gigagp.optimization.sampled import SampledObjective
-from gigagp.optimization.space import ParameterSpace
-from gigagp.optimization.tail_average import TailAverage
-from gigagp.optimization.trace import Trace, in_range
-
-#: Times that a fit looks back at what it has done: history, best state, divergence, checkpoint.
-_REPORTS = 50
-#: Without a number of steps: what shares of the steps are shares of, steps between looks back, and the most of all.
-_USUAL_STEPS, _LOOK_STEPS, _MOST_STEPS = 5000, 100, 20_000
-#: Samples at the start, which later ones are compared with, and windows in a row below it that end a fit.
-_PILOTS, _PATIENCE = 8, 3
-
-
-@dataclass(frozen=True)
-class SparseAscent(Settings):
-    """What `SparseAdam`, `SparseAdaGrad` and `SparseSGD` share; use one of those.
-
-    Parameters
-    ----------
-    learning_rate : float
-    steps : int or None
-        None: as many as gain something, see `gigagp.optimization.plateau`. That is none where all rows and functions
-        can be used at once: the optimum is then computed, as with ``optimizer="auto"``.
-    final_share : float
-        Learning rate of the last step as a share of the largest. It falls exponentially; without a number of steps,
-        each time that nothing is gained.
-    hyper_learning_rate : float
-        Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
-    hyper_start : float
-        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
-    tail_share : float
-        Share of the steps, the last ones, whose mean is the result (without their number: the steps at the last rate);
-        0: the last step's is.
-    """
-
-    learning_rate: Positive = 0.1
-    steps: Count | None = None
-    final_share: PositiveShare = 0.01
-    hyper_learning_rate: ShareBelowOne = 1e-3
-    hyper_start: Share = 0.1
-    tail_share: Share = 0.25
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 1, as a share of the largest.
-
-        Without a number of steps the share is that of `Plateau.share` more.
-        """
-        return 1.0 if self.steps is None else self.final_share ** ((step - 1) / max(self.steps - 1, 1))
-
-    @abstractmethod
-    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """Return an array's step for the learning rate 1, and move its state at the touched entries."""
-
-    @abstractmethod
-    def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state, at the start."""
-
-    def run(self, objective: Any, model: Model, trace: Trace, generator: torch.Generator) -> Model:
-        """Return the model after the last step, or the best one before a divergence.
-
-        Raises
-        ------
-        InvalidInputError
-            If the objective is not one of sampled parts.
-        """
-        if not isinstance(objective, SampledObjective):
-            msg = (
-                f"optimizer={type(self).__name__}(...) is for inference.QuadruplyStochastic and RelevanceVectorMachine"
-                '; use "auto", Adam or LBFGS with this inference.'
-            )
-            raise InvalidInputError(msg)
-        if self.steps is None and objective.deterministic:
-            # No step on a sample gains anything on the optimum, and that can be had: of the weights in closed form or
-            # by Newton's method, of the hyperparameters by what "auto" means.
-            if self.hyper_learning_rate > 0:
-                return Auto().run(objective, model, trace, generator)
-            return model
-        return _AscentRun(self, objective, model, trace).go()
+from gigagp.fields import Count, Positive, PositiveShare, ShareBelowOne
+from gigagp.optimization.sparse_ascent import USUAL_STEPS, SparseAscent
 
 
 @dataclass(frozen=True)
 class SparseAdaGrad(SparseAscent):
-    """AdaGrad that touches only what a step sampled (Duchi, Hazan and Singer 2011), as Evans and Nair 2020 have it.
+    """AdaGrad that touches only the sampled entries (Duchi, Hazan and Singer 2011), as in Evans and Nair 2020.
 
-    Every number has a learning rate of its own, over the root of the squared gradients that it has seen. An entry that
-    is not sampled costs nothing, so neither a step nor its state depends on how many there are.
+    Every entry has its own learning rate, divided by the root of the sum of its squared gradients. An entry that is not
+    sampled costs nothing, so the cost of a step does not depend on the number of entries.
 
-    When to use: to do as the paper does. `SparseAdam` gets further in the same number of steps.
+    When to use: to reproduce the paper. `SparseAdam` gets further in the same number of steps.
 
     Parameters
     ----------
     learning_rate : float, default 0.1
-        The largest first step of any number, in units of its prior standard deviation; for an entry of a dense column,
-        of that over the root of the number of functions.
+        The largest first step of any entry, in prior standard deviations of the weight; for an entry of a dense column,
+        in these over the root of the number of functions.
     steps : int or None, default None
-        None: as many as gain something (`gigagp.optimization.plateau`): none where all rows and functions can be used
-        at once, and the optimum is computed as with ``optimizer="auto"``.
+        None: as many as gain something (`gigagp.optimization.plateau`). Where all rows and functions can be used at
+        once, there are no steps: the optimum is computed, as with ``optimizer="auto"``.
     final_share : float, default 0.01
-        Learning rate of the last step as a share of the first; it falls exponentially, or without a number of steps
-        each time that nothing is gained.
+        Learning rate of the last step as a share of the first. The rate falls exponentially, or without a number of
+        steps each time that nothing is gained.
     hyper_learning_rate : float, default 1e-3
         Step of Adam in the logarithms of the hyperparameters (variances as standard deviations); 0 keeps them.
     hyper_start : float, default 0.1
-        Share of the steps (without their number: of 5,000) that pass before the hyperparameters move.
+        Share of the steps (of 5,000 without a number of steps) before the hyperparameters move.
     tail_share : float, default 0.25
-        Share of the steps, the last ones, whose mean is the result (without their number: the steps at the last rate);
-        0: the last step's is. Steps on samples end in a cloud about the optimum, whose middle is nearer to it.
+        Share of the steps, the last ones, whose mean is the result (without a number of steps: those at the last rate).
+        0: the result is that of the last step. Steps on samples end in a cloud about the optimum, whose centre is
+        nearer to it.
     epsilon : float, default 1e-10
         Added to the roots.
 
@@ -137,7 +51,7 @@ class SparseAdaGrad(SparseAscent):
     epsilon: Positive = 1e-10
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """Return the gradient over the root of accumulated squares."""
+        """Return the gradient over the root of the sum of squares."""
         squares = state[name][index] + gradient.square()
         state[name][index] = squares
         return gradient / (squares.sqrt() + self.epsilon)
@@ -149,37 +63,39 @@ class SparseAdaGrad(SparseAscent):
 
 @dataclass(frozen=True)
 class SparseAdam(SparseAscent):
-    """Adam that touches only what a step sampled: an entry's averages move when it is drawn.
+    """Adam that touches only the sampled entries: the averages of an entry move when it is drawn.
 
-    AdaGrad never forgets the large gradients of its first steps, which overshoot where many functions move together,
-    and is slow from then on. The averages here forget them. As long as a step knows nothing of the scale, it is short.
+    Where many functions move together, the first steps overshoot, and AdaGrad never forgets their large gradients, so
+    it is slow from then on. The averages of Adam do forget them. Steps are short during the warm-up, when the averages
+    do not know the scale of the gradients yet.
 
-    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic`; construct it for
-    another number of steps.
+    When to use: ``optimizer="auto"`` ends with it for `gigagp.inference.QuadruplyStochastic`. Construct it for another
+    number of steps.
 
     Parameters
     ----------
     learning_rate : float, default 0.01
-        The largest step of any number, in units of its prior standard deviation; for an entry of a dense column, of
-        that over the root of the number of functions. From a mean of zero
-        (``start_rows=0``) 0.05 is quicker; from a good start it is lost in the first steps.
+        The largest step of any entry, in prior standard deviations of the weight; for an entry of a dense column, in
+        these over the root of the number of functions. From a mean of zero (``start_rows=0``) 0.05 is quicker; a good
+        start would be lost in the first steps of that length.
     steps : int or None, default None
         As for `SparseAdaGrad`.
     final_share : float, default 0.03
-        Learning rate of the last step as a share of the largest; it falls exponentially, or without a number of steps
-        each time that nothing is gained.
+        Learning rate of the last step as a share of the largest. The rate falls exponentially, or without a number of
+        steps each time that nothing is gained.
     hyper_learning_rate, hyper_start, tail_share
         As for `SparseAdaGrad`.
     beta1, beta2 : float, default 0.95 and 0.99
-        Weights of the past in the averages, counted in an entry's own draws.
+        Weights of earlier gradients in the averages, counted in an entry's own draws.
     warm_up : float, default 0.05
-        Share of the steps (without their number: of 5,000) in which the learning rate rises to its largest, linearly.
+        Share of the steps (of 5,000 without a number of steps) in which the learning rate rises linearly to its
+        largest.
     epsilon : float, default 1e-10
 
     References
     ----------
-    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, without the correction of the averages' starts: the warm-up is
-    in its place, and the averages of the squares start at the first square.
+    Kingma and Ba 2015, https://arxiv.org/abs/1412.6980. The warm-up takes the place of the correction of the averages'
+    starts, and the averages of the squares start at the first square.
     """
 
     learning_rate: Positive = 0.01
@@ -192,13 +108,13 @@ class SparseAdam(SparseAscent):
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 1, as a share of the largest."""
-        rising = self.warm_up * (self.steps or _USUAL_STEPS)
+        rising = self.warm_up * (self.steps or USUAL_STEPS)
         return super().rate(step) * (min(1.0, step / rising) if rising else 1.0)
 
     def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Return the average gradient over the root of the average square."""
         firsts, seconds = state[f"first.{name}"], state[f"second.{name}"]
-        # An index can be among the touched for the sake of another array: what has no gradient stays as it is.
+        # An index can be touched because of another array: entries without a gradient stay as they are.
         drawn, known, before = gradient != 0, firsts[index], seconds[index]
         square = gradient.square()
         second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
@@ -215,9 +131,9 @@ class SparseAdam(SparseAscent):
 
 @dataclass(frozen=True)
 class SparseSGD(SparseAscent):
-    """Plain stochastic gradient ascent that touches only what a step sampled; it keeps no state.
+    """Plain stochastic gradient ascent that touches only the sampled entries; it keeps no state.
 
-    When to use: to study convergence. Its learning rate has to fit the problem: below two over the largest curvature.
+    When to use: to study convergence. The learning rate must suit the problem: below two over the largest curvature.
 
     Parameters
     ----------
@@ -234,246 +150,3 @@ class SparseSGD(SparseAscent):
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return nothing."""
         return {}
-
-
-class _AscentRun:
-    """One run: the arrays with their state, Adam on the hyperparameters, and the look back now and then."""
-
-    def __init__(self, settings: SparseAscent, objective: SampledObjective, model: Model, trace: Trace) -> None:
-        self.settings, self.objective, self.trace = settings, objective, trace
-        self.model = objective.begin(model, moves_hyperparameters=settings.hyper_learning_rate > 0)
-        names = objective.learned_names(self.model) if settings.hyper_learning_rate > 0 else ()
-        # what is not learned here stays as the start has it
-        self.space = ParameterSpace(self.model, "log")
-        chosen = [label.split("[")[0] in names for label in self.space.labels]
-        self.moving = torch.tensor(chosen, dtype=torch.float64)
-        self.vector = self.space.encode(self.model)
-        self.first, self.second = torch.zeros_like(self.vector), torch.zeros_like(self.vector)
-        self.arrays, self.units = objective.arrays(), objective.units()
-        self.state = settings.start_state(self.arrays)
-        self.step = self.hyper_steps = 0
-        self.values: list[float] = []
-        self.norm = 0.0
-        #: mean and standard error of estimates at the start
-        self.start = math.nan, math.nan
-        #: windows in a row whose mean was far below it
-        self.below = 0
-        #: the best window's mean, and the state that it ended in
-        self.best_value = -math.inf
-        self.best = self.vector, {name: array.clone() for name, array in self.arrays.items()}
-        steps = settings.steps
-        self.plateau = None if steps is not None else Plateau(settings.final_share, 1e-3 * objective.n_observations)
-        self.last = _MOST_STEPS if steps is None else steps
-        self.every = _LOOK_STEPS if steps is None else max(1, steps // _REPORTS)
-        self.tail: TailAverage | None = None
-        self.interrupted = False
-
-    def go(self) -> Model:
-        # A step moves numbers in place: Ctrl-C ends the ascent between two of them.
-        with asked_between_steps() as interruption:
-            return self._ascend(interruption)
-
-    def _ascend(self, interruption: Interruption) -> Model:
-        steps = None if self.settings.steps is None else -(-self.settings.steps // self.every) + 1
-        self.trace.meter.start(steps, type(self.settings).__name__)
-        if not self._resume():
-            self._look_at_start()
-        while True:
-            if interruption.requested and not self.interrupted and self.step < self.last:
-                self._interrupt(interruption)
-            at_end = self.step == self.last or (self.plateau is not None and self.plateau.ended)
-            # after an error in the middle a resumed run can be where it has looked back already
-            due = at_end or (self.step % self.every == 0 and (self.values or not self.step))
-            if due and not self._look_back():
-                return self.model
-            if at_end:
-                break
-            self.step += 1
-            try:
-                sound = self._take_step()
-            except UnreadableRowsError:  # nothing has moved yet
-                self.step -= 1
-                self._save()
-                raise
-            if not sound:
-                return self._stop("the estimate or its gradient is not finite")
-            interruption.keep()
-        if self.tail is not None:
-            self.tail.settle(self.step)
-        try:
-            self.objective.settle(self.model)
-        except UnreadableRowsError:
-            self._save()
-            raise
-        return self.model
-
-    def _interrupt(self, interruption: Interruption) -> None:
-        """Make the step that was taken the last one, and write the checkpoint before that shows anywhere."""
-        self._save()
-        self.trace.log = None
-        self.last, self.interrupted, interruption.cut = self.step, True, True
-
-    def _take_step(self) -> bool:
-        settings, share = self.settings, self.settings.rate(self.step)
-        if self.plateau is not None:
-            share *= self.plateau.share
-        learns = bool(self.moving.any()) and self.step > settings.hyper_start * (settings.steps or _USUAL_STEPS)
-        found = self.objective.sample(self.model, hyperparameters=learns)
-        if not math.isfinite(found.value):
-            return False
-        changes, total = {}, 0.0
-        for name, gradient in found.gradient.items():
-            total += float(gradient.double().square().sum())
-            direction = settings.direction(gradient, name, found.index, self.state)
-            changes[name] = direction.mul_(settings.learning_rate * share * self.units.get(name, 1.0))
-        if not math.isfinite(total):
-            return False
-        self._begin_tail(changes)
-        if self.tail is not None:
-            self.tail.hold(found.index, self.step - 1)
-        for name, change in changes.items():
-            self.arrays[name].index_add_(0, found.index, change)
-        self.objective.moved(found, changes)
-        if learns and not self._move_hyperparameters(found.hyperparameters, share):
-            return False
-        self.values.append(found.value)
-        if self.plateau is not None:
-            self.plateau.add(found.value)
-        self.norm = math.sqrt(total) / self.objective.n_observations
-        return True
-
-    def _begin_tail(self, moving: Iterable[str]) -> None:
-        """Begin to take the mean of the iterates where the last part of the steps begins, or a smaller rate does."""
-        share = self.settings.tail_share
-        if self.plateau is not None:
-            begins = share > 0 and self.plateau.fresh and self.plateau.share < 1
-        else:
-            begins = self.step == self.last - int(share * self.last) + 1
-        if begins:
-            self.tail = TailAverage(self.arrays, moving, self.step - 1)
-
-    def _move_hyperparameters(self, by_name: dict[str, Tensor], share: float) -> bool:
-        zeros = {name: torch.zeros_like(value) for name, value in self.model.parameters().items()}
-        gradient = self.space.pull_back({**zeros, **by_name}, self.vector) * self.moving
-        if not bool(torch.isfinite(gradient).all()):
-            return False
-        self.hyper_steps += 1
-        self.first.lerp_(gradient, 0.1)
-        self.second.lerp_(gradient.square(), 0.001)
-        corrected = (self.second / (1 - 0.999**self.hyper_steps)).sqrt() + 1e-12
-        rate = self.settings.hyper_learning_rate * share
-        moved = self.vector + rate * (self.first / (1 - 0.9**self.hyper_steps)) / corrected
-        self.vector = self.space.box.clip(moved)
-        self.model = self.space.decode(self.vector)
-        return in_range(self.model)
-
-    # Looking back ---------------------------------------------------------------------------------------------------
-
-    def _look_at_start(self) -> None:
-        found = [self.objective.sample(self.model, hyperparameters=False).value for _ in range(_PILOTS)]
-        pilots = torch.tensor(found, dtype=torch.float64)
-        if not bool(torch.isfinite(pilots).all()):
-            msg = (
-                "The bound is not finite where the fit starts. Give start values nearer to the data's scale, or a "
-                "larger noise_variance."
-            )
-            raise NonFiniteError(msg)
-        self.start = float(pilots.mean()), float(pilots.std() / math.sqrt(_PILOTS))
-
-    def _look_back(self) -> bool:
-        """Record what the last window gave, remember it if it is the best; return False where the fit has diverged."""
-        values = torch.tensor(self.values, dtype=torch.float64)
-        mean = float(values.mean()) if len(values) else None
-        self._record(mean)
-        self.values = []
-        if mean is None:
-            return True
-        error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        # What a fit starts with costs nothing: one that stays clearly below that runs away.
-        start, start_error = self.start
-        far_below = mean < start - 4 * (error + start_error) - 0.1 * abs(start)
-        self.below = self.below + 1 if far_below else 0
-        if self.below >= _PATIENCE or (far_below and self.step == self.last):
-            self._stop(f"the bound, now {mean:.4g}, stays far below where it began, {start:.4g}")
-            return False
-        if mean >= max(self.best_value, start):
-            self.best_value, self.best = mean, (self.vector, self.best[1])
-            for name, array in self.arrays.items():
-                self.best[1][name].copy_(array)
-        return True
-
-    def _stop(self, cause: str) -> Model:
-        """Go back to the best state and warn."""
-        self.vector, kept = self.best
-        for name, array in self.arrays.items():
-            array.copy_(kept[name])
-        self.model = self.space.decode(self.vector)
-        self.objective.settle(self.model)
-        self.trace.stopped = True
-        warn(
-            f"The fit stopped at step {self.step} of {self.last}: {cause}. The best state before it was kept."
-            f" Use a smaller learning_rate of {type(self.settings).__name__} (now {self.settings.learning_rate:g}).",
-            FitWarning,
-        )
-        return self.model
-
-    def _record(self, mean: float | None) -> None:
-        self._keep()
-        step = Step(self._stage(), self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
-        self.trace.record(self.objective, self.model, step)
-
-    def _stage(self) -> str:
-        """Return what the history calls this part of a fit; its last step says why the fit ended."""
-        if self.interrupted and self.step == self.last:
-            return "sparse, interrupted"
-        if self.plateau is None:
-            return "sparse"
-        if self.plateau.ended:
-            return "sparse, nothing gained at the smallest rate"
-        return (
-            f"sparse, the most steps ({self.last})"
-            if self.step == self.last
-            else f"sparse, rate {self.plateau.share:.2g}"
-        )
-
-    def _save(self) -> None:
-        """Put everything into safety: an error is about to end the fit."""
-        self._keep()
-        self.trace.write(self.objective)
-
-    def _keep(self) -> None:
-        """Offer all that the next steps depend on to a checkpoint."""
-        numbers = [self.step, self.hyper_steps, *self.start, self.below, self.best_value, self.norm]
-        state = {"last": self.vector, "first": self.first, "second": self.second, "best": self.best[0]}
-        state["numbers"] = torch.tensor(numbers, dtype=torch.float64)
-        state["values"] = torch.tensor(self.values, dtype=torch.float64)
-        if self.plateau is not None:
-            state["plateau"] = self.plateau.state()
-        tail = {} if self.tail is None else self.tail.state()
-        kinds = (("array", self.arrays), ("state", self.state), ("best array", self.best[1]), ("tail", tail))
-        for kind, arrays in kinds:
-            state |= {f"{kind}.{name}": value for name, value in arrays.items()}
-        self.trace.keep(self.objective, **state)
-
-    def _resume(self) -> bool:
-        """Take over what a killed run has kept; the objective takes over its own part when the log is played back."""
-        kept = self.trace.resume(self.objective, self.space)
-        if kept is None:
-            return False
-        self.vector, self.first, self.second = (kept[name].clone() for name in ("last", "first", "second"))
-        step, hyper_steps, *start, below, self.best_value, self.norm = kept["numbers"].tolist()
-        self.step, self.hyper_steps, self.below = int(step), int(hyper_steps), int(below)
-        self.start, self.values = (start[0], start[1]), kept["values"].tolist()
-        self.best = kept["best"], self.best[1]
-        self.model = self.space.decode(self.vector)
-        if self.plateau is not None:
-            self.plateau.take_over(kept["plateau"])
-        for kind, arrays in (("array", self.arrays), ("state", self.state), ("best array", self.best[1])):
-            for name, array in arrays.items():
-                array.copy_(kept[f"{kind}.{name}"])
-        tail = {name.removeprefix("tail."): value for name, value in kept.items() if name.startswith("tail.")}
-        if tail:
-            moving = [name for name in self.arrays if name in tail]
-            self.tail = TailAverage(self.arrays, moving, 0)
-            self.tail.take_over(tail)
-        return True

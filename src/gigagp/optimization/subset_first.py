@@ -1,4 +1,4 @@
-"""An objective that is cheap on a few rows: maximised there, before all rows are looked at."""
+"""Hyperparameters from a subset of the rows, before an optimizer sees all rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from gigagp.optimization.trace import Trace
 
 @dataclass(frozen=True)
 class SubsetFirst(Settings):
-    """Maximise what an objective has on a subset of its rows, times a weak prior, and go on from there.
+    """Maximise the objective of a subset of the rows, times a weak prior, and continue from there on all rows.
 
-    When to use: it is what ``optimizer="auto"`` ends with for `gigagp.inference.QuadruplyStochastic` that samples, and
-    for likelihoods that are not Gaussian. The hyperparameters that a Gaussian likelihood of labels or counts prefers
-    are not those of their own; a thousand rows, with the kernel itself in the place of a basis, say which are.
+    When to use: ``optimizer="auto"`` ends with it where `gigagp.inference.QuadruplyStochastic` samples, and for
+    likelihoods that are not Gaussian. A Gaussian likelihood of labels or counts prefers other hyperparameters than
+    their own likelihood. A thousand rows, with the kernel itself in place of a basis, find those of their own.
 
     Parameters
     ----------
     rows : int, default 1000
-        Of the subset, at most.
+        Most rows of the subset.
     steps : int, default 20
         Most accepted quasi-Newton steps on the subset.
     tolerance : float, default 5e-4
-        Predicted gain in nats an observation that ends them.
+        Predicted gain in nats per observation that ends them.
     signal_variance : float or None, default None
-        Where the prior of the kernel's variance is centred; None: the variance of the targets.
+        Centre of the prior of the kernel's variance; None: the variance of the targets.
     then : optimizer or None, default None
-        On all rows. None: the weights alone are fitted to them.
+        The optimizer on all rows. None: only the weights are fitted to all rows.
     """
 
     rows: Annotated[int, Range(least=2)] = 1000

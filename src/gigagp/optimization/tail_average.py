@@ -1,4 +1,4 @@
-"""The mean of an ascent's iterates, kept up only where they are touched."""
+"""The mean of an ascent's last iterates, updated only where steps touch them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor
 
 
 class TailAverage:
-    """Mean of the arrays since some step.
+    """The mean of arrays over all steps since a first one.
 
-    Steps on samples end in a cloud about the optimum, whose width is that of the rate; their mean is in its middle
-    (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). An entry that no step touches stays as it is, so its
-    sum is brought up only when it is touched, or at the end.
+    Steps on samples end in a cloud about the optimum, as wide as the learning rate makes it, and their mean is at its
+    centre (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). An entry that no step touches does not change,
+    so its sum is updated only when a step touches it, and at the end.
 
     Parameters
     ----------
     arrays : dict of str to Tensor
         Of the same length, moved in place.
     names : iterable of str
-        Those that the mean is taken of.
+        The arrays whose mean is taken.
     step : int
         The last step that does not count.
     """
@@ -30,11 +30,11 @@ class TailAverage:
         self.first = step
         self._sums = {name: torch.zeros_like(array) for name, array in self._arrays.items()}
         some = next(iter(arrays.values()))
-        #: steps since the first that the sums of an entry include
+        #: steps since the first that the sums include, for every entry
         self._included = torch.zeros(len(some), dtype=torch.int32, device=some.device)
 
     def hold(self, index: Tensor, step: int) -> None:
-        """Take in what some entries have been up to a step: they are about to move."""
+        """Add the values of some entries up to a step to their sums: the entries are about to move."""
         since = step - self.first
         times = since - self._included[index]
         for name, array in self._arrays.items():

@@ -8,8 +8,14 @@ import numpy as np
 import torch
 
 from gigagp.inference.quadruply_stochastic.closed_form import BoundTerms
-from gigagp.inference.quadruply_stochastic.estimators import RowSample
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
+from gigagp.inference.quadruply_stochastic.whole import WholeObjective
+
+
+def sampled(objective):
+    """Return the objective of samples, also where all rows and functions can be used at once."""
+    return objective.sampled() if isinstance(objective, WholeObjective) else objective
 
 
 class Instance:
@@ -27,7 +33,7 @@ class Instance:
         rows = torch.arange(self.n) if rows is None else torch.as_tensor(rows)
         columns = torch.arange(self.m) if columns is None else columns
         noise = torch.full((len(rows),), self.noise, dtype=torch.float64)
-        return RowSample(self.Phi[rows][:, columns], self.y[rows][:, None], noise, self.n / len(rows))
+        return SampledRows(self.Phi[rows][:, columns], self.y[rows][:, None], noise, self.n / len(rows))
 
     def prior(self, index):
         return lambda a, b: (a * (self.S[index][:, index] @ b)).sum(0)

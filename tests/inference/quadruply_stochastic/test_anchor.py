@@ -12,15 +12,21 @@ from gigagp.errors import MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic
 from gigagp.inference.quadruply_stochastic import anchor
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, chevron_of, exact_weights
-from gigagp.inference.quadruply_stochastic.estimators import Origin, RowSample, column_terms, mean_term, prior_term
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import (
+    Origin,
+    SampledRows,
+    column_terms,
+    mean_term,
+    prior_term,
+)
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from gigagp.optimization.sparse import _AscentRun
+from gigagp.optimization.sparse_ascent import SparseRun
 from helpers import draw_targets, generator, killed_before, new_trace, points, within_standard_errors
-from inference.quadruply_stochastic.reference import pairs, small
+from inference.quadruply_stochastic.reference import pairs, sampled, small
 
 KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)
 
@@ -28,12 +34,13 @@ KERNEL = kernels.RBF([0.8, 0.8], 1.3).bind(2)
 def make(settings, n=60, likelihood=None, targets=None, noise=0.2):
     X = points(n, 2)
     Y = draw_targets(kernels.RBF(0.8), X, 0.1) if targets is None else targets(X)
-    objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0), likelihood or Gaussian())
+    table = TrainingTable(X, Y, ZeroMean(), 2**28)
+    objective = sampled(settings.objective(table, generator(0), likelihood or Gaussian()))
     return objective, objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(noise, dtype=torch.float64)))
 
 
 def everything(objective):
-    index, n_head = torch.arange(objective.basis.size), objective.weights.n_columns
+    index, n_head = torch.arange(objective.state.basis.size), objective.state.weights.n_columns
     return torch.arange(objective.n_rows), BasisSample.from_indices(index, index, len(index), n_head=n_head)
 
 
@@ -41,7 +48,7 @@ def everything(objective):
 def test_the_fit_at_the_anchor_has_no_noise_of_functions(moved):
     case = small()
     targets = (case.y - case.Phi @ case.mean)[:, None]
-    rows = RowSample(case.Phi, targets, torch.full((6,), case.noise, dtype=torch.float64), 1.0)
+    rows = SampledRows(case.Phi, targets, torch.full((6,), case.noise, dtype=torch.float64), 1.0)
     found = {True: [], False: []}
     for sample in pairs(4, 2, False):
         at, nothing = sample.index, torch.zeros(len(sample.index), dtype=torch.float64)
@@ -75,21 +82,21 @@ def test_the_dense_prior_term_at_the_anchor_is_known():
 @pytest.mark.parametrize("share", [1.0, 1.3])
 def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
     objective, model = make(QuadruplyStochastic(n_basis=40, basis_batch=8, row_batch=30, n_columns=2))
-    objective.weights.mean += 0.3 * torch.randn(40, 1, generator=generator(3), dtype=torch.float64)
-    objective.weights.columns += 0.1 * torch.randn(40, 2, generator=generator(4), dtype=torch.float64)
+    objective.state.weights.mean += 0.3 * torch.randn(40, 1, generator=generator(3), dtype=torch.float64)
+    objective.state.weights.columns += 0.1 * torch.randn(40, 2, generator=generator(4), dtype=torch.float64)
     moved = model.replace({"lengthscale": share * model.kernel.parameters()["lengthscale"]})
     for known in (True, False):
         if not known:  # the control: functions that are not those of the weights
-            objective.anchor = replace(objective.anchor, fitted=objective.anchor.fitted + 1)
+            objective.state.anchor = replace(objective.state.anchor, fitted=objective.state.anchor.fitted + 1)
         whole = objective.evaluate_sample(moved, *everything(objective), hyperparameters=True)
-        plain, anchored = objective.anchor, []
+        plain, anchored = objective.state.anchor, []
         for _ in range(600):
             rows, sample = objective.draw()
             one = objective.evaluate_sample(moved, rows, sample, hyperparameters=True)
             anchored.append(torch.tensor([one.value, *(float(g.sum()) for g in one.hyperparameters.values())]))
-        objective.anchor = None
+        objective.state.anchor = None
         truth = objective.evaluate_sample(moved, *everything(objective), hyperparameters=True)
-        objective.anchor = plain
+        objective.state.anchor = plain
         expected = torch.tensor([truth.value, *(float(g.sum()) for g in truth.hyperparameters.values())]).double()
         assert within_standard_errors(torch.stack(anchored).double(), expected) == known
         assert (whole.value == pytest.approx(truth.value, rel=1e-10)) == known
@@ -105,7 +112,7 @@ def test_an_anchor_takes_the_noise_of_functions_out_of_steps():
         for place, one in enumerate(draws):
             dense[place, one.index] = torch.cat([one.gradient["mean"], one.gradient["columns"]], 1)
         deviations[on] = dense.var(0).sum(0)
-        assert (objective.anchor is not None) == on
+        assert (objective.state.anchor is not None) == on
     assert float((deviations[True] / deviations[False]).max()) < 0.1
 
 
@@ -113,15 +120,15 @@ def test_an_anchor_closes_the_gap_of_the_bound_of_labels():
     """Theorem 3's gap has two causes where the rest is known: what is sampled of the mean, and of dense columns."""
     settings = QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=60, n_columns=3)
     objective, model = make(settings, likelihood=Logistic(), targets=lambda X: (3 * X[:, :1]).sin().sign())
-    objective.weights.log_scale[3:] = -12.0  # no spread but that of the columns
+    objective.state.weights.log_scale[3:] = -12.0  # no spread but that of the columns
     whole, rows = objective.evaluate_sample(model, *everything(objective)).value, torch.arange(60)
-    known = objective.anchor
+    known = objective.state.anchor
     of_mean = replace(known, **{name: getattr(known, name).clone() for name in ("vectors", "fitted")})
     of_mean.vectors[:, 1:] = of_mean.fitted[:, 1:] = 0
     values = {"both": [], "mean": [], "none": []}
     for _ in range(300):
         sample = objective.draw()[1]
-        for name, objective.anchor in (("both", known), ("mean", of_mean), ("none", None)):
+        for name, objective.state.anchor in (("both", known), ("mean", of_mean), ("none", None)):
             values[name].append(objective.evaluate_sample(model, rows, sample).value)
     both, mean, none = (torch.tensor(found, dtype=torch.float64) for found in values.values())
     # divergences are estimated without bias; their noise is what is left, the same for all three
@@ -133,29 +140,29 @@ def test_an_anchor_closes_the_gap_of_the_bound_of_labels():
 def test_an_anchor_moves_as_often_as_costs_what_the_steps_do():
     settings = QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=10)
     objective, model = make(settings)
-    assert anchor.steps_between(objective) == 60  # 60 rows times 400 functions over 10 times 40
+    assert objective._steps_between(objective.state.basis) == 60  # 60 rows times 400 functions over 10 times 40
     for step in range(1, 121):
-        before = objective.anchor
+        before = objective.state.anchor
         found = objective.sample(model, hyperparameters=False)
         changes = {name: 1e-4 * gradient for name, gradient in found.gradient.items()}
         for name, change in changes.items():
             objective.arrays()[name].index_add_(0, found.index, change)
         objective.moved(found, changes)
-        assert (objective.anchor is before) == (step % 60 != 0)
-    assert torch.equal(objective.anchor.mean, objective.weights.mean)
-    Phi = objective.basis.columns(objective.table.X, torch.arange(400))
-    torch.testing.assert_close(objective.anchor.fitted, Phi @ objective.weights.mean)
+        assert (objective.state.anchor is before) == (step % 60 != 0)
+    assert torch.equal(objective.state.anchor.mean, objective.state.weights.mean)
+    Phi = objective.state.basis.columns(objective.table.X, torch.arange(400))
+    torch.testing.assert_close(objective.state.anchor.fitted, Phi @ objective.state.weights.mean)
 
 
 def test_a_short_fit_of_a_large_table_does_not_pay_for_one(monkeypatch):
     monkeypatch.setattr(anchor, "_EARLY", 59)
     objective, _ = make(QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=10))
-    assert objective.anchor is None
+    assert objective.state.anchor is None
     monkeypatch.setattr(anchor, "_EARLY", 60)
     objective, _ = make(QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=10))
-    assert objective.anchor is not None
+    assert objective.state.anchor is not None
     whole, _ = make(QuadruplyStochastic(n_basis=400, basis_batch=400, row_batch=10))
-    assert whole.anchor is None  # nothing is left out of a step
+    assert whole.state.anchor is None  # nothing is left out of a step
 
 
 @pytest.mark.parametrize(
@@ -172,26 +179,26 @@ def test_a_short_fit_of_a_large_table_does_not_pay_for_one(monkeypatch):
 def test_weights_start_at_the_posterior_of_the_rows(likelihood, labels):
     """With all rows and all functions these are the best mean and the best columns, found another way."""
     settings = QuadruplyStochastic(n_basis=100, row_batch=20, n_columns=100)
-    sampled, model = make(settings, likelihood=likelihood, targets=labels)
-    exact = QuadruplyStochastic(n_basis=100, n_columns=100).objective(sampled.table, generator(0), likelihood)
+    started, model = make(settings, likelihood=likelihood, targets=labels)
+    exact = QuadruplyStochastic(n_basis=100, n_columns=100).objective(started.table, generator(0), likelihood)
     exact.start(model)
-    exact.evaluate(model)
-    Phi = sampled.basis.columns(sampled.table.X, torch.arange(100))
-    torch.testing.assert_close(exact.basis.columns(sampled.table.X, torch.arange(100)), Phi)
-    torch.testing.assert_close(Phi @ sampled.weights.mean, Phi @ exact.weights.mean, rtol=2e-3, atol=2e-3)
-    torch.testing.assert_close(sampled.weights.root(), exact.weights.root(), rtol=2e-3, atol=2e-3)
+    best = exact.posterior(model, generator(0))
+    Phi = started.state.basis.columns(started.table.X, torch.arange(100))
+    torch.testing.assert_close(best.basis.columns(started.table.X, torch.arange(100)), Phi)
+    torch.testing.assert_close(Phi @ started.state.weights.mean, Phi @ best.weights.mean, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(started.state.weights.root(), best.weights.root(), rtol=2e-3, atol=2e-3)
     nothing, _ = make(
         QuadruplyStochastic(n_basis=100, row_batch=20, start_rows=0), likelihood=likelihood, targets=labels
     )
-    assert float(nothing.weights.mean.abs().max()) == 0
+    assert float(nothing.state.weights.mean.abs().max()) == 0
 
 
 def test_some_rows_start_nearer_than_none_and_too_many_do_not_fit():
     errors = []
     for rows in (0, 30, 300):
         objective, _ = make(QuadruplyStochastic(n_basis=200, row_batch=20, start_rows=rows), n=400)
-        Phi = objective.basis.columns(objective.table.X, torch.arange(200))
-        errors.append(float((Phi @ objective.weights.mean - objective.targets).square().mean()))
+        Phi = objective.state.basis.columns(objective.table.X, torch.arange(200))
+        errors.append(float((Phi @ objective.state.weights.mean - objective.state.targets).square().mean()))
     assert errors[0] > 2 * errors[1] > 2 * errors[2]
     X = points(4000, 2)
     table = TrainingTable(X, X[:, :1], ZeroMean(), 2**28)
@@ -203,18 +210,18 @@ def test_some_rows_start_nearer_than_none_and_too_many_do_not_fit():
 def test_dense_columns_start_at_those_of_some_rows_as_long_as_all_rows_want_them():
     settings = QuadruplyStochastic(n_basis=300, basis_batch=40, row_batch=20, n_columns=5, start_rows=60)
     objective, _ = make(settings, n=1000)
-    Phi = objective.basis.columns(objective.table.X, torch.arange(300))
+    Phi = objective.state.basis.columns(objective.table.X, torch.arange(300))
     precision = Phi.T @ Phi / 0.2 + torch.eye(300, dtype=torch.float64)
 
     def loss(columns):  # of eq. 2
         return float(((columns * (precision @ columns)).sum(0) - 2 * columns[:5].diagonal().log()).sum())
 
-    columns = objective.weights.root()[:, :5]
+    columns = objective.state.weights.root()[:, :5]
     best, apart = chevron_of(precision, 5)[:, :5], torch.diag(precision.diagonal().rsqrt())[:, :5]
     assert loss(best) < loss(columns) < loss(best) + 0.25 * (loss(apart) - loss(best))
     lengths = (columns * (precision @ columns)).sum(0)
     torch.testing.assert_close(lengths, torch.ones(5, dtype=torch.float64))  # its 1,000 rows are all there are
-    few = objective.basis.columns(objective.table.X[::17], torch.arange(300))
+    few = objective.state.basis.columns(objective.table.X[::17], torch.arange(300))
     unaware = chevron_of(17 * few.T @ few / 0.2 + torch.eye(300, dtype=torch.float64), 5)[:, :5]
     assert float((unaware * (precision @ unaware)).sum(0).min()) > 1.1  # the control
 
@@ -229,8 +236,8 @@ def test_dense_columns_of_a_sampled_fit_are_worth_having():
         objective.units = lambda units=units: units
         ascent = optimization.SparseAdam(steps=1000, hyper_learning_rate=0.0)
         ascent.run(objective, model, new_trace(), generator(0))
-        Phi = objective.basis.columns(objective.table.X, torch.arange(300))
-        S, y, weights = torch.eye(300, dtype=torch.float64), objective.targets[:, 0], objective.weights
+        Phi = objective.state.basis.columns(objective.table.X, torch.arange(300))
+        S, y, weights = torch.eye(300, dtype=torch.float64), objective.state.targets[:, 0], objective.state.weights
         bounds[name] = bound_terms(Phi, S, y, 0.2, weights.mean[:, 0], weights.root()).bound
         best = bound_terms(Phi, S, y, 0.2, exact_weights(Phi, S, y, 0.2)[0], best_chevron(Phi, S, 0.2, n_columns))
         bests[name] = best.bound
@@ -250,21 +257,21 @@ def test_inducing_points_start_at_the_exact_process_of_some_of_them(order):
     Y = torch.cat([Y, Y[:20]])
     objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0))
     objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
-    mean = objective.weights.mean
+    mean = objective.state.weights.mean
     used = mean[:, 0].nonzero()[:, 0]
     assert len(used) == 25
-    at = objective.basis.columns(X, used)  # covariances with the rows that the start is of
+    at = objective.state.basis.columns(X, used)  # covariances with the rows that the start is of
     match = (at == at.amax(0)).int().argmax(0)
     assert float(at[match, torch.arange(25)].min()) == pytest.approx(1.3)  # each is a row
     K = KERNEL.block(X[match], X[match])
     exact = at @ torch.linalg.solve(K + 0.2 * torch.eye(25, dtype=torch.float64), Y[match])
     index = torch.arange(60)
-    torch.testing.assert_close(objective.basis.columns(X, index) @ mean, exact, rtol=1e-6, atol=1e-6)
-    assert objective.anchor is not None
-    torch.testing.assert_close(objective.anchor.fitted_mean, exact, rtol=1e-6, atol=1e-6)
-    S = objective.basis.prior_block(index, index)
-    vectors = torch.cat([mean, objective.weights.root()[:, :2]], 1)
-    torch.testing.assert_close(objective.anchor.images, S @ vectors)
+    torch.testing.assert_close(objective.state.basis.columns(X, index) @ mean, exact, rtol=1e-6, atol=1e-6)
+    assert objective.state.anchor is not None
+    torch.testing.assert_close(objective.state.anchor.fitted_mean, exact, rtol=1e-6, atol=1e-6)
+    S = objective.state.basis.prior_block(index, index)
+    vectors = torch.cat([mean, objective.state.weights.root()[:, :2]], 1)
+    torch.testing.assert_close(objective.state.anchor.images, S @ vectors)
 
 
 def test_many_inducing_points_gain_on_their_start():
@@ -283,8 +290,8 @@ def test_many_inducing_points_gain_on_their_start():
         if steps is not None:
             ascent = optimization.SparseAdam(steps=steps, hyper_learning_rate=0.0)
             ascent.run(objective, model, new_trace(), generator(0))
-        Phi = objective.basis.columns(X, torch.arange(1500))
-        errors[name] = float((Phi @ objective.weights.mean - exact).square().mean().sqrt())
+        Phi = objective.state.basis.columns(X, torch.arange(1500))
+        errors[name] = float((Phi @ objective.state.weights.mean - exact).square().mean().sqrt())
     assert errors["end"] < 0.9 * errors["start"]
     assert errors["plain"] > errors["start"]
 
@@ -299,11 +306,11 @@ def test_a_killed_fit_goes_on_with_its_anchor(tmp_path, monkeypatch, changes):
         ascent = optimization.SparseAdam(0.01, steps=130, hyper_start=0.2)
         return GPRegressor(kernels.RBF(1.0), settings, ascent, noise_variance=0.1).fit(X.numpy(), y, **call)
 
-    whole, original = fit(), _AscentRun._take_step
+    whole, original = fit(), SparseRun._take_step
     with killed_before(80):
         fit(checkpoint=tmp_path / "fit.state")
     steps = []
-    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: steps.append(self.step) or original(self))
+    monkeypatch.setattr(SparseRun, "_take_step", lambda self: steps.append(self.step) or original(self))
     resumed = fit(checkpoint=tmp_path / "fit.state")
     assert steps[0] == 80
     for name, value in whole.posterior_.weights.arrays().items():

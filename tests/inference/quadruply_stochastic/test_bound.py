@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.bound import expected_log_likelihood, latent_functions, latent_spread
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.readings import (
+    expected_log_likelihood,
+    latent_functions,
+    latent_spread,
+)
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
@@ -17,6 +21,7 @@ from gigagp.means import ZeroMean
 from gigagp.model import Model
 from helpers import generator, points
 from inference.quadruply_stochastic.reference import pairs
+from inference.quadruply_stochastic.reference import sampled as form_of_samples
 
 FORMS = ("sqrt", "linear", "as_printed")
 
@@ -180,12 +185,14 @@ def test_the_objective_is_likelihood_minus_divergence(likelihood, n_columns):
     y, _, _, _ = instance(1.0, 5, likelihood)
     X, kernel = points(5, 1), RBF([0.8], 1.3).bind(1)
     table = TrainingTable(X, y[:, None], ZeroMean(), 2**28)
-    objective = QuadruplyStochastic(n_basis=6, n_columns=n_columns).objective(table, generator(0), likelihood)
+    objective = form_of_samples(
+        QuadruplyStochastic(n_basis=6, n_columns=n_columns).objective(table, generator(0), likelihood)
+    )
     model = objective.begin(Model(kernel, ZeroMean(), torch.tensor(0.4, dtype=torch.float64)))
     for value in objective.arrays().values():
         value += 0.5 * torch.randn(value.shape, generator=generator(7), dtype=torch.float64)
-    features, root = objective.basis.columns(X, torch.arange(6)), objective.weights.root()
-    mean = objective.weights.mean[:, 0]
+    features, root = objective.state.basis.columns(X, torch.arange(6)), objective.state.weights.root()
+    mean = objective.state.weights.mean[:, 0]
     fit = truth(likelihood, y, features, mean, root, 0.4)
     divergence = 0.5 * (float(mean @ mean) + float(root.square().sum()) - 6) - float(root.diagonal().log().sum())
     found = objective.evaluate_sample(model, torch.arange(5), whole(6, n_columns))
@@ -193,11 +200,10 @@ def test_the_objective_is_likelihood_minus_divergence(likelihood, n_columns):
     draws = [
         objective.evaluate_sample(model, torch.arange(5), one).value for one in pairs(6, 2, False, n_head=n_columns)
     ]
-    certified = QuadruplyStochastic(n_basis=6, n_columns=n_columns, bound="linear").objective(
-        table, generator(0), likelihood
-    )
+    settings = QuadruplyStochastic(n_basis=6, n_columns=n_columns, bound="linear")
+    certified = form_of_samples(settings.objective(table, generator(0), likelihood))
     certified.begin(model)
-    certified.weights.take_over(objective.weights)
+    certified.state.weights.take_over(objective.state.weights)
     bounds = [
         certified.evaluate_sample(model, torch.arange(5), one).value for one in pairs(6, 2, False, n_head=n_columns)
     ]

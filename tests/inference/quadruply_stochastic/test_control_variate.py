@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from gigagp.bases import FourierBasis
-from gigagp.inference.quadruply_stochastic.control_variate import (
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
     Coefficient,
     LinearControl,
     QuadraticControl,
     fit_coefficient,
 )
-from gigagp.inference.quadruply_stochastic.estimators import RowSample, mean_term
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows, mean_term
 from gigagp.kernels import RBF
 from helpers import generator, points
 from inference.quadruply_stochastic.reference import pairs
@@ -169,7 +169,7 @@ def test_it_removes_variance_where_the_lengthscale_is_long(lengthscale, helps):
     for _ in range(100):
         sample = BasisSample.draw(m, size, g)
         chosen = sample_indices(n, 250, g)
-        at_rows = RowSample(
+        at_rows = SampledRows(
             basis.columns(X[chosen], sample.index), torch.zeros(250, 1).double(), torch.ones(250).double(), n / 250
         )
         estimates.append(mean_term(at_rows, mean[sample.index], sample, torch.zeros(len(sample.index)).double()))

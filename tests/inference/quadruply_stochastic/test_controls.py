@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gigagp.inference import QuadruplyStochastic
-from gigagp.inference.quadruply_stochastic.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.controls import LINEAR
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, MEAN
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF
@@ -17,7 +17,7 @@ from gigagp.likelihoods import Gaussian
 from gigagp.means import ZeroMean
 from gigagp.model import Model
 from helpers import generator, points
-from inference.quadruply_stochastic.reference import pairs
+from inference.quadruply_stochastic.reference import pairs, sampled
 
 M, COUNT = 6, 3
 MODEL = Model(RBF([0.8, 1.1], 1.2).bind(2), ZeroMean(), torch.tensor(0.3, dtype=torch.float64))
@@ -33,18 +33,18 @@ SETTINGS = {
 def controls_of(settings):
     """Controls whose weights are somewhere, and the objective that they belong to."""
     table = TrainingTable(points(12, 2), points(12, 1, seed=1), ZeroMean(), 2**28)
-    objective = settings.objective(table, generator(0), Gaussian())
+    objective = sampled(settings.objective(table, generator(0), Gaussian()))
     objective.begin(MODEL)
-    objective.weights.mean.copy_(points(M, 1, seed=2))
-    objective.weights.columns.copy_(points(M, 2, seed=3))
-    objective.controls.restart()
-    return objective, objective.controls
+    objective.state.weights.mean.copy_(points(M, 1, seed=2))
+    objective.state.weights.columns.copy_(points(M, 2, seed=3))
+    objective.state.restart_controls()
+    return objective, objective.state.controls
 
 
 def differences(name: str) -> torch.Tensor:
     """Return what the controls add to an estimate, for every sample that there is."""
     objective, controls = controls_of(SETTINGS[name])
-    vectors = objective.weights.root_rows(torch.arange(M)) if name == COLUMNS else objective.weights.mean
+    vectors = objective.state.weights.root_rows(torch.arange(M)) if name == COLUMNS else objective.state.weights.mean
     added = []
     for sample in pairs(M, 2, False):
         controls.forget()
@@ -94,7 +94,7 @@ def test_the_targets_control_follows_a_noise_that_is_learned():
     """With the multiple 1 nothing of the targets' term is left random, also once the noise has left its start."""
     objective, controls = controls_of(SETTINGS[LINEAR])
     index = torch.arange(M)
-    Phi, mean = objective.basis.columns(objective.table.X, index), objective.weights.mean
+    Phi, mean = objective.state.basis.columns(objective.table.X, index), objective.state.weights.mean
     known = replace(LEARNED, covariance=-1.0, control_variance=1.0)
     assert known.value == 1.0
     for noise in (0.3, 0.9):

@@ -14,13 +14,13 @@ from gigagp.inference.quadruply_stochastic.closed_form import (
     exact_weights,
     log_evidence,
 )
-from gigagp.inference.quadruply_stochastic.estimators import (
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import (
     column_terms,
     constant_term,
     diagonal_terms,
     mean_term,
 )
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from helpers import generator
 from inference.quadruply_stochastic.reference import Instance, pairs, samples, small, tiny
 

@@ -13,13 +13,13 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
 from gigagp.inference.quadruply_stochastic.controls import support_weights
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic
 from gigagp.means import ConstantMean, ZeroMean
 from gigagp.model import Model
 from helpers import draw_targets, generator, largest_tensor, points, within_standard_errors
-from inference.quadruply_stochastic.reference import pairs, samples
+from inference.quadruply_stochastic.reference import pairs, sampled, samples
 
 KERNEL = (kernels.RBF([0.8], 1.3) + kernels.White(0.05)).bind(1)
 X = points(6, 1)
@@ -29,16 +29,16 @@ Y = draw_targets(kernels.RBF(0.8), X, 0.1, columns=2)
 def shaken(objective, seed=5):
     """Move all numbers, and the running vectors of the controls with them."""
     g = generator(seed)
-    index = torch.arange(objective.basis.size)
+    index = torch.arange(objective.state.basis.size)
     changes = {
         name: 0.5 * torch.randn(value.shape, generator=g, dtype=torch.float64).to(value)
         for name, value in objective.arrays().items()
     }
-    objective.controls.forget()
+    objective.state.controls.forget()
     for name, change in changes.items():
         objective.arrays()[name] += change
-    objective.controls.moved(index, changes)
-    for coefficient in objective.controls.coefficients.values():  # a fixed multiple, in use from the beginning
+    objective.state.controls.moved(objective.state.weights, index, changes)
+    for coefficient in objective.state.controls.coefficients.values():  # a fixed multiple, in use from the beginning
         coefficient.steps, coefficient.covariance, coefficient.control_variance = 10**18, -0.7, 1.0
         coefficient.memory = 1.0
     return objective
@@ -46,31 +46,34 @@ def shaken(objective, seed=5):
 
 def make(settings, *, Y=Y[:, :1], X=X, kernel=KERNEL, noise=0.3, likelihood=None, mean=None, shake=True):
     table = TrainingTable(X, Y, mean or ZeroMean(), 2**28)
-    objective = settings.objective(table, generator(0), likelihood or Gaussian())
+    objective = sampled(settings.objective(table, generator(0), likelihood or Gaussian()))
     model = objective.begin(Model(kernel, table.mean, torch.as_tensor(noise, dtype=torch.float64)))
     return (shaken(objective) if shake else objective), model
 
 
 def everything(objective):
-    index = torch.arange(objective.basis.size)
-    sample = BasisSample.from_indices(index, index, objective.basis.size, n_head=objective.weights.n_columns)
+    index = torch.arange(objective.state.basis.size)
+    sample = BasisSample.from_indices(
+        index, index, objective.state.basis.size, n_head=objective.state.weights.n_columns
+    )
     return torch.arange(objective.n_rows), sample
 
 
 def dense_bound(objective, model):
     """The bound by dense algebra, up to the determinant of a dense prior, which the objective leaves out."""
-    index = torch.arange(objective.basis.size)
-    Phi = objective.basis.with_kernel(model.kernel).columns(objective.table.X, index)
-    S = torch.diag(objective.prior_diagonal(index))
+    index = torch.arange(objective.state.basis.size)
+    Phi = objective.state.basis.with_kernel(model.kernel).columns(objective.table.X, index)
+    S = torch.diag(objective.state.weights.prior_diagonal(objective.state.basis, index))
     constant = 0.0
-    if not objective.basis.has_diagonal_prior:
-        S = objective.basis.prior_block(index, index)
+    if not objective.state.basis.has_diagonal_prior:
+        S = objective.state.basis.prior_block(index, index)
         constant = -0.5 * float(torch.linalg.slogdet(S).logabsdet)
     noise = float(model.noise_variance) + float(model.kernel.white(objective.table.X)[0])
-    weights = objective.weights
+    weights = objective.state.weights
     return sum(
-        bound_terms(Phi, S, objective.targets[:, one], noise, weights.mean[:, one], weights.root()).bound + constant
-        for one in range(objective.targets.shape[1])
+        bound_terms(Phi, S, objective.state.targets[:, one], noise, weights.mean[:, one], weights.root()).bound
+        + constant
+        for one in range(objective.state.targets.shape[1])
     )
 
 
@@ -167,7 +170,7 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
     """T2, T6 and T8a, for the whole objective with its control variates."""
     objective, model = make(ENUMERATED[name])
     whole = objective.evaluate_sample(model, *everything(objective), hyperparameters=True)
-    head = objective.weights.n_columns
+    head = objective.state.weights.n_columns
     value, gradient = enumerate_all(objective, model, False, list(pairs(4, 2, False, n_head=head)))
     assert value == pytest.approx(whole.value, rel=1e-10)
     torch.testing.assert_close(gradient, scattered(objective, whole), rtol=1e-9, atol=1e-9)
@@ -196,10 +199,10 @@ def test_the_running_value_of_the_targets_control_follows_steps():
         draws = [objective.sample(model, hyperparameters=False) for _ in range(200)]
         slopes[on] = torch.stack([one.gradient["mean"].norm() for one in draws])
     index = torch.arange(80)
-    Phi = objective.basis.columns(x, index)
-    expected = (Phi.T @ objective.targets / 0.3 * objective.weights.mean).sum()
-    torch.testing.assert_close(objective.controls.linear.running, expected, rtol=1e-9, atol=1e-9)
-    assert objective.controls.variance_removed()["targets"] > 0.5  # most of it
+    Phi = objective.state.basis.columns(x, index)
+    expected = (Phi.T @ objective.state.targets / 0.3 * objective.state.weights.mean).sum()
+    torch.testing.assert_close(objective.state.controls.linear.running, expected, rtol=1e-9, atol=1e-9)
+    assert objective.state.controls.variance_removed()["targets"] > 0.5  # most of it
     torch.testing.assert_close(slopes[True], slopes[False])
 
 
@@ -256,7 +259,7 @@ def test_the_chevron_leaves_the_mean_alone():
     found = []
     for n_columns in (0, 3):
         objective, model = make(QuadruplyStochastic(n_basis=20, basis_batch=5, row_batch=4, n_columns=n_columns))
-        objective.weights.mean.copy_(torch.linspace(-1, 1, 20)[:, None])
+        objective.state.weights.mean.copy_(torch.linspace(-1, 1, 20)[:, None])
         one = objective.sample(model, hyperparameters=False)
         dense = torch.zeros(20, 1).double()
         dense[one.index] = one.gradient["mean"]
@@ -287,16 +290,16 @@ def test_a_step_is_free_of_rows_and_functions():
 
 def test_the_closed_form_diagonal_is_proposition_1():
     objective, model = make(QuadruplyStochastic(n_basis=8, diagonal="closed_form"))
-    before = objective.weights.log_scale.clone()
+    before = objective.state.weights.log_scale.clone()
     assert "log_scale" not in objective.sample(model, hyperparameters=False).gradient
     objective.settle(model)
     index = torch.arange(8)
-    gram = objective.basis.columns(X, index).square().sum(0)
+    gram = objective.state.basis.columns(X, index).square().sum(0)
     expected = best_scale(gram, torch.ones(8).double(), float(model.noise_variance) + 0.05)
-    torch.testing.assert_close(objective.weights.log_scale.exp(), expected)
-    assert not torch.allclose(before, objective.weights.log_scale)
+    torch.testing.assert_close(objective.state.weights.log_scale.exp(), expected)
+    assert not torch.allclose(before, objective.state.weights.log_scale)
     learned, model = make(QuadruplyStochastic(n_basis=8))
-    learned.weights.log_scale.copy_(expected.log())
+    learned.state.weights.log_scale.copy_(expected.log())
     slope = learned.evaluate_sample(model, *everything(learned)).gradient["log_scale"]
     assert float(slope.abs().max()) < 1e-10
 
@@ -307,8 +310,8 @@ def test_known_noise_and_a_trend():
     objective, model = make(QuadruplyStochastic(n_basis=8), noise=noise, Y=shifted, mean=ConstantMean())
     found = objective.evaluate_sample(model, *everything(objective), hyperparameters=True)
     assert "noise_variance" not in found.hyperparameters
-    Phi, root = objective.basis.columns(X, torch.arange(8)), objective.weights.root()
-    y, mean, variances = objective.targets[:, 0], objective.weights.mean[:, 0], noise + 0.05
+    Phi, root = objective.state.basis.columns(X, torch.arange(8)), objective.state.weights.root()
+    y, mean, variances = objective.state.targets[:, 0], objective.state.weights.mean[:, 0], noise + 0.05
     # generalised least squares: a sum that has weights
     assert float(torch.linalg.solve(Phi @ Phi.T + variances.diag(), y).sum()) == pytest.approx(0, abs=1e-10)
     assert abs(float(y.mean())) > 1e-3

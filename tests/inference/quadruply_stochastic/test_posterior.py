@@ -21,6 +21,7 @@ from gigagp.likelihoods import Gaussian
 from gigagp.means import ConstantMean, ZeroMean
 from gigagp.model import Model
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
+from inference.quadruply_stochastic.reference import sampled
 
 X, NEW = points(40, 2), points(30, 2, seed=1)
 KERNEL = RBF([0.8, 1.4], 1.3).bind(2)
@@ -30,12 +31,12 @@ Y = draw_targets(RBF([0.8, 1.4], 1.3), X, 0.1, columns=2)
 def exact_posterior(settings, *, Y=Y, X=X, kernel=KERNEL, noise=0.2, mean=None, root=True):
     """A posterior whose weights are the exact ones: what a full batch would end at."""
     table = TrainingTable(X, Y, mean or ZeroMean(), 2**28)
-    objective = settings.objective(table, generator(0), Gaussian())
+    objective = sampled(settings.objective(table, generator(0), Gaussian()))
     model = objective.begin(Model(kernel, table.mean, torch.tensor(noise, dtype=torch.float64)))
-    index = torch.arange(objective.basis.size)
-    Phi, S = objective.basis.columns(X, index), objective.basis.prior_block(index, index)
-    found = [exact_weights(Phi, S, one, noise) for one in objective.targets.T]
-    weights = objective.weights
+    index = torch.arange(objective.state.basis.size)
+    Phi, S = objective.state.basis.columns(X, index), objective.state.basis.prior_block(index, index)
+    found = [exact_weights(Phi, S, one, noise) for one in objective.state.targets.T]
+    weights = objective.state.weights
     weights.mean.copy_(torch.stack([mean for mean, _ in found], 1))
     if root:
         exact = found[0][1]
@@ -100,7 +101,7 @@ def test_the_bound_of_a_large_table_has_a_standard_error():
     )
     value, error = posterior.log_marginal_likelihood(generator())
     index = torch.arange(24)
-    from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+    from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 
     whole = objective.evaluate_sample(posterior.model, torch.arange(2000), BasisSample.from_indices(index, index, 24))
     assert error > 0
@@ -146,8 +147,8 @@ def test_augmented_variances_have_the_golden_numbers():
 def test_predictions_are_made_in_blocks():
     table = TrainingTable(X, Y, ZeroMean(), 2**24)
     objective = QuadruplyStochastic(n_basis=50_000, basis_batch=500).objective(table, generator(0))
-    model = objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
-    posterior = posterior_module.QuadruplyStochasticPosterior.of(objective, model)
+    objective.begin(Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64)))
+    posterior = objective.current_posterior()
     with largest_tensor() as spy:
         posterior.mean_and_variance(NEW)
     assert spy.elements <= 2**24 // 64 + 64
@@ -198,7 +199,7 @@ def test_the_regressor_fits_predicts_and_comes_back_from_a_file(settings, tmp_pa
 def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_kept(monkeypatch):
     x, y = table_of(120)
     monkeypatch.setattr(
-        "gigagp.inference.quadruply_stochastic.objective.SparseAdam", lambda **given: replace(QUICK, **given)
+        "gigagp.inference.quadruply_stochastic.sampled.SparseAdam", lambda **given: replace(QUICK, **given)
     )
     settings = QuadruplyStochastic(n_basis=60, row_batch=128)
     gp = GPRegressor(RBF([0.5, 1.0], 1.0), settings, None, noise_variance=0.02).fit(x, y)
@@ -210,7 +211,7 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     x = table_of(400)[0]
     y = np.sin(4 * x[:, 0]) + np.cos(5 * x[:, 1]) + 0.3 * np.random.default_rng(1).normal(size=400)
     monkeypatch.setattr(
-        "gigagp.inference.quadruply_stochastic.objective.QuadruplyStochasticObjective.own_optimizer", lambda self: QUICK
+        "gigagp.inference.quadruply_stochastic.sampled.MinibatchObjective.own_optimizer", lambda self: QUICK
     )
     gp = GPRegressor(inference=QuadruplyStochastic(n_basis=400, row_batch=128)).fit(x, y)
     stages = gp.history_.to_dict()["stage"]
@@ -248,7 +249,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
         return GPRegressor(RBF([0.5, 1.0], 1.0), settings, optimizer, noise_variance=0.1).fit(x, y, **arguments)
 
     straight = fit()
-    taken, kept = 0, optimization.sparse._AscentRun._take_step
+    taken, kept = 0, optimization.sparse_ascent.SparseRun._take_step
 
     def dying(self):
         nonlocal taken
@@ -257,7 +258,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return kept(self)
 
-    monkeypatch.setattr(optimization.sparse._AscentRun, "_take_step", dying)
+    monkeypatch.setattr(optimization.sparse_ascent.SparseRun, "_take_step", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(checkpoint=tmp_path / "c")
     resumed = fit(checkpoint=tmp_path / "c")

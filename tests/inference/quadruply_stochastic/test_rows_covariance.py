@@ -9,9 +9,9 @@ import torch
 import gigagp
 from gigagp import GPClassifier, GPRegressor, kernels, optimization
 from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective, best_latent
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
@@ -112,7 +112,7 @@ def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labe
     objective = settings.objective(TrainingTable(X, targets, ZeroMean(), 2**28), generator(0), likelihood)
     model = objective.begin(MODEL, moves_hyperparameters=False)
     posterior = objective.current_posterior()
-    posterior.estimate_bound(objective.targets, generator(0))
+    posterior.estimate_bound(X, objective.state.targets, generator(0))
     K = KERNEL.block(X, X) + 1e-8 * 1.3 * torch.eye(60, dtype=torch.float64)
     noise = torch.full((60,), 0.2, dtype=torch.float64)
     if isinstance(likelihood, Gaussian):
@@ -129,8 +129,8 @@ def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labe
         assert found.value == pytest.approx(best, rel=1e-4)
         assert set(found.gradient) == {"mean"}
         assert float(found.gradient["mean"].abs().max()) < 1e-3 * 60
-    objective.weights.mean.mul_(1.1)  # the control
-    posterior.estimate_bound(objective.targets, generator(0))
+    objective.state.weights.mean.mul_(1.1)  # the control
+    posterior.estimate_bound(X, objective.state.targets, generator(0))
     assert posterior.bound.value < best - 0.01
 
 
@@ -143,10 +143,10 @@ def test_samples_of_rows_and_functions_see_the_spread_of_the_rows_without_bias()
     whole = objective.evaluate_sample(model, torch.arange(60), BasisSample.from_indices(index, index, 80))
     found = [objective.sample(model, hyperparameters=False).value for _ in range(400)]
     assert within_standard_errors(torch.tensor(found, dtype=torch.float64)[:, None], whole.value)
-    latent = objective.basis.columns(X, index) @ objective.weights.mean
+    latent = objective.state.basis.columns(X, index) @ objective.state.weights.mean
     std = objective.covariance_of_rows(model).variance(X).sqrt()[:, None]
     fit = float(Logistic().expected_log_density(labels, latent, std, torch.ones(60, 1).double(), 101).sum())
-    mean = float(objective.weights.mean.square().sum())
+    mean = float(objective.state.weights.mean.square().sum())
     expected = fit - 0.5 * mean - objective.covariance_of_rows(model).divergence
     assert whole.value == pytest.approx(expected, rel=1e-10)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from helpers import generator, largest_tensor
 
 

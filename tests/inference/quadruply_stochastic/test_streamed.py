@@ -15,12 +15,12 @@ import gigagp
 from gigagp import GPClassifier, GPRegressor, checkpoint, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError, UnreadableRowsError
 from gigagp.inference.quadruply_stochastic import streamed
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.streaming import StreamJob
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.means import resolve_mean
 from gigagp.model import StartModel
-from gigagp.optimization.sparse import _AscentRun
+from gigagp.optimization.sparse_ascent import SparseRun
 from gigagp.random import generator_from
 from gigagp.rows import RowSource
 from helpers import largest_tensor
@@ -71,7 +71,7 @@ def started(settings, source, likelihood="gaussian", **options):
 
 
 def everything(objective):
-    m = objective.basis.size
+    m = objective.state.basis.size
     return BasisSample.from_indices(torch.arange(m), torch.arange(m), m)
 
 
@@ -88,13 +88,15 @@ def test_batches_of_a_pass_add_up_to_the_bound_of_all_rows(tmp_path, likelihood)
     for array in objective.arrays().values():
         array.add_(0.1 * torch.randn(array.shape, generator=generator, dtype=array.dtype))
     parts = [
-        objective.evaluate_sample(found.model, objective.draw_batch(), sample, hyperparameters=True)
+        objective.evaluate_sample(
+            found.model, objective.batches.draw(objective.state.generator), sample, hyperparameters=True
+        )
         for _ in range(N // 40)
     ]
     # the control: all rows at once, in the same units and with the same basis and trend
     scaled = found.scaling
     rows = torch.from_numpy(scaled.inputs(X)), torch.from_numpy(scaled.targets(Y[:, None]))
-    objective._batch = rows[0], rows[1] - objective.trend
+    objective.batches._last = rows[0], rows[1] - objective.state.trend
     whole = objective.evaluate_sample(found.model, torch.arange(N), sample, hyperparameters=True)
     assert abs(np.mean([part.value for part in parts]) / whole.value - 1) < 1e-10
     for name, gradient in whole.gradient.items():
@@ -184,10 +186,10 @@ def test_the_diagonal_in_closed_form_is_of_all_rows():
     found = started(settings, ((X, Y),))
     objective = found.objective
     objective.settle(found.model)
-    index = torch.arange(objective.basis.size)
-    Phi = objective.basis.columns(torch.from_numpy(found.scaling.inputs(X)), index)
-    precision = Phi.square().sum(0) / 0.1 + objective.prior_diagonal(index)
-    torch.testing.assert_close(objective.weights.log_scale, -0.5 * precision.log(), rtol=1e-10, atol=1e-10)
+    index = torch.arange(objective.state.basis.size)
+    Phi = objective.state.basis.columns(torch.from_numpy(found.scaling.inputs(X)), index)
+    precision = Phi.square().sum(0) / 0.1 + objective.state.weights.prior_diagonal(objective.state.basis, index)
+    torch.testing.assert_close(objective.state.weights.log_scale, -0.5 * precision.log(), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -276,7 +278,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
     gp = estimator(**options).fit_table((X, Y if estimator is GPRegressor else LABEL))
     before = weights(gp)
     contents, steps = {}, []
-    original = _AscentRun._take_step
+    original = SparseRun._take_step
 
     def take_step(self):
         steps.append(self.step)
@@ -285,7 +287,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_AscentRun, "_take_step", take_step)
+        patch.setattr(SparseRun, "_take_step", take_step)
         with pytest.raises(UnreadableRowsError, match=r"part-\d\.parquet cannot be read .*is kept in.*mend the file"):
             gp.fit_table(path, target, **call)
     assert 23 <= len(steps) < 40  # at the next window
@@ -298,7 +300,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
     with pytest.raises(InvalidInputError, match="belongs to another fit"):
         estimator(**{**options, "random_state": 1}).fit_table(path, target, **call)
     repeated = []
-    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
+    monkeypatch.setattr(SparseRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
     same(gp.fit_table(path, target, **call), whole)
     assert repeated == list(range(steps[-1], 62))  # nothing is done twice
     assert not call["checkpoint"].exists()
@@ -307,7 +309,7 @@ def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_o
 @pytest.mark.usefixtures("small_windows")
 def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatch):
     path = folder(tmp_path / "p")
-    original = _AscentRun._take_step
+    original = SparseRun._take_step
 
     def take_step(self):
         if self.step == 3:
@@ -315,7 +317,7 @@ def test_an_error_without_a_checkpoint_says_how_to_have_one(tmp_path, monkeypatc
                 damage(file)
         return original(self)
 
-    monkeypatch.setattr(_AscentRun, "_take_step", take_step)
+    monkeypatch.setattr(SparseRun, "_take_step", take_step)
     with pytest.raises(UnreadableRowsError, match=r"cannot be read .* Give fit_table a checkpoint"):
         GPRegressor(**OPTIONS).fit_table(path, "y", INPUTS)
 
@@ -331,7 +333,7 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
     contents = {file: file.read_bytes() for file in path.iterdir()}
     first = when == "at the first sample"
     name = "_look_at_start" if first else "_look_back"
-    original = getattr(_AscentRun, name)
+    original = getattr(SparseRun, name)
 
     def spoil(self):
         if first or self.step == 20:
@@ -340,15 +342,15 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
         return original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_AscentRun, name, spoil)
+        patch.setattr(SparseRun, name, spoil)
         with pytest.raises(UnreadableRowsError, match=r"cannot be read .*(Nothing had been|is kept in)") as caught:
             GPRegressor(**options).fit_table(path, **call)
     assert first == ("Nothing had been" in str(caught.value)) == (not call["checkpoint"].exists())
     for file, content in contents.items():
         file.write_bytes(content)
     steps = []
-    take_step = _AscentRun._take_step
-    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: steps.append(0) or take_step(self))
+    take_step = SparseRun._take_step
+    monkeypatch.setattr(SparseRun, "_take_step", lambda self: steps.append(0) or take_step(self))
     same(GPRegressor(**options).fit_table(path, **call), whole)
     assert len(steps) == (20 if first else 0)
 
@@ -366,7 +368,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
     class Killed(BaseException):
         pass
 
-    original = _AscentRun._take_step
+    original = SparseRun._take_step
     for last in (21, 41):
 
         def take_step(self, last=last):
@@ -375,12 +377,12 @@ def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
             return original(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(_AscentRun, "_take_step", take_step)
+            patch.setattr(SparseRun, "_take_step", take_step)
             with pytest.raises(Killed):
                 GPRegressor(**options).fit_table(path, **call)
         assert call["checkpoint"].exists()
     repeated = []
-    monkeypatch.setattr(_AscentRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
+    monkeypatch.setattr(SparseRun, "_take_step", lambda self: repeated.append(self.step) or original(self))
     resumed = GPRegressor(**options).fit_table(path, **call)
     assert repeated[0] > 35
     same(resumed, whole)

@@ -10,9 +10,9 @@ from gigagp import GPClassifier, GPRegressor, checkpoint, kernels, load, optimiz
 from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
-from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
@@ -40,10 +40,12 @@ def make(settings, likelihood=None, Y=Y, kernel=KERNEL, noise=0.2):
 
 def sampled_bound(objective, model, weights):
     """The bound that steps on samples estimate, on everything."""
-    objective.weights = weights
-    index = torch.arange(objective.basis.size)
+    samples = objective.sampled()
+    samples.begin(model)
+    samples.state.weights = weights
+    index = torch.arange(samples.state.basis.size)
     sample = BasisSample.from_indices(index, index, len(index), n_head=weights.n_columns)
-    found = objective.evaluate_sample(model, torch.arange(objective.n_rows), sample)
+    found = samples.evaluate_sample(model, torch.arange(objective.n_rows), sample)
     gradient = {name: value for name, value in found.gradient.items()}
     return found.value, gradient
 
@@ -77,7 +79,7 @@ def test_nothing_is_left_to_climb(name, n_columns):
     likelihood, targets = LIKELIHOODS[name]
     objective, model = make(QuadruplyStochastic(n_basis=16, n_columns=n_columns), likelihood, targets)
     value = objective.evaluate(model).value
-    weights = objective.weights
+    weights = objective.current_posterior().weights
     found, gradient = sampled_bound(objective, model, weights)
     assert found == pytest.approx(value, rel=1e-9)
     k = weights.n_columns
@@ -156,16 +158,18 @@ def test_what_decides():
     assert decides(10**6, n_basis=200) is not None
     assert RelevanceVectorMachine().for_all_at_once(500).n_basis == 500
     small = TrainingTable(X, Y, ZeroMean(), 2**17)
-    assert QuadruplyStochastic(n_basis=24, basis_batch=4).objective(small, generator(0)).whole is None
+    assert QuadruplyStochastic(n_basis=24, basis_batch=4).objective(small, generator(0)).deterministic is False
     assert not QuadruplyStochastic(n_basis=64).objective(small, generator(0)).deterministic
 
 
 def test_a_sparse_optimizer_still_samples():
     objective, model = make(QuadruplyStochastic(n_basis=24))
-    objective.begin(model)
-    assert objective.weights.n_columns == 0
+    samples = objective.sampled()
+    samples.begin(model)
+    assert samples.state.weights.n_columns == 0
+    assert samples.state.basis == objective.basis
     with pytest.raises(InvalidInputError, match="where rows and functions are sampled"):
-        objective.start(model)
+        samples.start(model)
 
 
 @pytest.mark.parametrize("basis", ["fourier", "inducing", "grid"])
@@ -210,7 +214,7 @@ def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
         return GPClassifier(kernels.RBF([1.0, 1.0]), settings, optimization.LBFGS(6)).fit(X.numpy(), y, **given)
 
     straight = fit()
-    kept, taken = QuadruplyStochasticObjective.evaluate, 0
+    kept, taken = WholeObjective.evaluate, 0
 
     def dying(self, model):
         nonlocal taken
@@ -219,7 +223,7 @@ def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return kept(self, model)
 
-    monkeypatch.setattr(QuadruplyStochasticObjective, "evaluate", dying)
+    monkeypatch.setattr(WholeObjective, "evaluate", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(checkpoint=tmp_path / "c")
     resumed = fit(checkpoint=tmp_path / "c")

@@ -1,12 +1,12 @@
-"""A function that is known at all rows: what is left to be sampled is the difference from it.
+"""Anchors: weights whose function is known at all rows, so that only the difference from it has to be sampled.
 
-A step sees a few of the functions, so what it knows of the fit is off by an error whose variance is the squared norm of
-the weights over the number of sampled functions. With weights ``a`` whose function ``Phi a`` has been computed at all
-rows, ``Phi mu = Phi a + Phi (mu - a)``, and only the second part is sampled: the error is that of the difference. This
-is the idea of stochastic variance reduction (Johnson and Zhang 2013,
-https://papers.nips.cc/paper/4937-accelerating-stochastic-gradient-descent-using-predictive-variance-reduction), for
-sampled functions. Nothing becomes biased: for the same reason an anchor takes the gap out of the lower bound of other
-likelihoods (Theorem 3 of Evans and Nair 2020), whose cause is this error.
+A step sees only a few of the functions, so its estimate of the fit has an error, whose variance is the squared norm of
+the weights over the number of sampled functions. Let ``a`` be weights whose function ``Phi a`` has been computed at all
+rows. Then ``Phi mu = Phi a + Phi (mu - a)``, and only the second part is sampled: the error is that of the difference.
+This is stochastic variance reduction (Johnson and Zhang 2013,
+https://papers.nips.cc/paper/4937-accelerating-stochastic-gradient-descent-using-predictive-variance-reduction) applied
+to sampled functions. No estimate becomes biased. For likelihoods other than Gaussian the same error opens the gap of
+the lower bound (Theorem 3 of Evans and Nair 2020), so an anchor nearly closes that gap.
 """
 
 from __future__ import annotations
@@ -14,39 +14,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gigagp.bases import Basis
-from gigagp.inference.quadruply_stochastic.estimators import Origin
+from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
 
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-
-#: Steps that a first anchor may cost as much as: it is there from the beginning then. Otherwise it comes when so many
-#: have been taken, so that a short fit does not pay for a long one.
+#: A fit starts with an anchor that costs at most as much as this many steps. A dearer one is made only after the steps
+#: that cost as much, so that a short fit does not pay for it.
 _EARLY = 2000
 
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """Weights, and their functions at the rows that are held.
+    """Weights, and their functions at the held rows.
 
     Attributes
     ----------
     basis : Basis
-        At the hyperparameters of then.
+        At the hyperparameters that the anchor was computed with.
     vectors : Tensor of shape (m, t + k)
         The mean, and the dense columns of the root.
     fitted : Tensor of shape (n, t + k)
     n_targets : int
         t.
     images : Tensor of shape (m, t + k) or None
-        Products with the prior precision, where it is dense.
+        Products of the vectors with the prior precision, where that is dense.
     """
 
     basis: Basis
@@ -58,10 +54,10 @@ class Anchor:
     @classmethod
     @torch.no_grad()
     def at(cls, basis: Basis, weights: Weights, X: Tensor) -> Anchor:
-        """Return an anchor at weights: a pass over rows and functions, O(n m (t + k)), and over S if it is dense."""
+        """Return the anchor of some weights: one pass over rows and functions, O(n m (t + k)), and over a dense S."""
         everything = torch.arange(basis.size, device=X.device)
         vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
-        used = vectors.any(1).nonzero()[:, 0]  # at the start of inducing points, those of some rows alone
+        used = vectors.any(1).nonzero()[:, 0]  # inducing points start with the weights of some rows alone
         fitted = X.new_zeros(len(X), vectors.shape[1])
         for rows, index, columns in basis.tiles(X, used):
             fitted[rows] += columns @ vectors[index]
@@ -93,7 +89,7 @@ class Anchor:
         return self.fitted[:, self.n_targets :]
 
     def state(self) -> dict[str, Tensor]:
-        """Return what `from_state` makes it of again."""
+        """Return the tensors from which `from_state` makes the anchor again."""
         hyperparameters = {f"kernel.{name}": value for name, value in self.basis.kernel.parameters().items()}
         images = {} if self.images is None else {"images": self.images}
         return {"vectors": self.vectors, "fitted": self.fitted, **images, **hyperparameters}
@@ -109,14 +105,24 @@ class Anchor:
     def origins(
         self, kernel: Kernel, rows: Tensor, X: Tensor, index: Tensor, features: Tensor
     ) -> tuple[Origin, Origin]:
-        """Return what of the mean and of the columns a sample of rows and functions touches.
+        """Return the part of the mean, and of the columns, that a sample of rows and functions touches.
 
-        ``X`` are the rows' inputs, ``features`` the functions there at the hyperparameters of now, ``kernel``.
+        Parameters
+        ----------
+        kernel : Kernel
+            At the present hyperparameters.
+        rows : Tensor of shape (r,), int64
+        X : Tensor of shape (r, d)
+            The rows' inputs.
+        index : Tensor of shape (w,), int64
+            The sampled functions.
+        features : Tensor of shape (r, w)
+            The functions at the rows, at the present hyperparameters.
         """
         own = None
         if not _same(kernel, self.basis.kernel):
             own = self.basis.columns(X, index)
-        elif features.requires_grad:  # what is known does not move with the hyperparameters
+        elif features.requires_grad:  # the anchor's functions do not move with the hyperparameters
             own = features.detach()
         vectors, fitted = self.vectors[index], self.fitted[rows]
         images = None if self.images is None else self.images[index]
@@ -134,25 +140,40 @@ class Anchor:
         return (self.vectors.double() * self.images.double()).sum(0).to(self.vectors)
 
 
-def steps_between(objective: QuadruplyStochasticObjective) -> int:
-    """Return the steps that take as many entries of Phi and S as an anchor: after so many it is moved.
+def steps_between(basis: Basis, n_rows: int, row_batch: int, basis_batch: int) -> int:
+    """Return after how many steps the anchor moves: those that compute as many entries of Phi and S as an anchor does.
 
-    So it costs what they do, and the cost of a step, this share included, knows nothing of rows and functions still.
+    Anchors then cost as much as the steps between them, and the cost of a step, its share of an anchor included, does
+    not depend on the number of rows or functions.
+
+    Parameters
+    ----------
+    basis : Basis
+    n_rows : int
+        All rows.
+    row_batch, basis_batch : int
+        Rows of a step, and functions of each of its two samples.
     """
-    m, b = objective.basis.size, objective.basis_batch
-    whole, step = objective.n_rows * m, objective.row_batch * min(2 * b, m)
-    if not objective.basis.has_diagonal_prior:
+    m, b = basis.size, basis_batch
+    whole, step = n_rows * m, row_batch * min(2 * b, m)
+    if not basis.has_diagonal_prior:
         whole, step = whole + m**2, step + b**2
     return math.ceil(whole / step)
 
 
-def is_early(objective: QuadruplyStochasticObjective) -> bool:
-    """Whether a fit starts with an anchor: it costs few steps.
+def is_early(basis: Basis, steps: int) -> bool:
+    """Whether a fit starts with an anchor: where it costs few ``steps`` (`steps_between`).
 
-    With a dense prior precision it is there in any case. Few weights are not zero at that start, so it costs little,
-    and a start that is worth something has large weights, whose prior term a sample knows nothing of.
+    With a dense prior precision it always does. Few weights differ from zero at the start, so the anchor is cheap, and
+    a good start has large weights, whose prior term cannot be estimated from samples.
     """
-    return not objective.basis.has_diagonal_prior or steps_between(objective) <= _EARLY
+    return not basis.has_diagonal_prior or steps <= _EARLY
+
+
+def residuals(targets: Tensor, anchor: Anchor | None, rows: Tensor) -> Tensor:
+    """Return the targets of rows less the function of an anchor's mean there, shape (r, t)."""
+    found = targets[rows]
+    return found if anchor is None else found - anchor.fitted_mean[rows]
 
 
 def _same(one: Kernel, other: Kernel) -> bool:

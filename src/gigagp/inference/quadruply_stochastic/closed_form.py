@@ -1,4 +1,4 @@
-"""What the estimators estimate, by dense algebra: for small models, and for tests.
+"""The quantities that the estimators estimate, by dense algebra: for small models, and for tests.
 
 All in float64, O(n m^2 + m^3). Symbols of Evans and Nair 2020: ``y ~ N(Phi w, noise I)``, ``w ~ N(0, S^-1)``,
 variational posterior ``N(mu, C C')`` with a lower triangular root C.
@@ -82,7 +82,7 @@ def best_chevron(Phi: Tensor, S: Tensor, noise: float, n_columns: int) -> Tensor
 def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
     """Return the best root for a posterior precision: the first columns are dense, the others diagonal.
 
-    The loss separates over columns: a dense column is the one of the exact root, a diagonal one is Proposition 1's.
+    The loss separates over columns. A dense column equals that of the exact root; a diagonal one is Proposition 1's.
 
     Parameters
     ----------
@@ -93,7 +93,8 @@ def chevron_of(precision: Tensor, n_columns: int) -> Tensor:
     m = len(precision)
     root = torch.diag(precision.diagonal().rsqrt())
     if n_columns:
-        # Reversed, P = L L' reads P = U U' with U upper triangular, so that the lower factor of its inverse is U'^-1.
+        # P in reversed order has a lower factor; put back in order that is P = U U' with U upper triangular, and the
+        # lower factor of the inverse of P is U'^-1.
         reversed_factor = cholesky(precision.flip(0, 1), "the posterior precision of the weights")
         exact = triangular_inverse(reversed_factor).T.flip(0, 1)
         root[:, : min(n_columns, m)] = exact[:, : min(n_columns, m)]

@@ -1,72 +1,76 @@
-"""The control variates of one fit: of the mean, of the dense columns, of the prior terms."""
+"""The control variates of one fit: of the mean, of the dense columns, and of their prior terms."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gigagp.bases import Basis
 from gigagp.dense import cholesky
-from gigagp.inference.quadruply_stochastic.control_variate import Coefficient, LinearControl, QuadraticControl
-from gigagp.inference.quadruply_stochastic.estimators import Origin
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample, sample_indices
-from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN
+from gigagp.inference.quadruply_stochastic.anchor import Anchor, residuals
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
+    Coefficient,
+    LinearControl,
+    QuadraticControl,
+)
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
+from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
+from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights
 from gigagp.kernels import Kernel
-from gigagp.likelihoods import Gaussian
 from gigagp.model import Model
-
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
 
 #: Name of the targets' control.
 LINEAR = "targets"
-#: Functions, or rows, that are looked at together.
+#: Functions, or rows, in a block of a pass over all of them.
 _WIDTH = 4096
-#: Rows that the weights of the support are fitted to, and what is added to the diagonal of its squared covariances, as
-#: a share: those of a very smooth kernel are nearly dependent.
+#: Rows that the weights of the support rows are fitted to, and what is added to the diagonal of the support rows'
+#: squared covariances, as a share: those of a very smooth kernel are nearly dependent.
 _WEIGHT_ROWS, _RIDGE = 8192, 1e-6
-#: Added to the support inputs' covariance, as a share of its diagonal.
+#: Added to the covariance of the support rows, as a share of its diagonal.
 _JITTER = 1e-8
 
 
 class Controls:
-    """What the settings ask for, with one fitted multiple each; nothing without support rows.
+    """The control variates that the settings ask for, each with a fitted multiple; none without support rows.
 
     Parameters
     ----------
-    objective : QuadruplyStochasticObjective
-        With basis and weights.
+    problem : Problem
+    basis : Basis
+    weights : Weights
+        Only their sizes are used here; `restart` follows their values.
     model : Model
-        At the start: the functions inside of the controls stay at its hyperparameters (F.3).
+        At the start of the fit. The functions inside of the controls stay at its hyperparameters (F.3).
     generator : torch.Generator
         Draws the support rows.
     """
 
-    def __init__(self, objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator) -> None:
-        settings = objective.settings
-        self._objective, self._model = objective, model
+    def __init__(
+        self, problem: Problem, basis: Basis, weights: Weights, model: Model, generator: torch.Generator
+    ) -> None:
+        self._problem, self._basis, self._model = problem, basis, model
         self.quadratic: dict[str, QuadraticControl] = {}
         self.coefficients: dict[str, Coefficient] = {}
         self.linear: LinearControl | None = None
         self._features: dict[str, Tensor] = {}
-        if not isinstance(objective.likelihood, Gaussian):
+        if not problem.is_gaussian:
             return
-        if settings.linear_control:
+        if problem.options.linear_control:
             self.coefficients[LINEAR] = Coefficient()
-        if settings.n_support:
-            self._make_quadratic(generator)
-        self.restart()
+        if problem.options.n_support:
+            self._make_quadratic(weights, generator)
 
-    def _make_quadratic(self, generator: torch.Generator) -> None:
+    def _make_quadratic(self, weights: Weights, generator: torch.Generator) -> None:
         """Make the controls at support rows."""
-        objective = self._objective
-        settings, table, weights = objective.settings, objective.table, objective.weights
-        count = min(settings.n_support, table.n_rows)
+        problem, basis, table = self._problem, self._basis, self._problem.table
+        count = min(problem.options.n_support, table.n_rows)
         self.rows = sample_indices(table.n_rows, count, generator).to(table.X.device)
-        X, basis, t, k = table.X[self.rows], objective.basis, weights.mean.shape[1], weights.n_columns
-        fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), objective.n_rows)
+        X, t, k = table.X[self.rows], weights.mean.shape[1], weights.n_columns
+        fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
         self._weights = fitted.to(X)
 
         def at_support(index: Tensor) -> Tensor:
@@ -75,7 +79,7 @@ class Controls:
         self.quadratic[MEAN] = QuadraticControl(at_support, X.new_zeros(count, t))
         if k:
             self.quadratic[COLUMNS] = QuadraticControl(at_support, X.new_zeros(count, k))
-        if settings.prior_control:
+        if problem.options.prior_control:
             covariance = basis.kernel.block(X.double(), X.double())
             covariance.diagonal().mul_(1 + _JITTER)
             factor = cholesky(covariance, "the covariance of the support rows")
@@ -89,29 +93,51 @@ class Controls:
         self.coefficients |= {name: Coefficient() for name in self.quadratic}
 
     @torch.no_grad()
-    def restart(self) -> None:
-        """Follow the differences from the objective's anchor from now on, or all of the weights where there is none.
+    def restart(self, weights: Weights, targets: Tensor, anchor: Anchor | None) -> None:
+        """Follow the difference of the weights from an anchor from now on; without one, the weights themselves.
 
-        O(n m) with a control of the targets, otherwise O(support m) where there is something to follow.
+        O(n m) with a control of the targets, otherwise O(support m) where weights differ from the anchor.
+
+        Parameters
+        ----------
+        weights : Weights
+        targets : Tensor of shape (n, t)
+            Of the held rows, without the trend.
+        anchor : Anchor or None
         """
         if not self.coefficients:
             return
-        objective, weights, anchor = self._objective, self._objective.weights, self._objective.anchor
         everything = torch.arange(len(weights.mean), device=weights.mean.device)
         whole = {MEAN: weights.mean, COLUMNS: weights.root_rows(everything)}
         known = {} if anchor is None else {MEAN: anchor.mean, COLUMNS: anchor.columns}
         apart = {name: vectors - known[name] if known else vectors for name, vectors in whole.items()}
         for name, control in self.quadratic.items():
             vectors = apart[name.removeprefix("prior ")]
-            blocks = ((index, vectors[index]) for index in objective.basis.blocks(_WIDTH, everything.device))
+            blocks = ((index, vectors[index]) for index in self._basis.blocks(_WIDTH, everything.device))
             control.reset((index, block) for index, block in blocks if bool(block.any()))
-        if MEAN in self.quadratic and objective.settings.control == "residual":
-            self.quadratic[MEAN].offset = objective.residuals(self.rows)
+        if MEAN in self.quadratic and self._problem.options.control == "residual":
+            self.quadratic[MEAN].offset = residuals(targets, anchor, self.rows)
         if COLUMNS in self.quadratic and anchor is not None:
             self.quadratic[COLUMNS].offset = -anchor.fitted_columns[self.rows]
         if LINEAR in self.coefficients:
-            self.linear = LinearControl(_slope(objective, self._model))
+            self.linear = LinearControl(self._slope(targets, anchor))
             self.linear.update(everything, apart[MEAN])
+
+    @torch.no_grad()
+    def _slope(self, targets: Tensor, anchor: Anchor | None) -> Tensor:
+        """Return ``Phi' N^-1 r`` for the residuals r, shape (m, t): one pass over the rows and the functions.
+
+        Where only a sample of the rows is held, it stands for the others: the control is zero in the mean for any
+        slope.
+        """
+        X, basis = self._problem.table.X, self._basis
+        rows = torch.arange(len(X), device=X.device)
+        noise = noise_of_rows(self._model, rows, X)[:, None]
+        scaled = residuals(targets, anchor, rows) / noise * (self._problem.n_rows / len(X))
+        found = X.new_zeros(basis.size, scaled.shape[1])
+        for some, index, columns in basis.tiles(X):
+            found[index] += columns.T @ scaled[some]
+        return found
 
     def mean(self, estimate: Tensor, model: Model, mean: Tensor, sample: BasisSample, origin: Origin | None) -> Tensor:
         """Return the estimate of the mean's term with its control variates added."""
@@ -121,7 +147,7 @@ class Controls:
             total = total + self._control(name, estimate, model, apart, sample)
         if self.linear is None:
             return total
-        # where the noise is learned, the term's own slope moves with it
+        # where the noise is learned, the slope of the term moves with it
         moved = 1.0 if model.noise_is_known else self._first_noise(self._model) / self._first_noise(model)
         value = moved * self.linear.value(sample.index, apart, sample.linear, sample.linear)
         coefficient = self.coefficients[LINEAR]
@@ -130,14 +156,14 @@ class Controls:
         return found
 
     def _first_noise(self, model: Model) -> Tensor:
-        """Return the noise variance of one row, whose changes stand for those of all rows."""
-        X = self._objective.table.X[:1]
-        return self._objective.noise(model, torch.zeros(1, dtype=torch.int64, device=X.device), X)[0]
+        """Return the noise variance of one row, whose relative change stands for that of every row."""
+        X = self._problem.table.X[:1]
+        return noise_of_rows(model, torch.zeros(1, dtype=torch.int64, device=X.device), X)[0]
 
     def columns(
         self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample, origin: Origin | None
     ) -> Tensor:
-        """Return the estimate of the dense columns' term with theirs."""
+        """Return the estimate of the dense columns' term with its control variates added."""
         apart = root if origin is None else root - origin.vectors
         names = (COLUMNS, f"prior {COLUMNS}")
         return estimate + sum(self._control(name, estimate, model, apart, sample) for name in names)
@@ -145,13 +171,13 @@ class Controls:
     def _control(
         self, name: str, estimate: Tensor, model: Model, vectors: Tensor, sample: BasisSample
     ) -> Tensor | float:
-        """Return the multiple of one control that an estimate gets; 0 where there is none of that name."""
+        """Return what one control adds to an estimate, its multiple included; 0 where there is none of that name."""
         if name not in self.quadratic:
             return 0.0
         features = self._features_of(name, sample.index)
         if name in (MEAN, COLUMNS):
-            X = self._objective.table.X[self.rows]
-            weights = self._weights / self._objective.noise(model, self.rows, X)
+            X = self._problem.table.X[self.rows]
+            weights = self._weights / noise_of_rows(model, self.rows, X)
         else:
             weights = features.new_ones(len(features))
         value = self.quadratic[name].value(features, vectors, sample, weights).sum()
@@ -169,8 +195,8 @@ class Controls:
                 known = self._features[kind] = self.quadratic[name].features(index)
         return known
 
-    def moved(self, index: Tensor, changes: dict[str, Tensor]) -> None:
-        """Follow a step of the touched numbers."""
+    def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor]) -> None:
+        """Follow a step of the touched numbers, which the weights have taken already."""
         if self.linear is not None:
             self.linear.update(index, changes[MEAN])
         for name, control in self.quadratic.items():
@@ -178,25 +204,15 @@ class Controls:
             if name.endswith(MEAN):
                 control.update(features, changes[MEAN])
             elif name.endswith(COLUMNS):
-                control.update(features, self._root_change(index, changes))
+                control.update(features, _root_change(weights, index, changes))
         self._features = {}
-
-    def _root_change(self, index: Tensor, changes: dict[str, Tensor]) -> Tensor:
-        """Return the change of the touched rows of the dense columns; the weights have moved already."""
-        weights = self._objective.weights
-        k = weights.n_columns
-        change = changes[COLUMNS].clone()
-        change[:k] = change[:k].tril(-1)
-        now = weights.log_scale[index[:k]]
-        change[:k].diagonal().add_(now.exp() - (now - changes[LOG_SCALE][:k]).exp())
-        return change
 
     def forget(self) -> None:
         """Drop the features of a sample that no step followed."""
         self._features = {}
 
     def variance_removed(self) -> dict[str, float]:
-        """Return the share of each estimate's variance that its control removes, as the last steps have shown it."""
+        """Return the share of each estimate's variance that its control has removed in the last steps."""
         return {name: coefficient.removed for name, coefficient in self.coefficients.items()}
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -216,41 +232,38 @@ class Controls:
             self.coefficients[LINEAR] = Coefficient(**header[LINEAR])
 
 
-@torch.no_grad()
-def _slope(objective: QuadruplyStochasticObjective, model: Model) -> Tensor:
-    """Return ``Phi' N^-1 r`` for the residuals r at a model, shape (m, t): one pass over the rows and the functions.
-
-    Of rows that are not all held, those that are stand for the others: the control is zero in the mean for any slope.
-    """
-    X, basis = objective.table.X, objective.basis
-    rows = torch.arange(len(X), device=X.device)
-    scaled = objective.residuals(rows) / objective.noise(model, rows, X)[:, None] * (objective.n_rows / len(X))
-    found = X.new_zeros(basis.size, scaled.shape[1])
-    for some, index, columns in basis.tiles(X):
-        found[index] += columns.T @ scaled[some]
-    return found
+def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor]) -> Tensor:
+    """Return the change of the touched rows of the dense columns in a step that the weights have taken."""
+    k = weights.n_columns
+    change = changes[COLUMNS].clone()
+    change[:k] = change[:k].tril(-1)
+    now = weights.log_scale[index[:k]]
+    change[:k].diagonal().add_(now.exp() - (now - changes[LOG_SCALE][:k]).exp())
+    return change
 
 
 def _some_rows(X: Tensor, generator: torch.Generator) -> Tensor:
-    """Return random rows that stand for all where the support is weighted."""
+    """Return the random rows that the weights of the support rows are fitted to."""
     return X[sample_indices(len(X), min(_WEIGHT_ROWS, len(X)), generator).to(X.device)]
 
 
 @torch.no_grad()
 def support_weights(kernel: Kernel, support: Tensor, rows: Tensor, n_rows: int) -> Tensor:
-    """Return weights of support rows with which they stand best for all rows, float64.
+    """Return the weights with which support rows represent all rows best, float64.
 
-    A control is zero in the mean for any weights, and the less ``Phi' Phi - P' W P`` is left the more it removes. Its
-    Frobenius norm is a quadratic form in W of squared covariances, ``k(x, z)^2`` for ``(phi(x)' S^-1 phi(z))^2``, whose
-    minimum one linear system has. Equal weights, n over the support (the paper's), need about twice the rank.
+    A control is zero in the mean for any weights W, and the smaller ``Phi' Phi - P' W P`` is, the more variance the
+    control removes. The Frobenius norm of that difference is a quadratic form in W of squared covariances, ``k(x,
+    z)^2`` for ``(phi(x)' S^-1 phi(z))^2``, and one linear system gives its minimum. Equal weights, n over the number of
+    support rows (the paper's), need about twice the rank.
 
     Parameters
     ----------
     kernel : Kernel
     support : Tensor of shape (s, d)
     rows : Tensor of shape (r, d)
-        Random rows in the place of all.
+        Random rows, which stand for all.
     n_rows : int
+        All rows.
     """
     support, rows = support.double(), rows.double()
     square = kernel.block(support, support).square()

@@ -1,4 +1,4 @@
-"""The expected log-likelihood at rows, with the derivatives that Newton steps need."""
+"""The expected log-likelihood at the rows, with the derivatives that Newton steps need."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 from gigagp.likelihoods import Likelihood
 
-#: Numbers times quadrature nodes that are worked on together.
+#: Targets times quadrature nodes in a block of rows.
 _ENTRIES = 2**22
-#: Variances are at least this: standard deviations are divided by.
+#: Smallest variance: there are divisions by its root.
 _LEAST = 1e-30
 
 
@@ -23,7 +23,7 @@ def latent_derivatives(
     likelihood : Likelihood
     targets, latent : Tensor of shape (n, t)
     variance, noise : Tensor of shape (n,)
-        One for all targets.
+        The same for all targets.
     nodes : int
         Of the quadrature.
 
@@ -34,7 +34,7 @@ def latent_derivatives(
     Tensor of shape (n, t)
         Derivatives by the latent means.
     Tensor of shape (n, t)
-        Minus twice those by the latent variances: ``-E (log g)''``, not negative for a log-concave g.
+        Minus twice the derivatives by the latent variances, ``-E (log g)''``: not negative for a log-concave g.
     Tensor of shape (n,)
         Derivatives by the noise variances; zeros where the likelihood has none.
     """

@@ -1,4 +1,4 @@
-"""The lower bound of a likelihood that is not Gaussian with the kernel itself in the place of a basis: for few rows."""
+"""The lower bound of a likelihood that is not Gaussian, with the kernel itself in place of a basis: for few rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARRAYS = 6
 
 
 class LatentStart(NamedTuple):
-    """Where a search starts: ``f = Phi coefficients + K alpha``, and the curvature of the covariance."""
+    """Where a search starts: ``f = Phi coefficients + K alpha``, and the curvature that decides the covariance."""
 
     alpha: Tensor
     coefficients: Tensor
@@ -34,11 +34,23 @@ class LatentStart(NamedTuple):
 
 
 class LatentPoint(NamedTuple):
-    """The bound for ``f = Phi coefficients + K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1`` about it.
+    """The bound at the mean ``f = Phi coefficients + K alpha`` and the covariance ``(K^-1 + diag(curvature))^-1``.
 
-    Phi is the mean's basis. ``factor`` is that of ``I + W^1/2 K W^1/2``, W the curvature; ``slope`` and ``bend`` are
-    the derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances,
-    (n, t).
+    Attributes
+    ----------
+    alpha : Tensor of shape (n, t)
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis, Phi.
+    curvature : Tensor of shape (n,)
+        W.
+    factor : Tensor of shape (n, n)
+        Cholesky factor of ``I + W^1/2 K W^1/2``.
+    slope, bend : Tensor of shape (n, t)
+        Derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances.
+    of_noise : Tensor of shape (n,)
+        Derivatives of the expected log-likelihood by the noise variances.
+    value : float
+        The bound.
     """
 
     alpha: Tensor
@@ -54,11 +66,12 @@ class LatentPoint(NamedTuple):
 class LatentObjective(TableObjective):
     """The highest lower bound over all Gaussian distributions of the latent values at the rows, one covariance for all.
 
-    What the weights of infinitely many basis functions would reach (Opper and Archambeau 2009, "The variational
-    Gaussian approximation revisited", https://doi.org/10.1162/neco.2008.08-07-592): a covariance ``(K^-1 + W)^-1``
-    needs n numbers. With several targets W is the mean of theirs, as in the bound that is learned from samples.
+    Weights of infinitely many basis functions would reach the same bound. The best covariance has the form ``(K^-1 +
+    W)^-1``, so it needs n numbers (Opper and Archambeau 2009, "The variational Gaussian approximation revisited",
+    https://doi.org/10.1162/neco.2008.08-07-592). With several targets W is the mean of theirs, as in the bound that is
+    learned from samples.
 
-    O(n^3) a step: it says which hyperparameters the labels or counts of some rows prefer.
+    A step costs O(n^3). The objective finds the hyperparameters that the labels or counts of some rows prefer.
 
     Parameters
     ----------
@@ -76,12 +89,12 @@ class LatentObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Exact numbers are."""
+        """Whether the same model gives the same numbers: yes."""
         return True
 
     @property
     def is_likelihood(self) -> bool:
-        """It is a lower bound."""
+        """Whether the value is the log marginal likelihood: no, it is a lower bound."""
         return False
 
     def thin(self, rows: Tensor) -> LatentObjective:
@@ -89,7 +102,7 @@ class LatentObjective(TableObjective):
         return LatentObjective(self.table.take_rows(rows), self.likelihood, self.nodes)
 
     def current_posterior(self) -> None:
-        """Return nothing: it serves hyperparameters alone."""
+        """Return None: only hyperparameters are learned from this objective."""
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Refuse."""
@@ -97,7 +110,7 @@ class LatentObjective(TableObjective):
         raise InvalidInputError(msg)
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the highest bound and its derivatives; the best distribution counts as constant there."""
+        """Return the highest bound and its derivatives, in which the best distribution counts as constant."""
         best = self._maximise(model)
         t, root = best.alpha.shape[1], best.curvature.sqrt()
         inverse = lower_inverse(best.factor).tril()
@@ -139,12 +152,12 @@ class LatentObjective(TableObjective):
 
 
 def learned_basis(table: TrainingTable, likelihood: Likelihood) -> Tensor:
-    """Return the mean's basis at the rows, float64; no column for labels and counts, whose coefficients are zero."""
+    """Return the mean's basis at the rows, (n, p), float64; p = 0 for labels and counts, which have no trend."""
     return table.basis.double()[:, : table.basis.shape[1] if likelihood.has_noise else 0]
 
 
 def least_squares(basis: Tensor, targets: Tensor) -> Tensor:
-    """Return coefficients to start from, (p, t): far from the targets a likelihood may have no curvature left."""
+    """Return coefficients (p, t) to start a search from: far from the targets a likelihood may have no curvature."""
     return Trend.from_products(basis.T @ basis, basis.T @ targets.double()).coefficients
 
 
@@ -157,14 +170,12 @@ def best_latent(
     nodes: int,
     start: LatentStart | None = None,
 ) -> LatentPoint:
-    """Return the highest bound over the Gaussian distributions of latent values with a prior covariance.
-
-    It is the highest over the mean's coefficients as well.
+    """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
 
     Parameters
     ----------
     K : Tensor of shape (n, n)
-        float64.
+        Prior covariance of the latent values, float64.
     basis : Tensor of shape (n, p)
         The mean's, float64.
     noise : Tensor of shape (n,)
@@ -173,7 +184,7 @@ def best_latent(
     nodes : int
         Of the quadrature.
     start : LatentStart or None
-        A point nearby.
+        The result at a model nearby.
     """
     if start is None:
         flat = torch.full_like(noise, likelihood.start_curvature(targets, float(noise.mean())))
@@ -188,7 +199,7 @@ def best_latent(
         fit, slope, bend, of_noise = latent_derivatives(
             likelihood, targets, basis @ coefficients + known, variance, noise, nodes
         )
-        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K
+        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K.
         inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
         trace = float((inverse * half).sum())
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
@@ -219,8 +230,8 @@ def best_latent(
 def _newton(K: Tensor, basis: Tensor, here: LatentPoint) -> tuple[Tensor, Tensor]:
     """Return alpha and coefficients after a full Newton step of every target's mean.
 
-    A step is kriging of the working targets ``f + slope / bend`` with the noise ``1 / bend`` (Rasmussen and Williams
-    2006, Alg. 3.1, with generalised least squares for the coefficients).
+    A step is kriging of the working targets ``f + slope / bend`` under the noise ``1 / bend`` (Rasmussen and Williams
+    2006, Alg. 3.1), with generalised least squares for the coefficients.
     """
     latent = basis @ here.coefficients + K @ here.alpha
     alpha, coefficients = [], []
@@ -243,12 +254,12 @@ def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:
 
 
 def bent_solve(factor: Tensor, root: Tensor, right: Tensor) -> Tensor:
-    """Return the same with the factor of `bent_factor`."""
+    """Return the same from the factor that `bent_factor` gives, and ``root = W^1/2``."""
     return root[:, None] * torch.cholesky_solve(root[:, None] * right, factor)
 
 
 def bent_factor(K: Tensor, root: Tensor) -> Tensor:
-    """Return the factor of ``I + W^1/2 K W^1/2``, whose eigenvalues are 1 and more."""
+    """Return the Cholesky factor of ``I + W^1/2 K W^1/2`` for ``root = W^1/2``; its eigenvalues are 1 or more."""
     matrix = root[:, None] * K * root
     matrix.diagonal().add_(1.0)
     return cholesky(matrix, "the curvature of the latent values")

@@ -4,48 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigagp.bases import Basis, FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis, ReorderedBasis
-from gigagp.dense import cholesky
-from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, warn
+from gigagp.bases import Basis, RadialBasis, basis_from_state
+from gigagp.errors import FitWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.quadruply_stochastic import divergence
+from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
-from gigagp.inference.quadruply_stochastic.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.saved import check_state
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.saved import Saved
-from gigagp.inference.table import TrainingTable
-from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-
-#: Entries of a block of features.
+#: Entries of a block of features, on the CPU and on a GPU.
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
-#: Rows of the final estimate of the bound; the basis is summed over without sampling.
+#: Rows of the final estimate of the bound, which uses all basis functions.
 _BOUND_ROWS = 256
-#: Random features of samples of the prior.
+#: Random features of a sample of the prior.
 _PRIOR_FEATURES = 4000
-#: Functions up to which a dense prior's determinant is computed.
+#: Most functions for which the determinant of a dense prior precision is computed.
 _DENSE_PRIOR = 4000
-
-_BASES: dict[str, Any] = {one.kind: one for one in (FourierBasis, GridEigenfunctions, InducingBasis, RadialBasis)}
 
 
 class QuadruplyStochasticPosterior(Posterior):
-    """The posterior of a Gaussian distribution of the weights of a basis, or of its mean and the rows of its start.
+    """The posterior under a Gaussian distribution of the weights of a basis.
+
+    The covariance is that of the weights, or that of the exact process given the rows at which the weights started.
 
     Parameters
     ----------
@@ -56,10 +52,10 @@ class QuadruplyStochasticPosterior(Posterior):
     coefficients : Tensor of shape (p, t)
         Of the mean's basis.
     open_trend : OpenTrend
-        What is left open about them.
+        Their uncertainty.
     likelihood : Likelihood
     X : Tensor of shape (n, d)
-        Training rows where the variance is augmented, and otherwise none of them: (0, d).
+        The training rows where the variance is augmented, and otherwise none: (0, d).
     n_rows : int
         Rows that it was fitted to.
     budget : int
@@ -67,15 +63,18 @@ class QuadruplyStochasticPosterior(Posterior):
     augment : bool
         Whether the variance is augmented (Proposition 4).
     threshold : float or None
-        Precision above which a function is left out; None: all count.
+        Prior precision above which a function is left out; None: all functions count.
     covariance_of : RowsCovariance or None
         Where the covariance comes from; None: from the weights.
     variance_removed : dict of str to float
-        What each control variate removed.
+        Share of the variance of each estimate that its control variate removed at the end of the fit.
+    from_samples : bool
+        Whether the weights were learned from samples.
+    bound : Estimate or None
+        Lower bound of the log marginal likelihood, where it is known.
     """
 
     kind = "quadruply stochastic"
-    table: TrainingTable
 
     def __init__(
         self,
@@ -93,40 +92,49 @@ class QuadruplyStochasticPosterior(Posterior):
         threshold: float | None = None,
         covariance_of: RowsCovariance | None = None,
         variance_removed: dict[str, float] | None = None,
+        from_samples: bool = True,
+        bound: Estimate | None = None,
     ) -> None:
         self.model, self.basis, self.weights, self.likelihood = model, basis, weights, likelihood
         self.coefficients, self.coefficient_root = coefficients.to(X), open_trend.root
         self.open_trend = open_trend
         self.X, self._n_rows, self.budget = X, n_rows, budget
         self.augment, self.threshold, self.covariance_of = augment, threshold, covariance_of
-        #: share of the variance of each estimate that its control variate removed at the end of the fit
         self.variance_removed = variance_removed or {}
-        #: whether the weights were learned from samples
-        self.from_samples = True
-        #: of the log marginal likelihood, from below
-        self.bound: Estimate | None = None
+        self.from_samples, self.bound = from_samples, bound
 
     @classmethod
-    def of(cls, objective: QuadruplyStochasticObjective, model: Model) -> QuadruplyStochasticPosterior:
-        """Return the posterior of an objective's weights as they are."""
-        table, settings = objective.table, objective.settings
-        posterior = cls(
+    def of(
+        cls,
+        problem: Problem,
+        model: Model,
+        basis: Basis,
+        weights: Weights,
+        coefficients: Tensor,
+        open_trend: OpenTrend,
+        *,
+        covariance_of: RowsCovariance | None = None,
+        variance_removed: dict[str, float] | None = None,
+        from_samples: bool = True,
+    ) -> QuadruplyStochasticPosterior:
+        """Return the posterior of a fitted problem; ``basis`` may be at other hyperparameters than the model's."""
+        table, options = problem.table, problem.options
+        return cls(
             model,
-            objective.basis.with_kernel(model.kernel),
-            objective.weights,
-            objective.trend,
-            objective.open_trend(model),
-            objective.likelihood,
-            table.X if settings.augment else table.X[:0],
-            n_rows=objective.n_rows,
+            basis.with_kernel(model.kernel),
+            weights,
+            coefficients,
+            open_trend,
+            problem.likelihood,
+            table.X if options.augment else table.X[:0],
+            n_rows=problem.n_rows,
             budget=table.budget,
-            augment=settings.augment,
-            threshold=getattr(settings, "threshold", None),
-            covariance_of=objective.covariance_of_rows(model),
-            variance_removed=objective.controls.variance_removed(),
+            augment=options.augment,
+            threshold=options.highest_precision,
+            covariance_of=covariance_of,
+            variance_removed=variance_removed,
+            from_samples=from_samples,
         )
-        posterior.table = table
-        return posterior
 
     @property
     def n_rows(self) -> int:
@@ -158,9 +166,10 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.basis.points[self._kept()]
 
     def _kept(self) -> Tensor:
-        """Return the functions that count: all, or those whose precision is below the threshold, the lowest at least.
+        """Return the functions that count: all, or those with a precision below the threshold.
 
-        Without any function the posterior would be the trend and sure of it.
+        At least the function of the lowest precision does: without any, the posterior would be the trend with no
+        variance.
         """
         precision = self.weights.log_precision
         if self.threshold is None or precision is None:
@@ -175,7 +184,7 @@ class QuadruplyStochasticPosterior(Posterior):
             return
         msg = (
             f"threshold of RelevanceVectorMachine is {self.threshold:g}, and no weight has a precision below it: the "
-            f"one of the lowest, {float(precision.min().exp()):.3g}, was kept. Use a larger "
+            f"weight with the lowest one, {float(precision.min().exp()):.3g}, was kept. Use a larger "
             "threshold, or a mean that explains less."
         )
         warn(msg, FitWarning)
@@ -193,7 +202,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def _blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Iterate over blocks of rows, and indices: all functions for some rows, then for the next."""
+        """Iterate over blocks of rows and functions: all functions for some rows, then for the next rows."""
         kept = self._kept()
         entries = min(_CPU_ENTRIES if X.device.type == "cpu" else _GPU_ENTRIES, max(self.budget // 64, 1))
         height = max(1, min(X.shape[0], entries // 128))
@@ -204,7 +213,7 @@ class QuadruplyStochasticPosterior(Posterior):
                 yield rows, index
 
     def _summed(self, X: Tensor, width: int, part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the sum over all functions of what ``part`` makes of some of them, shape (n, width), float64."""
+        """Return the sum over all functions of ``part(features, index)``, shape (n, width), float64."""
         found = X.new_zeros(X.shape[0], width, dtype=torch.float64)
         for rows, index in self._blocks(X):
 
@@ -223,7 +232,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return self.trend(X) + self._combined(X, self.weights.mean).to(X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what would be predicted if the mean's basis functions were targets, shape (m, p), float64."""
+        """Return the predictions of the mean's basis functions, if those were targets, shape (m, p), float64."""
         known = self.open_trend
         if known.rows is not None:
             return known.rows.taken(X, known.solutions)
@@ -232,7 +241,10 @@ class QuadruplyStochasticPosterior(Posterior):
         return self._combined(X, known.solutions)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method: the variance has one form for each source of it."""
+        """Return mean and variance. Every ``method`` gives the same: the variance comes from one source."""
+        return self._mean_and_variance(X, augment=self.augment)
+
+    def _mean_and_variance(self, X: Tensor, *, augment: bool) -> tuple[Tensor, Tensor]:
         if self.covariance_of is not None:
             return self.mean(X), self.covariance_of.variance(X).to(X)
 
@@ -245,7 +257,7 @@ class QuadruplyStochasticPosterior(Posterior):
         found = self._summed(X, sum(widths), part)
         mean, independent, dense = found.split(widths, 1)
         variance = independent[:, 0] + dense.square().sum(1)
-        if self.augment:
+        if augment:
             variance = variance + recomputed(self._augmentation, X)
         return self.trend(X) + mean.to(X), variance.to(X)
 
@@ -261,7 +273,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return own.square() / (squares + own)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance; an augmented variance is only on its diagonal."""
+        """Return the full covariance; augmentation adds to its diagonal alone."""
         n, k = X.shape[0], self.weights.n_columns
         require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
         if self.covariance_of is not None:
@@ -285,9 +297,9 @@ class QuadruplyStochasticPosterior(Posterior):
         return found.to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples of the weights as functions (m numbers each).
+        """Return samples of the weights as functions; a sample has m numbers.
 
-        Where rows have the covariance these are samples of the prior with what the rows take away (Matheron's rule).
+        Where the covariance comes from rows, these are samples of the prior conditioned on the rows (Matheron's rule).
         """
         m, t, k = self.n_basis, self.n_targets, self.weights.n_columns
         size = self.weights.mean.element_size()
@@ -324,62 +336,38 @@ class QuadruplyStochasticPosterior(Posterior):
     # The bound ------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def estimate_bound(self, targets: Tensor, generator: torch.Generator) -> None:
-        """Compute the bound: all basis functions, and a few rows, whose spread gives its standard error.
+    def estimate_bound(self, X: Tensor, targets: Tensor, generator: torch.Generator) -> None:
+        """Compute the bound from all basis functions and a few rows, whose spread gives its standard error.
 
-        ``targets`` are what the likelihood is of, the trend subtracted where it is.
+        It stays unknown where a dense prior precision is too large for its determinant.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            The held rows.
+        targets : Tensor of shape (n, t)
+            What the likelihood describes: less the trend where that was subtracted in the fit.
+        generator : torch.Generator
+            Draws the rows.
         """
-        n = self.table.n_rows  # of a table that is not held, a sample
-        rows = sample_indices(n, min(_BOUND_ROWS, n), generator).to(self.table.X.device)
-        X, y = self.table.X[rows], targets[rows]
-        augment, self.augment = self.augment, False
-        mean, variance = self.mean_and_variance_given_trend(X)
-        self.augment = augment
-        noise = self.model.noise_variance.to(X)
-        noise = (noise[rows] if self.model.noise_is_known else noise.expand(len(rows))) + self.model.kernel.white(X)
-        latent = mean - self.trend(X)
+        rows = sample_indices(len(X), min(_BOUND_ROWS, len(X)), generator).to(X.device)
+        X, y = X[rows], targets[rows]
+        mean, variance = self._mean_and_variance(X, augment=False)
+        noise, latent = noise_of_rows(self.model, rows, X), mean - self.trend(X)
         fit = self.likelihood.expected_log_density(y, latent, variance.sqrt()[:, None], noise[:, None]).double().sum(1)
-        divergence = self._divergence()
-        if divergence is None:
+        of_prior = self._divergence()
+        if of_prior is None:
             return
         error = 0.0 if len(rows) == self.n_rows else float(fit.std()) * self.n_rows / math.sqrt(len(rows))
-        self.bound = Estimate(float(fit.mean()) * self.n_rows - divergence, error)
+        self.bound = Estimate(float(fit.mean()) * self.n_rows - of_prior, error)
 
     def _divergence(self) -> float | None:
         """Return the divergence from the prior, all targets; None where a dense prior is out of reach."""
-        if not self.basis.has_diagonal_prior and self.n_basis > _DENSE_PRIOR:
+        basis, weights, known = self.basis, self.weights, self.covariance_of
+        if not basis.has_diagonal_prior and self.n_basis > _DENSE_PRIOR:
             return None
-        of_covariance = self._weights_divergence() if self.covariance_of is None else self.covariance_of.divergence
-        return 0.5 * self._mean_square() + self.n_targets * of_covariance
-
-    def _precision(self, index: Tensor) -> Tensor:
-        """Return the diagonal of the prior precision, learned or the basis', float64."""
-        learned = self.weights.log_precision
-        return self.basis.prior_diagonal(index) if learned is None else learned[index].double().exp()
-
-    def _mean_square(self) -> float:
-        """Return the prior's square of the mean, all targets."""
-        mean = self.weights.mean.double()
-        if not self.basis.has_diagonal_prior:
-            index = torch.arange(self.n_basis, device=mean.device)
-            return float((mean * (self.basis.prior_block(index, index) @ mean)).sum())
-        return sum(float((self._precision(index) @ mean[index].square()).sum()) for index in self.weights.blocks(2**16))
-
-    def _weights_divergence(self) -> float:
-        """Return the part of the weights' covariance in the divergence, one target."""
-        weights = self.weights
-        total = -2 * float(weights.log_scale.double().sum()) - self.n_basis
-        if not self.basis.has_diagonal_prior:
-            index = torch.arange(self.n_basis, device=weights.mean.device)
-            S, root = self.basis.prior_block(index, index), weights.root()
-            determinant = 2 * float(cholesky(S, "the prior precision").diagonal().log().sum())
-            return 0.5 * (total + float((root * (S @ root)).sum()) - determinant)
-        for index in weights.blocks(2**16):
-            precision = self._precision(index)
-            squares = weights.diagonal_scales(index).double().square()
-            squares += weights.root_rows(index).double().square().sum(1)
-            total += float((precision * squares).sum() - precision.log().sum())
-        return 0.5 * total
+        of_covariance = divergence.of_covariance(basis, weights) if known is None else known.divergence
+        return 0.5 * divergence.square_of_mean(basis, weights) + self.n_targets * of_covariance
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the lower bound of the log marginal likelihood, with the standard error that sampled rows leave.
@@ -391,8 +379,8 @@ class QuadruplyStochasticPosterior(Posterior):
         """
         if self.bound is None:
             msg = (
-                f"The bound of {self.n_basis:,} inducing functions needs the determinant of as large a matrix; it is "
-                f"computed up to {_DENSE_PRIOR:,}."
+                f"The bound of {self.n_basis:,} inducing functions needs the determinant of a matrix of that size; it "
+                f"is computed up to {_DENSE_PRIOR:,}."
             )
             raise InvalidInputError(msg)
         return self.bound
@@ -400,7 +388,7 @@ class QuadruplyStochasticPosterior(Posterior):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again: of the rows only those that have the covariance, or augment it."""
+        """Return what a file needs for predictions; of the rows only those of the covariance or of its augmentation."""
         tensors, basis = self.basis.state()
         tensors = {f"basis.{name}": value for name, value in tensors.items()}
         tensors |= {f"weights.{name}": value for name, value in self.weights.arrays().items()}
@@ -432,9 +420,9 @@ class QuadruplyStochasticPosterior(Posterior):
 
         rows, trend = part("rows."), part("trend.")
         p = len(tensors["coefficients"])
-        posterior = cls(
+        return cls(
             model,
-            _basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
+            basis_from_state(header["basis"]["kind"], model.kernel, part("basis."), header["basis"]),
             Weights.from_arrays(part("weights.")),
             tensors["coefficients"],
             OpenTrend.from_state(model.kernel, trend) if trend else OpenTrend.known(p),
@@ -446,18 +434,6 @@ class QuadruplyStochasticPosterior(Posterior):
             threshold=header["threshold"],
             covariance_of=RowsCovariance.from_state(model.kernel, rows) if rows else None,
             variance_removed=header["variance_removed"],
+            from_samples=header.get("from_samples", True),
+            bound=None if header["bound"] is None else Estimate(*header["bound"]),
         )
-        posterior.from_samples = header.get("from_samples", True)
-        posterior.bound = None if header["bound"] is None else Estimate(*header["bound"])
-        return posterior
-
-
-def _basis_from_state(kind: str, kernel: Kernel, tensors: dict[str, Tensor], header: dict[str, Any]) -> Basis:
-    """Return the basis that a file describes."""
-    if kind == ReorderedBasis.kind:
-        return ReorderedBasis(_basis_from_state(header["below"], kernel, tensors, header), tensors["head"])
-    if kind not in _BASES:
-        msg = f"the model file names a basis that this version does not know: {kind!r}."
-        raise ModelFileError(msg)
-    found: Basis = _BASES[kind].from_state(kernel, tensors, header)
-    return found

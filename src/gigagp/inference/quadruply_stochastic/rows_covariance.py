@@ -1,4 +1,4 @@
-"""The covariance that some rows leave: of the exact process, whatever the mean has learned from all the others."""
+"""The covariance of the exact process given some of the rows, whatever the mean has learned from the others."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENTRIES = 2**22
 
 
 class RowsCovariance:
-    """``k(x, z) - k(x, X) (K + W^-1)^-1 k(X, z)``: what is left of the prior covariance once some rows are known.
+    """``k(x, z) - k(x, X) (K + W^-1)^-1 k(X, z)``: the prior covariance conditioned on some rows.
 
-    More rows never raise it, so that it is no smaller than the exact process', wherever: the rows that are left out
-    become uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
+    Further rows can only lower it, so it is nowhere smaller than the covariance given all rows: what is left out counts
+    as uncertainty. A factor of the weights' covariance has no such property. With independent weights of Fourier
     functions the variance is the same everywhere, between the rows and far from all of them.
 
     Parameters
@@ -42,12 +42,12 @@ class RowsCovariance:
 
     @cached_property
     def _factor(self) -> Tensor:
-        """Of ``I + W^1/2 K W^1/2``; made when it is first needed."""
+        """Cholesky factor of ``I + W^1/2 K W^1/2``, computed at its first use."""
         X = self.X.double()
         return bent_factor(self.kernel.block(X, X), self._root)
 
     def _whitened(self, X: Tensor) -> Tensor:
-        """Return a matrix whose inner products are what the rows take away, shape (r, n)."""
+        """Return a matrix V, shape (r, n), for which ``V' V`` is what the rows take off the prior covariance."""
         return torch.linalg.solve_triangular(
             self._factor, self._root[:, None] * self.kernel.block(self.X.double(), X.double()), upper=False
         )
@@ -74,7 +74,7 @@ class RowsCovariance:
     @cached_property
     @torch.no_grad()
     def divergence(self) -> float:
-        """The divergence from the prior of a process with this covariance and the prior's mean."""
+        """The divergence from the prior of a process with this covariance and the prior's mean, in nats."""
         determinant = 2 * float(self._factor.diagonal().log().sum())
         return 0.5 * (determinant - len(self.X) + float(triangular_inverse(self._factor).square().sum()))
 
@@ -88,10 +88,10 @@ class RowsCovariance:
 
     @torch.no_grad()
     def update(self, values: Tensor) -> Tensor:
-        """Return v with which ``f(x) - k(x, X) v`` has this covariance, shape (r, q).
+        """Return ``v = (K + W^-1)^-1 values``, shape (r, q).
 
-        ``values`` are those of samples f of the prior at the rows, plus noise of variance ``W^-1`` (Matheron's rule;
-        Wilson et al. 2020, https://arxiv.org/abs/2002.09309).
+        If ``values`` are samples f of the prior at the rows, plus noise of variance ``W^-1``, then ``f(x) - k(x, X) v``
+        has this covariance (Matheron's rule; Wilson et al. 2020, https://arxiv.org/abs/2002.09309).
         """
         return bent_solve(self._factor, self._root, values.double())
 

@@ -1,4 +1,4 @@
-"""The evidence lower bound on one sample of rows and functions: what a step of ascent climbs."""
+"""The evidence lower bound on one sample of rows and functions, which a step of ascent climbs."""
 
 from __future__ import annotations
 
@@ -7,50 +7,48 @@ from typing import NamedTuple
 from torch import Tensor
 
 from gigagp.bases import Basis
-from gigagp.inference.quadruply_stochastic.bound import (
+from gigagp.inference.quadruply_stochastic.controls import Controls
+from gigagp.inference.quadruply_stochastic.estimators.readings import (
     BoundForm,
-    divergence,
+    divergence_from_parts,
     expected_log_likelihood,
     latent_functions,
     latent_spread,
 )
-from gigagp.inference.quadruply_stochastic.controls import Controls
-from gigagp.inference.quadruply_stochastic.estimators import (
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import (
     Origin,
     Prior,
-    RowSample,
+    SampledRows,
     column_terms,
     constant_term,
     diagonal_terms,
     mean_term,
     prior_term,
 )
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.weights import touched_root
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
 
 
 class Drawn(NamedTuple):
-    """What one sample sees.
+    """One sample of rows and functions, with everything that the bound on it needs.
 
     Attributes
     ----------
-    rows : RowSample
+    rows : SampledRows
     sample : BasisSample
         Of w functions, k of which are those of dense columns.
     basis : Basis
     diagonal : Tensor of shape (w,)
-        Of the prior precision.
-    mean : Tensor of shape (w, t)
-        The touched numbers of the weights.
-    log_scale : Tensor of shape (w,)
-    columns : Tensor of shape (w, k) or None
+        Diagonal of the prior precision.
+    mean, log_scale, columns : Tensor of shape (w, t), (w,), and (w, k) or None
+        The touched entries of the weights' arrays; see `Weights`.
     of_mean, of_columns : Origin or None
-        What is known of both.
+        What the anchor knows of the mean and of the columns.
     """
 
-    rows: RowSample
+    rows: SampledRows
     sample: BasisSample
     basis: Basis
     diagonal: Tensor
@@ -71,7 +69,7 @@ class Drawn(NamedTuple):
         return touched_root(self.log_scale, self.columns, self.sample.n_head)
 
     def prior(self, sample: BasisSample) -> Prior:
-        """Return the prior precision as the estimators want it."""
+        """Return the prior precision as the estimators take it."""
         if self.basis.has_diagonal_prior:
             return self.diagonal
         left, right = (weights.nonzero()[:, 0] for weights in (sample.left, sample.right))
@@ -92,7 +90,7 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
     controls : Controls
     model : Model
     of_root : bool
-        Whether the covariance of the weights is part of it.
+        Whether the covariance of the weights is part of the estimate.
     """
     rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
     if drawn.of_mean is not None:
@@ -100,7 +98,7 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
     of_mean = mean_term(rows, drawn.mean, sample, drawn.prior(sample), origin=drawn.of_mean)
     total = controls.mean(of_mean, model, drawn.mean, sample, drawn.of_mean)
     if of_root:
-        headed, tail = sample.with_head(), RowSample(rows.features[:, k:], *rows[1:])
+        headed, tail = sample.with_head(), SampledRows(rows.features[:, k:], *rows[1:])
         spread = headed.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
         if k:
             root = drawn.root
@@ -108,13 +106,13 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
             dense = controls.columns(dense, model, root, headed, drawn.of_columns)
             spread = spread + dense - 2 * drawn.log_scale[:k].sum()
         total = total + t * spread
-    # a dense prior does not change, so its determinant is left out
+    # A dense prior does not change, so its determinant is left out.
     determinant = drawn.diagonal.log() if drawn.basis.has_diagonal_prior else None
     return -0.5 * (total + constant_term(rows, determinant, sample, drawn.basis.size))
 
 
 def latent_bound(drawn: Drawn, likelihood: Likelihood, form: BoundForm, nodes: int) -> Tensor:
-    """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and the divergence from samples."""
+    """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and a sampled divergence from the prior."""
     rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
     headed, root, log_scale = sample.with_head(), drawn.root, drawn.log_scale
     latent = latent_functions(rows.features, drawn.mean, sample, drawn.of_mean)
@@ -129,11 +127,23 @@ def latent_bound(drawn: Drawn, likelihood: Likelihood, form: BoundForm, nodes: i
     if drawn.basis.has_diagonal_prior:
         log_precision = (sample.linear * drawn.diagonal.log()).sum()
     of_mean, m = drawn.prior_of_mean(), drawn.basis.size
-    return fit - divergence(of_mean, t * of_root, t * log_determinant, t * log_precision, t * m)
+    return fit - divergence_from_parts(of_mean, t * of_root, t * log_determinant, t * log_precision, t * m)
 
 
 def bound_of_mean(drawn: Drawn, likelihood: Likelihood, spread: Tensor, of_covariance: float, nodes: int) -> Tensor:
-    """Return the estimate where the covariance is known: the spread at the rows, and its divergence from the prior."""
+    """Return the estimate under a known covariance of the latent function.
+
+    Parameters
+    ----------
+    drawn : Drawn
+    likelihood : Likelihood
+    spread : Tensor of shape (rows,)
+        Standard deviations of the latent values.
+    of_covariance : float
+        The covariance's part of the divergence from the prior, for one target.
+    nodes : int
+        Of the quadrature.
+    """
     rows = drawn.rows
     latent = latent_functions(rows.features, drawn.mean, drawn.sample, drawn.of_mean)
     fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)

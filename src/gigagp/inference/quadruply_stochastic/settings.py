@@ -1,143 +1,121 @@
-"""What a user chooses of quadruply stochastic inference."""
+"""The settings of quadruply stochastic inference and of relevance vector machines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import Count, CountOrZero, Positive, Range
+from gigagp.fields import Positive
 from gigagp.inference.base import Abilities, Inference
-from gigagp.inference.quadruply_stochastic.bound import BoundForm
+from gigagp.inference.quadruply_stochastic.factory import make_objective
+from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
+from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
+from gigagp.inference.quadruply_stochastic.streamed import stream
+from gigagp.inference.quadruply_stochastic.whole import WholeObjective
+from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import NODES, Gaussian, Likelihood
+from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.optimization.sparse import SparseAdam
-
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-    from gigagp.inference.streaming import BegunFit, StreamJob
-
-#: Where rows and functions are sampled and no numbers are given: all functions, rows of a step, and functions of each
-#: of its two samples.
-_N_BASIS, _ROW_BATCH, _BASIS_BATCH = 20_000, 128, 10_000
-#: Functions of a sample where the prior precision is dense.
-_DENSE_BATCH = 1000
-#: Where all are used at once: fewest and most functions where no number is given (between them, one a row), rows up to
-#: which that is the default, and the most multiplications of a step, ``n m^2 + m^3``: about ten seconds of one core.
-_LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
 
 
 @dataclass(frozen=True)
-class QuadruplyStochastic(Inference):
+class QuadruplyStochastic(WeightOptions, Inference):
     """Variational inference of the weights of very many basis functions; a step costs the same for any number of them.
 
-    The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. A Gaussian posterior
-    ``N(mu, C C')`` of them is learned by ascent of the evidence lower bound, estimated without bias from one sample of
-    the rows and three of the basis functions (rows, and both factors and the column of ``c_r' Phi' Phi c_r``). Features
-    are made again from a seed, so memory is a few numbers a basis function.
+    The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. Their Gaussian
+    posterior ``N(mu, C C')`` is learned by ascent of the evidence lower bound. Every step estimates the bound without
+    bias from one sample of the rows and three samples of the basis functions: both factors of ``c_r' Phi' Phi c_r``,
+    and its columns r. Features are computed again from a seed, so memory is a few numbers per basis function.
 
-    Small tables need no samples: where a step on all rows and functions is affordable (up to 20,000 rows and 2,000
-    functions by default) and nothing of a sampled fit is asked for (``row_batch``, ``basis_batch``, ``n_support``, a
-    sparse optimizer), the weights have their exact posterior, or for other likelihoods the best Gaussian one, by
-    Newton's method. Hyperparameters then start where the likelihood of up to 1,000 rows has them, of their own kind.
+    Small tables need no samples. All rows and functions are used at once where a step on them is affordable (by default
+    up to 20,000 rows and 2,000 functions) and nothing asks for a sampled fit (``row_batch``, ``basis_batch``,
+    ``n_support``, a sparse optimizer with a number of steps). The weights then have their exact posterior, or for other
+    likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum for up to 1,000 rows,
+    under the same likelihood.
 
-    When to use: classes, counts and heavy tails at any number of rows; and many rows of a function that needs many
-    basis functions, where solves with all rows are too slow or too large. From samples the mean starts at the posterior
-    of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is what
-    these rows alone leave of the exact process', so never below that with all rows; ``n_columns`` asks for a covariance
-    of the weights instead. For a Gaussian likelihood `Exact` and, up to some 50,000 rows, `Iterative` are nearer to the
-    exact process.
+    When to use: for classes, counts and heavy tails at any number of rows, and for many rows of a function that needs
+    many basis functions, where solves with all rows are too slow or too large. In a sampled fit the mean starts at the
+    posterior of some rows and converges to the exact one of the basis, slowly where the noise is small. The variance is
+    that of the exact process given these rows alone, so it is never below the variance given all rows; ``n_columns``
+    asks for a covariance of the weights instead. For a Gaussian likelihood `Exact` and, up to some 50,000 rows,
+    `Iterative` are nearer to the exact process.
 
     Parameters
     ----------
     n_basis : int or None, default None
-        Basis functions, m; at most so many. None: 20,000; where all rows and functions are used at once, as many as
-        rows, but 1,000 at least and 2,000 at most.
+        Largest number of basis functions, m. None: 20,000; where all rows and functions are used at once, as many as
+        there are rows, but at least 1,000 and at most 2,000.
     basis : {"fourier", "inducing", "grid"}, default "fourier"
-        Random Fourier features of the kernel; covariances with n_basis of the training rows (all rows, where there are
-        no more: the predictive mean is then the exact Gaussian process's); or the leading eigenfunctions of a separable
-        kernel on a grid. See `gigagp.bases`. From samples ``optimizer="auto"`` learns the weights alone, at the
-        hyperparameters that the likelihood of some rows prefers; `gigagp.optimization.SparseAdam` moves those of the
-        first along with the weights. Where all functions are used at once only the grid's are not learned.
+        Random Fourier features of the kernel; covariances with n_basis of the training rows (where these are all rows,
+        the predictive mean is that of the exact Gaussian process); or the leading eigenfunctions of a separable kernel
+        on a grid. See `gigagp.bases`. In a sampled fit ``optimizer="auto"`` learns the weights alone, at the
+        hyperparameters that the likelihood of some rows prefers, and `gigagp.optimization.SparseAdam` moves the
+        hyperparameters of a Fourier basis along with the weights. Where all functions are used at once, those of every
+        basis but the grid are learned.
     row_batch : int or None, default None
-        Rows of a step; all of a smaller table. None: 128.
+        Rows of a step; a smaller table is used whole. None: 128.
     basis_batch : int or None, default None
-        Functions of each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000; 1,000
-        of ``basis="inducing"``, whose step needs a block of the prior precision, ``basis_batch^2`` covariances. Of
-        the two batches this one should be the larger: what a sample of the functions leaves out of the fit is one
-        error, the same function for all rows of the step, so that more rows do not average it; its variance is the
-        squared norm of what is sampled over ``basis_batch``, whatever the number of functions.
+        Functions in each of the two samples of a step, at most ``n_basis``. None: 10,000, or all of up to 20,000; 1,000
+        with ``basis="inducing"``, where a step needs a block of the prior precision, ``basis_batch^2`` covariances.
+        This batch should be the larger of the two. The functions that a sample leaves out make one error, the same
+        function for all rows of the step, so more rows do not average it; its variance is the squared norm of the
+        sampled weights over ``basis_batch``, whatever the number of functions.
     n_columns : int or None, default None
-        Dense columns of C, a factor of the weights' covariance, the first ones (a chevron); 0 is mean-field, n_basis a
-        full factor (m^2 numbers). None: all where all rows and functions are used at once. From samples no factor is
-        learned: the covariance is that of the exact process once the ``start_rows`` rows are known, which is no smaller
-        than with all rows, wherever; mean-field where ``start_rows``, ``diagonal``, ``augment`` or ``bound`` ask for
-        it, or where the hyperparameters of labels or counts are learned along.
+        Dense columns of C, a factor of the weights' covariance. They are the first columns (a chevron); 0 is
+        mean-field, n_basis a full factor (m^2 numbers). None: all columns where all rows and functions are used at
+        once. A sampled fit then learns no factor: the covariance is that of the exact process given the ``start_rows``
+        rows, which is nowhere smaller than that given all rows. It is mean-field where ``start_rows``, ``diagonal``,
+        ``augment`` or ``bound`` ask for that, or where the hyperparameters of labels or counts are learned as well.
     diagonal : {"learned", "closed_form"}, default "learned"
-        The diagonal columns of C: by ascent, or the optimum in closed form from one pass over the rows when the rest is
-        done: O(n m) once. The closed form is for a Gaussian likelihood.
+        How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
+        pass over the rows, O(n m). The closed form is for a Gaussian likelihood.
     start_rows : int or None, default None
-        Random rows whose posterior the weights' mean starts from, with the features' own covariances: O(rows^2 m) once.
+        Random rows at whose posterior the weights' mean starts, by the covariances of the features: O(rows^2 m) once.
         None: 4,096 (2,000 for other than Gaussian likelihoods), or fewer where that would take more than about a minute
-        of one core (1,483 for a million functions) or an eighth of the memory budget; 0: the mean starts at zero, as in
-        the paper. Dense columns start there too, but those of ``basis="inducing"``, whose rows are some of its points.
+        of one core (1,483 for a million functions) or an eighth of the memory budget. 0: the mean starts at zero, as in
+        the paper. Dense columns start at that posterior too, except with ``basis="inducing"``, where the rows are some
+        of the points.
     anchor : bool, default True
-        Compute the function of the weights at all rows now and then, O(n m), as often as that costs what the steps
-        between do; a step then samples only the difference from it. What sampled functions add to the variance, and to
-        the gap of the bound of other likelihoods, nearly vanishes. Of rows that are not held (``fit_table`` of a large
-        table) there are no anchors. False: as in the paper.
+        Compute the function of the weights at all rows now and then, O(n m), so rarely that it costs no more than the
+        steps between. A step then samples only the difference from it, so the variance that sampled functions cause
+        nearly vanishes, and with it the gap of the bound of other likelihoods. There are no anchors for rows that are
+        not held (``fit_table`` of a large table). False: as in the paper.
     n_support : int, default 0
-        Rows of the control variates, their rank; 0: none. They cost about as much a step as so many rows in the batch,
-        and remove variance that the sampling of the basis makes; `variance_removed` of the posterior's controls says
-        how much.
+        Rows of the control variates, which is their rank; 0: none. In a step they cost about as much as the same number
+        of rows in the batch. They remove variance that the sampling of the basis causes; ``variance_removed`` of the
+        posterior says how much.
     control : {"residual", "quadratic"}, default "residual"
-        What they follow: the residuals of the support rows, or the quadratic part alone (the paper's eq. 3).
+        What the control variates follow: the residuals of the support rows, or the quadratic part alone (the paper's
+        eq. 3).
     prior_control : bool, default False
-        Control variates for the prior term too, by Nystrom's approximation at the support rows; for
+        Whether the prior term has control variates too, by Nystrom's approximation at the support rows; for
         ``basis="inducing"``.
     linear_control : bool, default False
-        A control variate for the targets' term (the paper's F2c): it takes the noise that sampled functions add out of
-        the bound that is reported, and not out of its gradient. One pass over rows and functions, O(n m), and m
-        numbers.
+        Whether the targets' term has a control variate (the paper's F2c). It removes the noise of sampled functions
+        from the reported bound, not from its gradient. It costs a pass over rows and functions, O(n m), and m numbers.
     order : {"given", "information"}, default "given"
-        Which functions the dense columns are: the first ones of the basis, or those of which the rows say most,
+        Which functions have the dense columns: the first ones of the basis, or those about which the rows say most,
         ``phi' phi / s``, from a pass over a thousand rows. The functions of a grid are in that order already.
     bound : {"sqrt", "linear", "as_printed"}, default "sqrt"
-        For other than Gaussian likelihoods, how the spread of the latent value is estimated: next to without bias, or
-        as a certified lower bound that is loose with many functions, or with the paper's misprint.
+        How the spread of the latent value is estimated for other than Gaussian likelihoods: nearly without bias, as a
+        certified lower bound that is loose with many functions, or with the paper's misprint.
     replacement : bool, default False
-        Draw basis functions and rows with replacement.
+        Whether basis functions and rows are drawn with replacement.
     augment : bool, default False
-        Predict with one more basis function at each new point (the paper's Prop. 4), which takes the variance back to
-        the prior's far from the rows; for ``basis="inducing"``. It costs O(n) a point.
+        Whether predictions use one more basis function at each new point (the paper's Prop. 4), which returns the
+        variance to the prior's far from the rows; for ``basis="inducing"``. It costs O(n) per point.
     quadrature_nodes : int, default 101
+        Of the expected log-likelihood, where it has no closed form.
 
     References
     ----------
     Evans and Nair 2020, "Quadruply stochastic Gaussian processes", arXiv:2006.03015. The spread in its eq. 5 and
-    Theorem 3 lacks a root; see `gigagp.inference.quadruply_stochastic.bound`.
+    Theorem 3 lacks a root; see `gigagp.inference.quadruply_stochastic.estimators.readings`.
     """
-
-    n_basis: Annotated[int, Range(least=2)] | None = None
-    basis: Literal["fourier", "inducing", "grid"] = "fourier"
-    row_batch: Count | None = None
-    basis_batch: Count | None = None
-    n_columns: CountOrZero | None = None
-    diagonal: Literal["learned", "closed_form"] = "learned"
-    start_rows: CountOrZero | None = None
-    anchor: bool = True
-    n_support: CountOrZero = 0
-    control: Literal["residual", "quadratic"] = "residual"
-    prior_control: bool = False
-    linear_control: bool = False
-    order: Literal["given", "information"] = "given"
-    bound: BoundForm = "sqrt"
-    replacement: bool = False
-    augment: bool = False
-    quadrature_nodes: Count = NODES
 
     abilities = Abilities(
         "quadruply-stochastic",
@@ -148,80 +126,11 @@ class QuadruplyStochastic(Inference):
     )
     posteriors = (QuadruplyStochasticPosterior,)
 
-    #: whether every weight has a prior precision of its own that is learned
-    learns_precision = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        owner = type(self).__name__
-        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
-            if value is not None and value > self.n_functions:
-                msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
-                raise InvalidInputError(msg)
-        if (self.prior_control or self.augment) and self.basis != "inducing":
-            msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
-            raise InvalidInputError(msg)
-        if self.prior_control and not self.n_support:
-            msg = f"prior_control of {owner} needs support rows: set n_support."
-            raise InvalidInputError(msg)
-
-    @property
-    def n_functions(self) -> int:
-        """Functions at most, where they are sampled."""
-        return _N_BASIS if self.n_basis is None else self.n_basis
-
-    @property
-    def learns_covariance(self) -> bool:
-        """Whether a sampled fit learns a covariance of the weights, and is not content with that of some rows."""
-        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment
-        return asked or self.bound != "sqrt" or self.learns_precision
-
-    @property
-    def has_dense_prior(self) -> bool:
-        """Whether the prior precision of the weights is dense: a step needs a block of it for its two samples."""
-        return self.basis == "inducing" and not self.learns_precision
-
-    @property
-    def sampled_functions(self) -> int:
-        """Functions of each sample of a step."""
-        if self.basis_batch is not None:
-            return self.basis_batch
-        if self.has_dense_prior:
-            return min(self.n_functions, _DENSE_BATCH)
-        # two samples of half of the functions touch three quarters of them, and would leave noise for little
-        return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
-
-    @property
-    def sampled_rows(self) -> int:
-        """Rows of a step, at most."""
-        return _ROW_BATCH if self.row_batch is None else self.row_batch
-
-    def for_all_at_once(self, n_rows: int) -> QuadruplyStochastic | None:
-        """Return the settings with the number of functions that so many rows get where all are used at once.
-
-        None where something of a sampled fit was asked for, or where a step would cost too much.
-        """
-        sampled = self.n_support or self.linear_control or self.replacement or self.bound == "as_printed"
-        if sampled or self.row_batch is not None or self.basis_batch is not None:
-            return None
-        if self.learns_precision and self.n_columns is not None:
-            return None
-        m = self.n_basis
-        if m is None:
-            if n_rows > _WHOLE_ROWS:
-                return None
-            m = max(min(max(n_rows, _LEAST_WHOLE), _MOST_WHOLE), self.n_columns or 0)
-        if self.basis == "inducing" or self.learns_precision:  # functions at rows
-            m = min(m, max(n_rows, 2))
-        return replace(self, n_basis=m) if n_rows * m**2 + m**3 <= _WHOLE_WORK else None
-
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
-    ) -> QuadruplyStochasticObjective:
+    ) -> WholeObjective | MinibatchObjective:
         """Return the lower bound on a table; the likelihood is Gaussian where none is given."""
-        from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-
-        return QuadruplyStochasticObjective(self, table, generator, likelihood or Gaussian())
+        return make_objective(self, table, generator, likelihood or Gaussian())
 
     def adam(self, **settings: Any) -> SparseAdam:
         """Return the Adam that touches only the weights that a step samples."""
@@ -229,8 +138,6 @@ class QuadruplyStochastic(Inference):
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Fit rows that are not held, by minibatches from random places; see `gigagp.inference.streaming`."""
-        from gigagp.inference.quadruply_stochastic.streamed import stream
-
         return stream(self, job, generator)
 
     def describe(self) -> str:
@@ -250,24 +157,23 @@ class QuadruplyStochastic(Inference):
 
 @dataclass(frozen=True)
 class RelevanceVectorMachine(QuadruplyStochastic):
-    """Sparse Bayesian learning: a kernel at every training row, of which few are kept.
+    """Sparse Bayesian learning: a kernel function at every training row, few of which are kept.
 
-    Every weight has a prior precision of its own, which follows the weight at the optimum of the same bound. Most grow
-    without limit and their weights vanish; the rows of the others are the relevance vectors
+    Every weight has a prior precision of its own, which follows the weight at the optimum of the same bound. Most
+    precisions grow without limit, and their weights vanish. The rows of the others are the relevance vectors
     (``posterior_.relevance_vectors``).
 
-    When to use: where a small, readable model is wanted; predictions cost the relevance vectors alone. Its variances
-    are small far from all of them. Up to some 5,000 rows all of them are used at once and the precisions converge: a
-    noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). From samples they end where the steps do, above
-    that: superfluous precisions grow by a share a step that becomes ever smaller (27 vectors of 100 rows after 1,000
-    steps).
+    When to use: where a small, readable model is wanted. Predictions cost as much as the relevance vectors. The
+    variance is small far from all of them. Up to some 5,000 rows all rows are used at once and the precisions converge:
+    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more, because the precisions of
+    superfluous weights grow ever more slowly (27 vectors of 100 rows after 1,000 steps).
 
     Parameters
     ----------
     threshold : float, default 1e4
         Precision above which a weight is dropped.
     others
-        As for `QuadruplyStochastic`; ``n_basis`` random rows where the table has more.
+        As for `QuadruplyStochastic`. Where the table has more than ``n_basis`` rows, the functions are at random ones.
 
     References
     ----------
@@ -279,6 +185,11 @@ class RelevanceVectorMachine(QuadruplyStochastic):
     abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000")
 
     learns_precision = True
+
+    @property
+    def highest_precision(self) -> float | None:
+        """Prior precision above which a weight is dropped."""
+        return self.threshold
 
     def __post_init__(self) -> None:
         super().__post_init__()

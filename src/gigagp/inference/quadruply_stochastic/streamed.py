@@ -1,4 +1,4 @@
-"""Quadruply stochastic inference on rows that are never held: minibatches from windows of a table on the disk."""
+"""Quadruply stochastic fits of tables on disk: minibatches come from windows, and the rows are never all held."""
 
 from __future__ import annotations
 
@@ -11,45 +11,82 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError, UnreadableRowsError
-from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-from gigagp.inference.quadruply_stochastic.settings import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic.factory import draw_seed, make_objective, require_weights
+from gigagp.inference.quadruply_stochastic.options import WeightOptions
+from gigagp.inference.quadruply_stochastic.problem import Problem
+from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Likelihood
 from gigagp.memory import require
-from gigagp.model import Model
 from gigagp.rows.access import RowAccess
 from gigagp.rows.passes import RowPasses
 from gigagp.scaling import Scaling
 
-#: Most rows of a window, and of the sample that scales and starts come from.
+#: Most rows of a window, and of the sample that gives scales and start.
 WINDOW_ROWS, SAMPLE_ROWS = 2**18, 2**16
-#: Most rows that are decoded at a time.
+#: Most rows that are decoded together.
 _CHUNK_ROWS = 2**16
-#: Copies of a window while it is made, and the share of the memory budget that they may take together.
+#: Copies of a window while it is read, and the part of the memory budget that they may take together: one over this.
 _COPIES, _SHARE = 4, 4
-#: Rows that are asked for together in a pass over all of them.
+#: Rows of a block in a pass over all of them.
 _PASS_ROWS = 1024
-#: Pieces of the table that the sample comes from.
+#: Pieces of the table that the sample is read from.
 _SAMPLE_PLACES = 64
 
 
-class StreamedRows:
-    """The minibatches of a fit, in the model's units.
+class StreamedBatches:
+    """Batches of an endless sequence of rows in random order, in the model's units.
 
     Parameters
     ----------
     passes : RowPasses
     scaling : Scaling
-    like : Tensor
-        Of the dtype and on the device that are wanted.
+    sample : TrainingTable
+        The held sample of the rows, in the model's units: it decides dtype, device and the mean's basis.
+    size : int
+        Rows of a step.
+    takes_trend : bool
+        Whether the trend is subtracted from the targets.
     """
 
-    def __init__(self, passes: RowPasses, scaling: Scaling, like: Tensor) -> None:
-        self.passes, self._scaling, self._like = passes, scaling, like
+    def __init__(
+        self, passes: RowPasses, scaling: Scaling, sample: TrainingTable, size: int, *, takes_trend: bool
+    ) -> None:
+        self._passes, self._scaling, self._sample = passes, scaling, sample
+        self._takes_trend = takes_trend
+        self.size = size
+        self._position = 0
+        self._coefficients: Tensor | None = None
+        self._last: tuple[Tensor, Tensor] | None = None
 
-    def batch(self, position: int, size: int) -> tuple[Tensor, Tensor]:
-        """Return rows of the endless sequence; see `RowPasses.batch`.
+    def begin(self, coefficients: Tensor, targets: Tensor) -> None:
+        """Go back to the first row, and take over the trend."""
+        self._position, self._coefficients = 0, coefficients
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Take the next rows of the sequence; return their places among them."""
+        X, Y = self._read(self._position, self.size)
+        if self._takes_trend:
+            assert self._coefficients is not None, "an ascent begins first"
+            Y = Y - (self._sample.mean.basis(X).double() @ self._coefficients).to(Y)
+        self._last = X, Y
+        self._position += self.size
+        return torch.arange(len(X), device=X.device)
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of rows of the last batch."""
+        assert self._last is not None, "a batch is drawn first"
+        return self._last[0][rows], self._last[1][rows]
+
+    def all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over the first pass again: it gives every row once."""
+        n = self._passes.n_rows
+        for first in range(0, n, _PASS_ROWS):
+            X, _ = self._read(first, min(_PASS_ROWS, n - first))
+            yield torch.arange(len(X), device=X.device), X
+
+    def _read(self, position: int, size: int) -> tuple[Tensor, Tensor]:
+        """Return rows of the sequence; see `RowPasses.batch`.
 
         Raises
         ------
@@ -57,106 +94,38 @@ class StreamedRows:
             If a row cannot be used; the message names the file.
         """
         try:
-            found = self.passes.batch(position, size)
+            found = self._passes.batch(position, size)
         except InvalidInputError as error:
             raise UnreadableRowsError(str(error)) from error
-        return self.scaled(*found)
+        return _scaled(*found, self._scaling, self._sample.X)
 
-    def scaled(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows in the model's units."""
-        X, Y = (torch.from_numpy(part) for part in (self._scaling.inputs(X.numpy()), self._scaling.targets(Y.numpy())))
-        return X.to(self._like), Y.to(self._like)
+    def snapshot(self) -> dict[str, Any]:
+        """Return the position in the sequence."""
+        return {"position": self._position}
 
-
-class StreamedQuadruplyStochasticObjective(QuadruplyStochasticObjective):
-    """The same bound with rows from a stream; a sample of them is held.
-
-    The basis, where functions are at rows, the support rows of control variates, the trend, and the final estimate of
-    the bound are of the sample; every step is of the next rows of all.
-
-    Parameters
-    ----------
-    settings : QuadruplyStochastic
-    sample : TrainingTable
-    generator : torch.Generator
-    likelihood : Likelihood
-    rows : StreamedRows
-    """
-
-    def __init__(
-        self,
-        settings: QuadruplyStochastic,
-        sample: TrainingTable,
-        generator: torch.Generator,
-        likelihood: Likelihood,
-        rows: StreamedRows,
-    ) -> None:
-        self._rows = rows
-        # rows are sampled, however few there are in the sample
-        super().__init__(replace(settings, row_batch=settings.sampled_rows), sample, generator, likelihood)
-        self.row_batch = min(settings.sampled_rows, self.n_rows)
-        self._position = 0
-        self._batch: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the table."""
-        return self._rows.passes.n_rows
-
-    @property
-    def n_observations(self) -> int:
-        """Rows times targets."""
-        return self.n_rows * self.table.n_targets
-
-    @property
-    def has_anchors(self) -> bool:
-        """Rows that are not held have no place for what is known there."""
-        return False
-
-    def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return the indices of random rows of the sample, sorted."""
-        return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
-
-    def begin(self, model: Model, *, moves_hyperparameters: bool = True) -> Model:
-        """Make basis, weights and control variates at their start."""
-        self._position = 0
-        return super().begin(model, moves_hyperparameters=moves_hyperparameters)
-
-    def draw_batch(self) -> Tensor:
-        """Take the next rows of the stream; return their places among them."""
-        X, Y = self._rows.batch(self._position, self.row_batch)
-        if self.likelihood.has_noise:
-            Y = Y - (self.table.mean.basis(X).double() @ self.trend).to(Y)
-        self._batch = X, Y
-        self._position += self.row_batch
-        return torch.arange(len(X), device=X.device)
-
-    def values_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of rows of the last batch."""
-        assert self._batch is not None
-        return self._batch[0][rows], self._batch[1][rows]
-
-    def _all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over the first pass again: it gives every row once."""
-        for first in range(0, self.n_rows, _PASS_ROWS):
-            X, _ = self._rows.batch(first, min(_PASS_ROWS, self.n_rows - first))
-            yield torch.arange(len(X), device=X.device), X
-
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what the next step depends on beside the weights."""
-        tensors, header = super().snapshot()
-        return tensors, {**header, "position": self._position}
-
-    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
+    def restore(self, header: dict[str, Any]) -> None:
+        """Go on from a position."""
         self._position = header["position"]
-        super().restore(model, tensors, {name: value for name, value in header.items() if name != "position"})
 
 
-def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Generator) -> BegunFit:
-    """Look at a sample of the rows, and return the objective on all of them; see `StreamJob`.
+def _scaled(X: Tensor, Y: Tensor, scaling: Scaling, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows in the model's units, in the dtype and on the device of ``like``."""
+    X, Y = (torch.from_numpy(part) for part in (scaling.inputs(X.numpy()), scaling.targets(Y.numpy())))
+    return X.to(like), Y.to(like)
 
-    A table no larger than a window is held, and the fit is that of `GPRegressor.fit`.
+
+def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -> BegunFit:
+    """Read a sample of the rows, and return the objective on all of them; see `StreamJob`.
+
+    The sample gives the basis, where functions are at rows, the support rows of control variates, the trend, and the
+    final estimate of the bound. A table no larger than a window is held, and the fit is that of `GPRegressor.fit`.
+
+    Raises
+    ------
+    InvalidInputError
+        If bounds are given, or an augmented variance is asked for.
+    MemoryBudgetError
+        If a window does not fit.
     """
     if job.bounds is not None:
         msg = "bounds of fit_table are for inference.Grid; leave them out with inference.QuadruplyStochastic."
@@ -166,33 +135,38 @@ def stream(settings: QuadruplyStochastic, job: StreamJob, generator: torch.Gener
     source.chunk_rows = max(1, min(source.chunk_rows, _CHUNK_ROWS, job.budget // (8 * 8 * _COPIES * width)))
     access = job.resources.enter_context(RowAccess(source, source.chunk_rows, job.likelihood.check_targets))
     per_row = 8 * _COPIES * _SHARE * (source.n_inputs + source.n_targets)  # the classes are known now
-    least = min(settings.sampled_rows, access.n_rows)
+    least = min(options.sampled_rows, access.n_rows)
     require(
         per_row * least, job.budget, f"A window of {least:,} rows", "Use a smaller row_batch or raise memory_budget."
     )
     window = min(WINDOW_ROWS, job.budget // per_row)
     if access.n_rows <= window:
-        return _held(settings, job, access, generator)
+        return _held(options, job, access, generator)
     seed = int(torch.randint(2**62, (), generator=generator))
     size = min(SAMPLE_ROWS, window)
     X, Y = RowPasses(access, size, seed, _SAMPLE_PLACES).batch(0, size)
     scaling = _scaling(X.numpy(), Y.numpy(), job)
-    like = torch.zeros(0, dtype=job.dtype, device=job.device)
-    rows = StreamedRows(RowPasses(access, window, seed + 1), scaling, like)
-    if settings.augment:
+    passes = RowPasses(access, window, seed + 1)
+    if options.augment:
         msg = (
             "augment of QuadruplyStochastic must be False for a table that is not held: its variance needs all rows at "
             "every prediction."
         )
         raise InvalidInputError(msg)
     budget = job.budget - window * per_row // _SHARE
-    sample = TrainingTable(*rows.scaled(X, Y), job.start.mean, budget).require_finite()
-    objective = StreamedQuadruplyStochasticObjective(settings, sample, generator, job.likelihood, rows)
+    like = torch.zeros(0, dtype=job.dtype, device=job.device)
+    sample = TrainingTable(*_scaled(X, Y, scaling, like), job.start.mean, budget).require_finite()
+    # There is no place to keep the anchor's function at rows that are not held.
+    problem = Problem(replace(options, anchor=False), sample, job.likelihood, passes.n_rows)
+    size = min(options.sampled_rows, passes.n_rows)
+    batches = StreamedBatches(passes, scaling, sample, size, takes_trend=job.likelihood.has_noise)
+    objective = MinibatchObjective(problem, draw_seed(generator), batches)
+    require_weights(problem.options, sample)
     return BegunFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
 
 
-def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, generator: torch.Generator) -> BegunFit:
-    """Return the objective on all rows at once."""
+def _held(options: WeightOptions, job: StreamJob, access: RowAccess, generator: torch.Generator) -> BegunFit:
+    """Return the fit of a table that fits into a window, which is then held."""
     parts = [access.take(section, np.arange(section.count)) for section in access.sections]
     X, Y = (torch.cat([getattr(part, name) for part in parts]).numpy() for name in ("X", "Y"))
     if len(X) < 2:
@@ -206,7 +180,7 @@ def _held(settings: QuadruplyStochastic, job: StreamJob, access: RowAccess, gene
         job.budget,
     ).require_finite()
     model = job.start.standardized(scaling.units())
-    return BegunFit(settings.objective(table, generator, job.likelihood), model, scaling, logs_steps=True)
+    return BegunFit(make_objective(options, table, generator, job.likelihood), model, scaling, logs_steps=True)
 
 
 def _scaling(X: np.ndarray, Y: np.ndarray, job: StreamJob) -> Scaling:

@@ -1,38 +1,36 @@
-"""The posterior of some rows, where ascent of the weights starts."""
+"""The posterior of some rows, at which the ascent of the weights starts."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gigagp.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.dense import cholesky
+from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
-from gigagp.inference.quadruply_stochastic.sampling import sample_indices
+from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.trend import estimate_trend
-from gigagp.likelihoods import Gaussian
 from gigagp.memory import require
 from gigagp.model import Model
 
-if TYPE_CHECKING:
-    from gigagp.inference.quadruply_stochastic.objective import QuadruplyStochasticObjective
-
-#: Most rows, the most for other than Gaussian likelihoods, which take Newton's steps, and the most multiplications,
+#: Most rows for a Gaussian likelihood, most rows for the others, which take Newton steps, and most multiplications,
 #: ``rows^2 m``.
 _ROWS, _LATENT_ROWS, _WORK = 4096, 2000, 2**41
-#: Most rows that say what the mean's coefficients are, where weights start at zero.
+#: Most rows that the mean's coefficients are computed from where weights start at zero.
 _TREND_ROWS = 1000
-#: Square arrays of that size, float64, that are alive at once, and the share of the memory budget that they may take.
+#: Square float64 arrays of that size that are alive at once, and the share of the memory budget that they may take.
 _SQUARES, _SHARE = 6, 8
-#: Functions that are looked at together.
+#: Functions in a block of a pass over all of them.
 _WIDTH = 4096
-#: Rows that say how long the dense columns are.
+#: Rows that the lengths of the dense columns are computed from.
 _LENGTH_ROWS = 1024
-#: What is added to the covariance of the first weights, as a share of their prior's: it is a difference.
+#: Added to the covariance of the first weights, as a share of their prior's, because it is a difference.
 _JITTER = 1e-10
 
 
@@ -52,16 +50,24 @@ class Subset(NamedTuple):
     curvature: Tensor
     coefficients: Tensor
 
+    def covariance(self, problem: Problem, model: Model) -> RowsCovariance:
+        """Return the covariance that the rows leave at a model; curvatures of a Gaussian follow the model's noise."""
+        X, curvature = problem.table.X[self.rows], self.curvature
+        if problem.is_gaussian:
+            curvature = 1 / noise_of_rows(model, self.rows, X).detach().double()
+        return RowsCovariance(model.kernel, X, curvature)
+
 
 @torch.no_grad()
 def start_at_posterior(
-    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
+    problem: Problem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
 ) -> Subset:
-    """Put mean and dense columns where random rows have them, in place, and return the rows.
+    """Put mean and dense columns at the posterior of random rows, in place, and return the rows.
 
     Parameters
     ----------
-    objective : QuadruplyStochasticObjective
+    problem : Problem
+    basis : Basis
     model : Model
     prior : Tensor of shape (m,)
         Diagonal of S, float64.
@@ -74,18 +80,16 @@ def start_at_posterior(
     MemoryBudgetError
         If more rows were asked for than fit.
     """
-    if objective.basis.has_diagonal_prior:
-        return _start_functions(objective, model, prior, generator, weights)
-    return _start_points(objective, model, generator, weights)
+    if basis.has_diagonal_prior:
+        return _start_functions(problem, basis, model, prior, generator, weights)
+    return _start_points(problem, basis, model, generator, weights)
 
 
-def _count(objective: QuadruplyStochasticObjective, work: int) -> int:
-    """Return of how many rows the posterior is: as many as settings, memory and ``work`` (``rows^2 work``) allow."""
-    settings, table = objective.settings, objective.table
-    most = settings.start_rows
+def _count(problem: Problem, work: int) -> int:
+    """Return how many rows the start uses: as many as settings, memory and ``work`` (``rows^2 work``) allow."""
+    table, most = problem.table, problem.options.start_rows
     if most is None:
-        gaussian = isinstance(objective.likelihood, Gaussian)
-        most = min(_ROWS if gaussian else _LATENT_ROWS, math.isqrt(_WORK // work))
+        most = min(_ROWS if problem.is_gaussian else _LATENT_ROWS, math.isqrt(_WORK // work))
         most = min(most, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)))
     count = min(most, table.n_rows)
     require(8 * _SQUARES * count**2, table.budget, f"The posterior of {count:,} rows", "Use fewer start_rows.")
@@ -93,49 +97,48 @@ def _count(objective: QuadruplyStochasticObjective, work: int) -> int:
 
 
 @torch.no_grad()
-def trend_subset(
-    objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator, start: Subset | None
-) -> Subset:
-    """Return the rows that the mean's coefficients come from: those of the start, or more where these are too few."""
-    table = objective.table
+def trend_subset(problem: Problem, model: Model, generator: torch.Generator, start: Subset | None) -> Subset:
+    """Return the rows that the mean's coefficients come from: those of the start, or more where these are too few.
+
+    All other rows would need weights that are not learned yet. The coefficients' variance is that of these rows alone,
+    so it accounts for the rows that are left out.
+    """
+    table = problem.table
     most = min(_TREND_ROWS, math.isqrt(table.budget // (8 * _SQUARES * _SHARE)), table.n_rows)
     if start is not None and len(start.rows) >= most:
         return start
     rows = sample_indices(table.n_rows, most, generator).to(table.X.device)
     X = table.X[rows].double()
-    return _dual(objective, model, rows, model.kernel.block(X, X))[1]
+    return _dual(problem, model, rows, model.kernel.block(X, X))[1]
 
 
-def _dual(objective: QuadruplyStochasticObjective, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Subset]:
-    """Return alpha, (rows, t), with which f is ``G alpha`` beside the trend, and what else is known of the rows."""
-    table, likelihood = objective.table, objective.likelihood
+def _dual(problem: Problem, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Subset]:
+    """Return alpha (r, t), for which f is ``G alpha`` beside the trend, and the rows with their curvatures."""
+    table, likelihood = problem.table, problem.likelihood
     X, targets = table.X[rows], table.Y[rows].double()
     basis = learned_basis(table, likelihood)[rows]
-    noise = objective.noise(model, rows, X).double()
-    if isinstance(likelihood, Gaussian):
+    noise = noise_of_rows(model, rows, X).double()
+    if problem.is_gaussian:
         solved = curved_solve(gram, 1 / noise, torch.cat([targets, basis], 1))
         of_targets, of_basis = solved[:, : targets.shape[1]], solved[:, targets.shape[1] :]
         coefficients = estimate_trend(basis, targets, of_basis).coefficients
         return of_targets - of_basis @ coefficients, Subset(rows, 1 / noise, coefficients)
-    best = best_latent(gram, basis, noise, targets, likelihood, objective.settings.quadrature_nodes)
+    best = best_latent(gram, basis, noise, targets, likelihood, problem.options.quadrature_nodes)
     return best.alpha, Subset(rows, best.curvature, best.coefficients)
 
 
 # Inducing points -----------------------------------------------------------------------------------------------------
 
 
-def _start_points(
-    objective: QuadruplyStochasticObjective, model: Model, generator: torch.Generator, weights: Weights
-) -> Subset:
-    """Put the mean where some of the points have it, as rows: their weights are alpha, the others have none.
+def _start_points(problem: Problem, basis: Basis, model: Model, generator: torch.Generator, weights: Weights) -> Subset:
+    """Put the mean at the posterior of rows that are points: their weights are alpha, the others stay zero.
 
-    Dense columns stay: theirs would need the inverse of all of S.
+    Dense columns stay as they are: theirs would need the inverse of all of S.
     """
-    basis = objective.basis
-    count = min(_count(objective, 1), basis.size)
+    count = min(_count(problem, 1), basis.size)
     some = sample_indices(basis.size, count, generator).to(weights.mean.device)
-    rows = _rows_at(objective.table.X, _points(basis, some))
-    alpha, subset = _dual(objective, model, rows, basis.prior_block(some, some))
+    rows = _rows_at(problem.table.X, _points(basis, some))
+    alpha, subset = _dual(problem, model, rows, basis.prior_block(some, some))
     weights.mean[some] = alpha.to(weights.mean)
     return subset
 
@@ -160,34 +163,34 @@ def _rows_at(X: Tensor, points: Tensor) -> Tensor:
 
 
 def _start_functions(
-    objective: QuadruplyStochasticObjective, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
+    problem: Problem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
 ) -> Subset:
     """Put the mean at ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``, and dense columns likewise.
 
-    At a small noise the kernel's own matrix in the place of G is not good enough: alpha is large then, and G's
-    difference, one over the root of m, counts.
+    The kernel's own matrix is no substitute for G where the noise is small: alpha is large then, and the difference
+    from G, of the size of one over the root of m, matters.
     """
-    basis, table = objective.basis, objective.table
-    count = _count(objective, basis.size)
+    table = problem.table
+    count = _count(problem, basis.size)
     rows = sample_indices(table.n_rows, count, generator).to(prior.device)
     X = table.X[rows]
     gram = torch.zeros(count, count, dtype=torch.float64, device=prior.device)
     for index in basis.blocks(_WIDTH, prior.device):
         features = basis.columns(X, index)
         gram += (features / prior[index].to(features)) @ features.T
-    alpha, subset = _dual(objective, model, rows, gram)
+    alpha, subset = _dual(problem, model, rows, gram)
     for index in basis.blocks(_WIDTH, prior.device):
         weights.mean[index] = _back(basis, X, index, prior, alpha)
     if weights.columns is None:
         return subset
-    # for the columns, each of the rows stands for as many as it was drawn from
-    _start_columns(basis, X, gram, subset.curvature * (objective.n_rows / count), prior, weights)
+    # for the columns, each of these rows counts as many times as there are rows for it
+    _start_columns(basis, X, gram, subset.curvature * (problem.n_rows / count), prior, weights)
     if count < table.n_rows:
         others = sample_indices(table.n_rows, min(_LENGTH_ROWS, table.n_rows), generator).to(prior.device)
         at_others = subset.curvature.mean().expand(len(others))
-        if isinstance(objective.likelihood, Gaussian):
-            at_others = 1 / objective.noise(model, others, table.X[others]).double()
-        _adjust_lengths(basis, table.X[others], at_others * (objective.n_rows / len(others)), prior, weights)
+        if problem.is_gaussian:
+            at_others = 1 / noise_of_rows(model, others, table.X[others]).double()
+        _adjust_lengths(basis, table.X[others], at_others * (problem.n_rows / len(others)), prior, weights)
     return subset
 
 
@@ -197,10 +200,10 @@ def _back(basis: Basis, X: Tensor, index: Tensor, prior: Tensor, values: Tensor)
 
 
 def _start_columns(basis: Basis, X: Tensor, gram: Tensor, curvature: Tensor, prior: Tensor, weights: Weights) -> None:
-    """Put dense columns where rows with these curvatures have them: the first ones of a factor of Sigma.
+    """Put dense columns at those of the posterior of rows with these curvatures: the first columns of Sigma's factor.
 
-    ``Sigma = S^-1 - S^-1 Phi' (G + W^-1)^-1 Phi S^-1``; its first columns, times the inverse of a factor of their first
-    rows, are those of its factor.
+    ``Sigma = S^-1 - S^-1 Phi' (G + W^-1)^-1 Phi S^-1``. Its first columns, times the inverse of a factor of their first
+    rows, are the first columns of its factor.
     """
     assert weights.columns is not None
     head = torch.arange(weights.n_columns, device=prior.device)
@@ -216,9 +219,9 @@ def _start_columns(basis: Basis, X: Tensor, gram: Tensor, curvature: Tensor, pri
 
 
 def _adjust_lengths(basis: Basis, X: Tensor, curvature: Tensor, prior: Tensor, weights: Weights) -> None:
-    """Make dense columns as long as is best, ``c' (Phi' W Phi + S) c = 1``, which rows that they have not seen decide.
+    """Scale dense columns to their best lengths, ``c' (Phi' W Phi + S) c = 1``, by rows that the start has not seen.
 
-    A column that has vanished at the rows of the start is not quite nothing at others. O(rows m k).
+    A column whose function vanishes at the rows of the start does not vanish quite at other rows. O(rows m k).
     """
     functions = X.new_zeros(len(X), weights.n_columns, dtype=torch.float64)
     squares = functions.new_zeros(weights.n_columns)

@@ -1,4 +1,4 @@
-"""What is left open about the mean's coefficients, beside weights that may be too many for a factor."""
+"""The uncertainty of the mean's coefficients, also where the weights are too many for a factor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gigagp.inference.trend import coefficient_root
 
 @dataclass(frozen=True)
 class OpenTrend:
-    """The root of the coefficients' covariance, and what would be predicted if the mean's basis were the targets.
+    """The root of the coefficients' covariance, and the prediction of the mean's basis if that were the targets.
 
     Attributes
     ----------
     root : Tensor of shape (p, p)
     solutions : Tensor of shape (q, p)
-        Weights of the functions where `rows` is None, and otherwise what multiplies covariances with these rows.
+        Weights of the functions where ``rows`` is None, and otherwise factors of the covariances with these rows.
     rows : RowsCovariance or None
-        Rows that stand for all. Those that are left out can only raise the uncertainty.
+        Rows that represent all. Leaving out the others can only raise the uncertainty.
     """
 
     root: Tensor
@@ -31,21 +31,21 @@ class OpenTrend:
 
     @classmethod
     def known(cls, p: int) -> OpenTrend:
-        """Return that of coefficients without uncertainty."""
+        """Return the trend of p coefficients without uncertainty."""
         empty = torch.zeros(p, p, dtype=torch.float64)
         return cls(empty, empty[:0])
 
     @classmethod
     @torch.no_grad()
     def at_rows(cls, rows: RowsCovariance, basis: Tensor) -> OpenTrend:
-        """Return what rows with the mean's basis, shape (r, p), leave open."""
-        solutions = rows.update(basis).contiguous()  # as a model file gives it back, so that it rounds the same
+        """Return what some rows leave open; ``basis`` is the mean's there, shape (r, p)."""
+        solutions = rows.update(basis).contiguous()  # a model file gives it back like this, and it must round the same
         return cls(coefficient_root(basis.double().T @ solutions), solutions, rows)
 
     @classmethod
     @torch.no_grad()
     def at_weights(cls, Phi: Tensor, curvature: Tensor, factor: Tensor, basis: Tensor) -> OpenTrend:
-        """Return what all rows leave open, for a model with features: ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury).
+        """Return what all rows of a model with features leave open: ``H^-1 = W - W Phi P^-1 Phi' W`` (Woodbury).
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class OpenTrend:
         return cls(coefficient_root(basis.T @ weighed - cross.T @ solutions), solutions)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors of a model file; rows are kept where they are the covariance's own."""
+        """Return the tensors that `from_state` takes."""
         found = {"root": self.root, "solutions": self.solutions}
         return found if self.rows is None else found | {f"rows.{k}": v for k, v in self.rows.state().items()}
 

@@ -1,4 +1,4 @@
-"""The variational distribution of the weights: a mean, and a root that is diagonal but for its first columns."""
+"""The variational distribution of the weights: a mean, and a root that is diagonal except for its first columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from gigagp.bases import Basis
 
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 
@@ -19,7 +21,7 @@ def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tens
     log_scale : Tensor of shape (w,)
         Logarithms of the diagonal; the first ``n_head`` are those of the dense columns.
     columns : Tensor of shape (w, k) or None
-        What stands below the diagonal; what stands elsewhere in it is not looked at.
+        The entries below the diagonal; those elsewhere are ignored.
     n_head : int
         k.
     """
@@ -31,10 +33,11 @@ def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tens
 
 @dataclass
 class Weights:
-    """``w ~ N(mean, C C')`` for all targets, and the prior precisions where they are learned. Moved in place.
+    """``w ~ N(mean, C C')``, with one C for all targets, and the prior precisions where they are learned.
 
-    C is lower triangular. Its first k columns are dense, the others have their diagonal only: mean-field for k = 0, the
-    chevron of Challis and Barber for 0 < k < m, all of a Cholesky factor for k = m.
+    C is lower triangular. Its first k columns are dense, and the others have only their diagonal entry: mean-field for
+    k = 0, the chevron of Challis and Barber for 0 < k < m, a full Cholesky factor for k = m. Ascent moves the arrays in
+    place.
 
     Attributes
     ----------
@@ -44,7 +47,7 @@ class Weights:
     columns : Tensor of shape (m, k) or None
         C's first columns below the diagonal.
     log_precision : Tensor of shape (m,) or None
-        Logarithms of the prior precisions of a relevance vector machine; None: the basis has them.
+        Logarithms of the prior precisions of a relevance vector machine; None: the basis gives the precisions.
     """
 
     mean: Tensor
@@ -63,7 +66,7 @@ class Weights:
         return 0 if self.columns is None else self.columns.shape[1]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Return what is learned by name."""
+        """Return the learned arrays by name."""
         named = {MEAN: self.mean, LOG_SCALE: self.log_scale, COLUMNS: self.columns, LOG_PRECISION: self.log_precision}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -73,7 +76,7 @@ class Weights:
         return cls(arrays[MEAN], arrays[LOG_SCALE], arrays.get(COLUMNS), arrays.get(LOG_PRECISION))
 
     def root_rows(self, index: Tensor) -> Tensor:
-        """Return rows of the dense columns, shape (b, k), diagonal included."""
+        """Return rows of the dense columns of C, shape (b, k), diagonal included."""
         if self.columns is None:
             return self.mean.new_zeros(len(index), 0)
         k = self.n_columns
@@ -84,11 +87,31 @@ class Weights:
         return found
 
     def diagonal_scales(self, index: Tensor) -> Tensor:
-        """Return the entries of the diagonal columns, shape (b,); 0 for functions of dense columns."""
+        """Return the entries of the diagonal columns, shape (b,); 0 for functions with a dense column."""
         return torch.where(index < self.n_columns, 0.0, self.log_scale[index].exp())
 
+    def prior_diagonal(self, basis: Basis, index: Tensor) -> Tensor:
+        """Return the diagonal of the prior precision, learned or the basis', shape (b,), float64."""
+        if self.log_precision is not None:
+            return self.log_precision[index].double().exp()
+        return basis.prior_diagonal(index)
+
+    @torch.no_grad()
+    def settle_precisions(self, index: Tensor) -> None:
+        """Put the learned precisions of some functions where the bound is highest, if there are any.
+
+        That is ``1 / E w^2`` (Tipping 2001, eq. 16 as an EM step). The other terms of the bound do not depend on the
+        precisions, so this is exact and needs no learning rate. It also shrinks weights that the data do not need much
+        faster than ascent would.
+        """
+        if self.log_precision is None:
+            return
+        squares = self.mean[index].square().mean(1) + self.diagonal_scales(index).square()
+        squares += self.root_rows(index).square().sum(1)
+        self.log_precision[index] = -squares.clamp_min(torch.finfo(squares.dtype).tiny).log()
+
     def root(self) -> Tensor:
-        """Return all of C, shape (m, m), float64: for small m."""
+        """Return all of C, shape (m, m), float64; for small m."""
         index = torch.arange(self.n_basis, device=self.mean.device)
         root = torch.diag(self.diagonal_scales(index)).double()
         root[:, : self.n_columns] += self.root_rows(index)
@@ -100,11 +123,11 @@ class Weights:
             yield torch.arange(first, min(first + width, self.n_basis), device=self.mean.device)
 
     def copy(self) -> Weights:
-        """Return a copy that does not move with this."""
+        """Return a copy with arrays of its own."""
         return Weights.from_arrays({name: value.clone() for name, value in self.arrays().items()})
 
     def take_over(self, other: Weights) -> None:
-        """Become equal to another of the same sizes, in place."""
+        """Copy the arrays of other weights, of the same sizes, in place."""
         theirs = other.arrays()
         for name, value in self.arrays().items():
             value.copy_(theirs[name])

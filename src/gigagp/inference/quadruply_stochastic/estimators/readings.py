@@ -1,19 +1,19 @@
 """Lower bounds of an expected log-likelihood from sampled basis functions (Evans and Nair 2020, Theorem 3).
 
-With weights ``w ~ N(mu, C C')`` the latent value at a row is ``N(phi mu, phi C C' phi')``. Its mean is estimated from
-sampled functions, and so is its spread; since log g is concave, an argument that is *linear* in what is sampled makes
+With weights ``w ~ N(mu, C C')`` the latent value at a row is ``N(phi mu, phi C C' phi')``. Its mean and its spread are
+estimated from sampled functions. Since log g is concave, an argument that is *linear* in the sampled quantities makes
 the expectation a lower bound (Jensen). The paper multiplies the standard normal variable by an estimate of the variance
-where its root is meant (eq. 5 and Theorem 3); the three readings:
+where it means the standard deviation (eq. 5 and Theorem 3). There are three ways to read it:
 
 ``"sqrt"``
-    The root of an unbiased, non-negative estimate of the variance. Next to no error of its own at any number of
-    functions, none for a Gaussian; but no bound for sure: ``v -> E log g(a + z sqrt(v))`` can be convex.
+    The root of an unbiased, non-negative estimate of the variance. It adds next to no error at any number of functions,
+    and none for a Gaussian likelihood. It is not a certain bound: ``v -> E log g(a + z sqrt(v))`` can be convex.
 ``"linear"``
     The norm of an unbiased estimate of the vector ``C' phi``. The latent value is then linear in the sample, so this is
-    a bound for certain. It inflates the spread by the root of functions over sampled functions.
+    a certain bound. It inflates the spread by the root of the number of functions over the number of sampled functions.
 ``"as_printed"``
-    The estimate of the variance itself in the place of the root, to reproduce the paper. A bound of the printed
-    right-hand side, not of the likelihood.
+    The estimate of the variance itself, to reproduce the paper. It is a bound of the printed right-hand side, not of
+    the likelihood.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.estimators import Origin, apart_products
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import Origin, apart_products
 from gigagp.likelihoods import NODES, Likelihood
 
-#: Which reading of Theorem 3.
+#: A reading of Theorem 3.
 BoundForm = Literal["sqrt", "linear", "as_printed"]
 
 
 def latent_functions(features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None = None) -> Tensor:
-    """Return unbiased estimates of ``phi v`` for vectors of weights, shape (rows, q): of the mean, or of columns."""
+    """Return unbiased estimates of ``phi v`` for vectors v of weights, shape (rows, q)."""
     apart = apart_products(features, vectors, origin, sample.linear)
     return apart if origin is None else origin.fitted + apart
 
@@ -45,7 +45,7 @@ def latent_spread(
     form: BoundForm,
     origin: Origin | None = None,
 ) -> Tensor:
-    """Return what multiplies a standard normal variable in the latent value, shape (rows,).
+    """Return the factor of the standard normal variable in the latent value, shape (rows,).
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def latent_spread(
     columns : Tensor of shape (w, k)
         The touched part of the first, dense columns of the root, diagonal included.
     sample : BasisSample
-        With a head of k functions, which stands for itself (`BasisSample.with_head`).
+        With a head of k functions that have weight one (`BasisSample.with_head`).
     form : {"sqrt", "linear", "as_printed"}
     origin : Origin or None
         Dense columns whose functions are known.
@@ -69,7 +69,7 @@ def latent_spread(
     squared = squared + latent_functions(features, columns, sample, origin).square().sum(1)
     if form == "as_printed":
         return squared
-    # the root's slope at zero is infinite, and no variance that matters is this small
+    # The root's slope at zero is infinite. No variance that matters is as small as this.
     return squared.clamp_min(torch.finfo(squared.dtype).tiny ** 0.5).sqrt()
 
 
@@ -82,7 +82,7 @@ def expected_log_likelihood(
     factor: float,
     nodes: int = NODES,
 ) -> Tensor:
-    """Return the estimate of the expected log-likelihood of all rows, one number.
+    """Return the estimate of the expected log-likelihood of all rows, a scalar.
 
     Parameters
     ----------
@@ -98,8 +98,11 @@ def expected_log_likelihood(
     return factor * found.sum()
 
 
-def divergence(
+def divergence_from_parts(
     mean_part: Tensor, root_part: Tensor, log_determinant: Tensor, log_precision: Tensor, n_basis: int
 ) -> Tensor:
-    """Return the divergence from the prior, ``[mu'S mu + tr(S Sigma) - log|Sigma| - log|S| - m] / 2``."""
+    """Return the divergence from the prior, ``[mu'S mu + tr(S Sigma) - log|Sigma| - log|S| - m] / 2``.
+
+    The arguments are its terms in that order, each for all targets.
+    """
     return 0.5 * (mean_part + root_part - log_determinant - log_precision - n_basis)

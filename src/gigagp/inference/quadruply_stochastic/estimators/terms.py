@@ -1,8 +1,9 @@
 """Unbiased estimators of the evidence lower bound of a Gaussian likelihood (Evans and Nair 2020, arXiv:2006.03015).
 
-The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below is one of the three terms on sampled rows
-and sampled basis functions: with all rows, and weights that are all one, it is that term itself. Rows are sampled once;
-the two sets of weights of a `BasisSample`, and the weights of columns, are the three samples of basis functions.
+The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below estimates one of the three terms from
+sampled rows and sampled basis functions. With all rows and all weights equal to one it returns the term itself. Rows
+are sampled once. The three samples of basis functions are the two sets of weights of a `BasisSample` and the weights of
+the columns.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 
-#: The prior precision: its diagonal on the touched functions, or a function of two vectors of weights on them,
-#: ``(a, b) -> a' S b`` column by column, for a dense one.
+#: The prior precision S of the touched functions: its diagonal, or for a dense S the function ``(a, b) -> a' S b`` of
+#: two matrices of weights, column by column.
 Prior = Tensor | Callable[[Tensor, Tensor], Tensor]
 
 
 class Origin(NamedTuple):
-    """Vectors of weights whose functions are known at the rows: what is sampled is the difference from them.
+    """Vectors of weights whose functions are known at the rows, so that only the difference from them is sampled.
 
     Attributes
     ----------
     vectors : Tensor of shape (w, q)
         The touched part of the weights.
     fitted : Tensor of shape (rows, q)
-        Their functions.
+        Their functions at the rows.
     features : Tensor of shape (rows, w) or None
-        The touched basis functions at the hyperparameters that the functions were computed with; None: these are those
-        of now, which no derivative is taken by.
+        The touched basis functions at the hyperparameters that ``fitted`` was computed with. None: the hyperparameters
+        have not changed since, and no derivative by them is taken.
     images : Tensor of shape (w, q) or None
         With a dense prior precision S, the touched part of its product with the vectors.
     squares : Tensor of shape (q,) or None
-        The vectors' ``v' S v``.
+        ``v' S v`` of every vector.
     """
 
     vectors: Tensor
@@ -46,8 +47,8 @@ class Origin(NamedTuple):
     squares: Tensor | None = None
 
 
-class RowSample(NamedTuple):
-    """What the sampled rows say.
+class SampledRows(NamedTuple):
+    """What a step knows of the sampled rows.
 
     Attributes
     ----------
@@ -67,17 +68,17 @@ class RowSample(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """Weights that turn a sum over the sampled rows into one over all rows, divided by the noise."""
+        """Weights, noise included, that turn a sum over the sampled rows into an estimate of that over all rows."""
         return self.factor / self.noise
 
 
 def weighted_products(features: Tensor, vectors: Tensor, *weights: Tensor) -> Tensor:
-    """Return ``features @ (w * vectors)`` for some weights w of functions side by side, from one matrix product."""
+    """Return ``features @ (w * vectors)`` for several weights w of the functions, side by side, from one product."""
     return features @ torch.cat([one[:, None] * vectors for one in weights], 1).to(features)
 
 
 def apart_products(features: Tensor, vectors: Tensor, origin: Origin | None, *weights: Tensor) -> Tensor:
-    """Return `weighted_products` less those of an origin: what the functions of vectors are apart from its."""
+    """Return `weighted_products` of the vectors less those of an origin."""
     if origin is None:
         return weighted_products(features, vectors, *weights)
     if origin.features is None:
@@ -89,7 +90,7 @@ def apart_products(features: Tensor, vectors: Tensor, origin: Origin | None, *we
 def both_products(
     features: Tensor, vectors: Tensor, sample: BasisSample, origin: Origin | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``features @ (left * vectors)`` and the same with right, less those of an origin."""
+    """Return ``features @ (left * vectors)`` and ``features @ (right * vectors)``, less those of an origin."""
     found = apart_products(features, vectors, origin, sample.left, sample.right)
     return found[:, : vectors.shape[1]], found[:, vectors.shape[1] :]
 
@@ -97,9 +98,9 @@ def both_products(
 def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origin | None = None) -> Tensor:
     """Return estimates of ``v' S v`` for every column, shape (columns,).
 
-    A diagonal S is a single sum: the mean of both samples serves it (the generic form, with two, has many times its
-    variance). Of a dense one only what is not known of an origin a needs both: ``a'Sa + 2 (v - a)'Sa +
-    (v - a)'S(v - a)``.
+    With a diagonal S this is a single sum, and the mean of both samples estimates it. The general form, a product of
+    two samples, would have many times the variance. With a dense S and an origin a, only the last term of ``a'Sa +
+    2 (v - a)'Sa + (v - a)'S(v - a)`` needs both samples.
     """
     if isinstance(prior, Tensor):
         return (sample.linear * prior) @ vectors.square()
@@ -113,7 +114,7 @@ def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origi
 
 
 def mean_term(
-    rows: RowSample,
+    rows: SampledRows,
     mean: Tensor,
     sample: BasisSample,
     prior: Prior,
@@ -123,20 +124,20 @@ def mean_term(
 ) -> Tensor:
     """Return an unbiased estimate of ``L_mu`` (Theorem 1), summed over targets.
 
-    With an origin the rows' targets are to be what its function leaves of them, here and in `constant_term`.
+    With an origin, the targets of ``rows`` must be the residuals of its function, here and in `constant_term`.
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     mean : Tensor of shape (w, t)
         The touched part of the variational mean.
     sample : BasisSample
     prior : Tensor of shape (w,) or callable
     origin : Origin or None
-        What the targets are the residuals of.
+        Weights whose residuals the targets are.
     symmetric : bool
-        False: the linear part from the first sample alone, as printed. True: from both, which has less variance: with
-        the squares of the targets it makes a product of two independent residuals.
+        False: the linear part comes from the first sample alone, as printed. True: it comes from both, which has less
+        variance, because together with the squared targets it makes a product of two independent residuals.
     """
     first, second = both_products(rows.features, mean, sample, origin)
     linear = 0.5 * (first + second) if symmetric else first
@@ -145,13 +146,13 @@ def mean_term(
 
 
 def column_terms(
-    rows: RowSample, columns: Tensor, sample: BasisSample, prior: Prior, *, origin: Origin | None = None
+    rows: SampledRows, columns: Tensor, sample: BasisSample, prior: Prior, *, origin: Origin | None = None
 ) -> Tensor:
     """Return, for each column c of the root, an estimate of ``c' (Phi' N^-1 Phi + S) c`` (Theorem 2 without logarithm).
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     columns : Tensor of shape (w, k)
         The touched part of k columns of the root C.
     sample : BasisSample
@@ -162,7 +163,7 @@ def column_terms(
     Returns
     -------
     Tensor of shape (k,)
-        Weight it with the sample of columns (all ones where every column is there) after ``- 2 log c_rr``.
+        The caller subtracts ``2 log c_rr`` and weights the columns with their sample (with ones where all are there).
     """
     first, second = both_products(rows.features, columns, sample, origin)
     if origin is not None:
@@ -170,13 +171,13 @@ def column_terms(
     return rows.weights @ (first * second) + prior_term(columns, sample, prior, origin)
 
 
-def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
-    """Return the same for columns of a single entry c on the diagonal: one sum over rows, nothing of the basis.
+def diagonal_terms(rows: SampledRows, log_scale: Tensor, prior_diagonal: Tensor) -> Tensor:
+    """Return the same for columns with a single entry c, on the diagonal: these need no sample of the basis.
 
     Parameters
     ----------
-    rows : RowSample
-        With the features of these columns.
+    rows : SampledRows
+        With the features of the functions of these columns.
     log_scale : Tensor of shape (w,)
         log c.
     prior_diagonal : Tensor of shape (w,)
@@ -190,14 +191,14 @@ def diagonal_terms(rows: RowSample, log_scale: Tensor, prior_diagonal: Tensor) -
     return (2 * log_scale).exp() * (gram + prior_diagonal) - 2 * log_scale
 
 
-def constant_term(rows: RowSample, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
+def constant_term(rows: SampledRows, log_precision: Tensor | None, sample: BasisSample, n_basis: int) -> Tensor:
     """Return an unbiased estimate of ``L_const`` (Proposition 2), for all targets.
 
     Parameters
     ----------
-    rows : RowSample
+    rows : SampledRows
     log_precision : Tensor of shape (w,) or None
-        Logarithms of the diagonal of S; None: a dense S, which does not change and whose determinant is left out.
+        Logarithms of the diagonal of S. None: a dense S, which does not change, so that its determinant is left out.
     sample : BasisSample
     n_basis : int
     """

@@ -1,8 +1,8 @@
-"""Control variates whose expectation is known at all times, at a cost that knows nothing of rows and functions.
+"""Control variates with a known expectation, at a cost that does not depend on the numbers of rows and functions.
 
-The product of two sampled sums at a few fixed *support rows* is correlated with the same product at all rows, and its
-expectation is the square of the full sum there, which a running vector holds (Evans and Nair 2020, eq. 3, Prop. 3, F.1
-to F.3). Subtracting the product and adding the expectation changes no mean and removes variance.
+The product of two sampled sums at a few fixed *support rows* is correlated with the same product at all rows. Its
+expectation is the square of the full sum at the support rows, which a running vector holds (Evans and Nair 2020, eq. 3,
+Prop. 3, F.1 to F.3). Subtracting the product and adding the expectation changes no mean and removes variance.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.inference.quadruply_stochastic.estimators import both_products
-from gigagp.inference.quadruply_stochastic.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
+from gigagp.inference.quadruply_stochastic.estimators.terms import both_products
 
 
 class QuadraticControl:
@@ -23,12 +23,12 @@ class QuadraticControl:
     Parameters
     ----------
     features : callable
-        From an index set to P at these functions, shape (support, w). The functions have to stay as they are: at
-        changing hyperparameters they are those of the start (F.3).
+        From an index set to P at these functions, shape (support, w). The functions must not change: where the
+        hyperparameters move, these stay at the start's (F.3).
     offset : Tensor of shape (support, q)
-        r: zeros give eq. 3. The targets of the support rows make u a residual; then the control follows the whole term
-        of the mean and not its quadratic part alone, whose noise nearly cancels against that of the other part in a
-        good fit.
+        r. Zeros give eq. 3. With the targets of the support rows u is a residual, and the control follows the whole
+        term of the mean. Its quadratic part alone, which eq. 3 follows, has noise that nearly cancels against the
+        noise of the linear part in a good fit.
     """
 
     def __init__(self, features: Callable[[Tensor], Tensor], offset: Tensor) -> None:
@@ -37,7 +37,7 @@ class QuadraticControl:
         self.running = torch.zeros_like(offset, dtype=torch.float64)
 
     def reset(self, blocks: Iterator[tuple[Tensor, Tensor]]) -> None:
-        """Compute the running vectors anew from all of v, given in blocks of indices and values (w, q)."""
+        """Compute the running vectors from all of v, given in blocks of indices and values (w, q)."""
         self.running.zero_()
         for index, values in blocks:
             self.running += self.features(index).double() @ values.double()
@@ -57,28 +57,27 @@ class QuadraticControl:
             The touched part of v; derivatives go through it.
         sample : BasisSample
         weights : Tensor of shape (support,)
-            Of the support rows; derivatives go through these too.
+            Of the support rows; derivatives go through them too.
         """
         first, second = both_products(features, vectors, sample)
         sampled = weights @ ((first - self.offset) * (second - self.offset))
-        # F.1: the value is that of all of v; the slope in the touched part is scaled so that its mean is the whole
-        # slope's. The scale is on the running vector alone: around the whole term it would scale the slope in the noise
-        # as well.
+        # F.1: the value is that of all of v. The slope in the touched part is scaled so that its mean is the whole
+        # slope. Only the running vector is scaled: a scale on the whole term would also scale the slope by the noise.
         step = features @ (sample.linear[:, None] * (vectors - vectors.detach())).to(features)
         exact = weights @ ((self.running - self.offset).to(step) + step).square()
         return exact - sampled
 
 
 class LinearControl:
-    """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` of known b: the targets' part, ``b = Phi' N^-1 y`` (F2c).
+    """``2 b . (left v) - 2 b . v`` for a term ``-2 b . v`` with known b: the targets' term, ``b = Phi' N^-1 y`` (F2c).
 
-    It removes what the sampling of functions adds to the value. A sparse unbiased gradient of the known term has the
-    same entries as that of the sampled one, so with one set of weights for both the gradient is as it was.
+    It removes the noise that sampled functions add to the value. The gradient stays as it is: a sparse unbiased
+    gradient of the known term has the same entries as that of the sampled term, with the same weights.
 
     Parameters
     ----------
     slope : Tensor of shape (m, q)
-        b, at all functions: one pass over rows and functions, and m numbers.
+        b, for all functions.
     """
 
     def __init__(self, slope: Tensor) -> None:
@@ -91,7 +90,19 @@ class LinearControl:
         self.running += (self.slope[index].double() * change.double()).sum()
 
     def value(self, index: Tensor, vectors: Tensor, weights: Tensor, linear: Tensor) -> Tensor:
-        """Return the control, zero in the mean, one number; ``weights`` are those of the term it belongs to."""
+        """Return the control, a scalar that is zero in the mean.
+
+        Parameters
+        ----------
+        index : Tensor of shape (w,), int64
+            The touched functions.
+        vectors : Tensor of shape (w, q)
+            The touched part of v; derivatives go through it.
+        weights : Tensor of shape (w,)
+            Those of the sampled term.
+        linear : Tensor of shape (w,)
+            Those of an unbiased sum, for the derivatives.
+        """
         slope = self.slope[index]
         sampled = (slope * (weights[:, None] * vectors)).sum()
         step = (slope * linear[:, None] * (vectors - vectors.detach())).sum()
@@ -100,16 +111,15 @@ class LinearControl:
 
 @dataclass
 class Coefficient:
-    """The best multiple of a control, ``-Cov(estimate, control) / Var(control)``, learned from the steps before.
+    """The best multiple of a control, ``-Cov(estimate, control) / Var(control)``, learned from earlier steps.
 
-    A multiple that is chosen by earlier draws leaves the mean as it is. A control for a short lengthscale, or of low
-    rank, adds variance with the multiple 1 (up to 200-fold); with the fitted one it cannot, but for the error of the
-    fit.
+    A multiple that earlier draws have chosen leaves the mean unbiased. With the multiple 1 a control of low rank, or at
+    a short lengthscale, adds variance (up to 200-fold). The fitted multiple adds none beyond the error of its fit.
 
     Attributes
     ----------
     memory : float
-        Weight of the past at each step.
+        Weight of the earlier steps in the running moments.
     warm_up : int
         Steps before the control is used.
     """
@@ -124,21 +134,21 @@ class Coefficient:
 
     @property
     def value(self) -> float:
-        """The multiple."""
+        """The multiple: 0 before the warm-up has ended."""
         if self.steps < self.warm_up or self.control_variance <= 0:
             return 0.0
         return min(max(-self.covariance / self.control_variance, 0.0), 1.5)
 
     @property
     def removed(self) -> float:
-        """The share of the estimate's variance that the control removes at its multiple; 0 at first."""
+        """The share of the estimate's variance that the control removes; 0 before the warm-up has ended."""
         if self.steps < self.warm_up or self.control_variance <= 0 or self.variance <= 0:
             return 0.0
         left = self.variance + 2 * self.value * self.covariance + self.value**2 * self.control_variance
         return 1 - left / self.variance
 
     def learn(self, estimate: float, control: float) -> None:
-        """Take in one step's estimate, without its control, and the control."""
+        """Update the moments with one step's estimate, without its control, and the control."""
         share = max(1 - self.memory, 1 / (self.steps + 1))
         deviation = estimate - self.centre
         self.centre += share * deviation

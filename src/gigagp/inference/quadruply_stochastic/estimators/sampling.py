@@ -1,4 +1,4 @@
-"""Index samples in time that does not know how many indices there are, and the weights that make sums unbiased."""
+"""Samples of indices, in time that does not depend on how many indices there are, and weights for unbiased sums."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement
         return torch.arange(n)
     if 4 * size >= n:
         return torch.randperm(n, generator=generator)[:size].sort().values
-    # Of independent draws, the set of different values is uniform among the sets of its size. So is a random subset of
-    # it.
+    # The set of distinct values among independent draws is uniform among the sets of its size, and so is a random
+    # subset of it.
     found = torch.randint(n, (size + size // 4 + 8,), generator=generator).unique()
     while len(found) < size:
         found = torch.cat([found, torch.randint(n, (size,), generator=generator)]).unique()
@@ -47,21 +47,21 @@ def sample_indices(n: int, size: int, generator: torch.Generator, *, replacement
 
 @dataclass(frozen=True)
 class BasisSample:
-    """The sampled basis functions of one step, with the weights by which they stand for all of them.
+    """The sampled basis functions of one step, with weights that make sums over them unbiased.
 
-    The estimators see two samples i and j of the basis as weights ``left`` and ``right`` on their union: numbers,
-    independent of each other, that are one in the mean for every function there is (Evans and Nair 2020, Theorem 1,
-    with ``m / size`` times the number of times that a function was drawn). A sum over all functions becomes a weighted
-    sum over the union; a product of two sums needs both sets of weights.
+    The estimators see two samples of the basis as weights ``left`` and ``right`` on their union. The two are
+    independent, and each has mean one for every function: ``m / size`` times the number of times that the function was
+    drawn (Evans and Nair 2020, Theorem 1). A weighted sum over the union estimates a sum over all functions; a product
+    of two sums needs both sets of weights.
 
     Attributes
     ----------
     index : Tensor of shape (w,), int64
-        The functions touched, sorted, different.
+        The functions in either sample, sorted and distinct.
     left, right : Tensor of shape (w,)
         Weights of the two samples.
     n_head : int
-        The first functions (those of dense columns), which are always among the touched ones: ``index[:n_head]``.
+        Number of first functions, those of dense columns, which are in every sample: ``index[:n_head]``.
     """
 
     index: Tensor
@@ -71,11 +71,11 @@ class BasisSample:
 
     @property
     def linear(self) -> Tensor:
-        """Weights of a single sum: both samples serve it."""
+        """Weights of a single sum, from both samples."""
         return 0.5 * (self.left + self.right)
 
     def with_head(self) -> BasisSample:
-        """Return the same sample in which the head stands for itself: it is there every time, with weight 1."""
+        """Return the same sample with weight 1 for the functions of the head, which are there every time."""
         if not self.n_head:
             return self
         left, right = self.left.clone(), self.right.clone()
@@ -87,7 +87,7 @@ class BasisSample:
     def from_indices(
         cls, left: Tensor, right: Tensor, n_basis: int, *, n_head: int = 0, dtype: torch.dtype = torch.float64
     ) -> BasisSample:
-        """Return the sample made of two index sets, in any order, repeats allowed.
+        """Return the sample of two index sets, in any order, repeats allowed.
 
         Raises
         ------

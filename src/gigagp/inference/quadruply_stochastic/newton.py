@@ -1,0 +1,225 @@
+"""The Gaussian distribution of the weights that maximises the bound of all rows and functions, by Newton's method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.dense import cholesky
+from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
+from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
+from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
+from gigagp.inference.quadruply_stochastic.latent import least_squares
+from gigagp.inference.quadruply_stochastic.trend import OpenTrend
+from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.operators.base import LinearOperator
+from gigagp.solvers.krylov import Recurrence
+
+#: Most Newton steps at one model, and most halvings of a step.
+_STEPS, _HALVINGS = 50, 8
+#: Most conjugate gradient steps for a Newton step of the mean, and the relative error in its own norm that ends them.
+_INNER, _INNER_RESIDUAL = 30, 1e-4
+
+
+class Start(NamedTuple):
+    """Where a search starts.
+
+    Attributes
+    ----------
+    mean : Tensor of shape (m, t)
+        Of the weights.
+    trend : Tensor of shape (p, t)
+        Coefficients of the mean's basis.
+    curvature : Tensor of shape (n,)
+        Of the log-likelihood at the rows, which decides the root.
+    """
+
+    mean: Tensor
+    trend: Tensor
+    curvature: Tensor
+
+
+class Point(NamedTuple):
+    """The bound at one mean, with the best root for one curvature.
+
+    Attributes
+    ----------
+    mean, trend, curvature : Tensor
+        As in `Start`.
+    factor : Tensor of shape (m, m)
+        Cholesky factor of ``S + Phi' diag(curvature) Phi``.
+    open_trend : OpenTrend
+        What the rows leave open about ``trend``.
+    root : Tensor of shape (m, m)
+    variance : Tensor of shape (n,)
+        Of the latent values.
+    slope, bend : Tensor of shape (n, t)
+        Derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances.
+    value : float
+        The bound.
+    """
+
+    mean: Tensor
+    trend: Tensor
+    curvature: Tensor
+    factor: Tensor
+    open_trend: OpenTrend
+    root: Tensor
+    variance: Tensor
+    slope: Tensor
+    bend: Tensor
+    value: float
+
+    def to_start(self, kept: Tensor | None = None) -> Start:
+        """Return the point as a start, of all functions or of those ``kept``."""
+        return Start(self.mean if kept is None else self.mean[kept], self.trend, self.curvature)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSearch:
+    """The bound of all rows and functions at one model, as a function of the weights' distribution.
+
+    For a Gaussian likelihood the exact posterior maximises it, and one step gets there. For the others the mean takes
+    Newton steps while the root's precision follows ``S + Phi' W Phi``, ``W = -E (log g)''`` at every row: natural
+    gradient steps of length one, halved where the bound would fall (Khan and Lin 2017,
+    https://arxiv.org/abs/1703.04265). Where the root is a chevron, its columns are the best ones for the same
+    precision.
+
+    O(n m^2 + m^3) a step.
+
+    Attributes
+    ----------
+    Phi : Tensor of shape (n, m)
+        float64, as everything here.
+    S : Tensor of shape (m,) or (m, m)
+        Prior precision; a vector is its diagonal.
+    noise : Tensor of shape (n,)
+    targets : Tensor of shape (n, t)
+    mean_basis : Tensor of shape (n, p)
+        Without columns where the mean's coefficients are held at zero.
+    likelihood : Likelihood
+    n_columns : int or None
+        Dense columns of the root; None: all.
+    nodes : int
+        Of the quadrature.
+    """
+
+    Phi: Tensor
+    S: Tensor
+    noise: Tensor
+    targets: Tensor
+    mean_basis: Tensor
+    likelihood: Likelihood
+    n_columns: int | None
+    nodes: int
+
+    def start(self, known: Start | None) -> Start:
+        """Return where to start: at ``known``, the result at a model nearby, or knowing nothing."""
+        if known is None:
+            mean = self.Phi.new_zeros(self.Phi.shape[1], self.targets.shape[1])
+            curvature = self.likelihood.start_curvature(self.targets, float(self.noise.mean()))
+            flat = self.Phi.new_full((len(self.Phi),), curvature)
+            known = Start(mean, least_squares(self.mean_basis, self.targets), flat)
+        return known._replace(curvature=1 / self.noise) if isinstance(self.likelihood, Gaussian) else known
+
+    def maximise(self, start: Start, tolerance: float) -> tuple[Point, float]:
+        """Return the best point, and the gain in nats that the last Newton step promised.
+
+        A large promise means that the search has ended early.
+
+        Parameters
+        ----------
+        start : Start
+        tolerance : float
+            Gain in nats an observation that ends the search.
+        """
+        here, promised = self._at(start), 0.0
+        for _ in range(_STEPS):
+            step, by_trend, promised = self._newton(here)
+            bend = here.bend.mean(1)
+            share, there = 1.0, here
+            for _ in range(_HALVINGS):
+                curvature = here.curvature + share * (bend - here.curvature)
+                trial = Start(here.mean + share * step, here.trend + share * by_trend, curvature)
+                there = self._at(trial, here)
+                if there.value >= here.value:
+                    break
+                share *= 0.5
+            else:
+                break
+            gain, here = there.value - here.value, there
+            if gain < tolerance * self.targets.numel():
+                break
+        return here, promised
+
+    def _at(self, place: Start, known: Point | None = None) -> Point:
+        """Return the bound and what the next step needs; the root of a known point serves the same curvature."""
+        mean, trend, curvature = place
+        if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
+            factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
+        else:
+            precision = self.Phi.T @ (self.Phi * curvature[:, None])
+            if self.S.ndim == 1:
+                precision.diagonal().add_(self.S)
+            else:
+                precision += self.S
+            factor = cholesky(precision, "the posterior precision of the weights")
+            open_trend = OpenTrend.at_weights(self.Phi, curvature, factor, self.mean_basis)
+            m = len(self.S)
+            root = chevron_of(precision, m if self.n_columns is None else min(self.n_columns, m))
+            variance = (self.Phi @ root).square().sum(1)
+        latent = self.Phi @ mean + self.mean_basis @ trend
+        fit, slope, bend, _ = latent_derivatives(
+            self.likelihood, self.targets, latent, variance, self.noise, self.nodes
+        )
+        value = fit - float(dense_divergence(self.S, mean, root))
+        return Point(mean, trend, curvature, factor, open_trend, root, variance, slope, bend, value)
+
+    def _newton(self, here: Point) -> tuple[Tensor, Tensor, float]:
+        """Return the Newton step of the mean (m, t) and of the trend (p, t), and the gain that it promises.
+
+        By conjugate gradients: every target has a curvature of its own. The root has one for all, and its precision is
+        the preconditioner. Where the two agree, the first step is exact.
+        """
+        m, curvature = self.Phi.shape[1], _NegativeHessian(self, here.bend)
+        root, solutions = here.open_trend.root, here.open_trend.solutions
+        cross = self.Phi.T @ (here.curvature[:, None] * self.mean_basis)
+
+        def precondition(v: Tensor) -> Tensor:
+            weights = torch.cholesky_solve(v[:m], here.factor)
+            trend = root @ (root.T @ (v[m:] - cross.T @ weights))
+            return torch.cat([weights - solutions @ trend, trend])
+
+        gradient = torch.cat([self.Phi.T @ here.slope - times(self.S, here.mean), self.mean_basis.T @ here.slope])
+        run = Recurrence(curvature, torch.zeros_like(gradient), gradient.clone(), precondition)
+        first = run.gamma
+        for _ in range(_INNER):
+            if not run.finite or bool((run.gamma <= _INNER_RESIDUAL**2 * first).all()):
+                break
+            run.step()
+        step = run.value
+        return step[:m], step[m:], 0.5 * float((gradient * step).sum())
+
+
+class _NegativeHessian(LinearOperator):
+    """Minus the second derivative of the bound by weights and trend, stacked: one matrix for each column (target).
+
+    Parameters
+    ----------
+    search : WeightSearch
+    bend : Tensor of shape (n, t)
+    """
+
+    def __init__(self, search: WeightSearch, bend: Tensor) -> None:
+        self._search, self._bend = search, bend
+        self.n = search.Phi.shape[1] + search.mean_basis.shape[1]
+        self.dtype, self.device = search.Phi.dtype, search.Phi.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        Phi, basis, S = self._search.Phi, self._search.mean_basis, self._search.S
+        weights, trend = vectors[: Phi.shape[1]], vectors[Phi.shape[1] :]
+        weighed = self._bend * (Phi @ weights + basis @ trend)
+        return torch.cat([Phi.T @ weighed + times(S, weights), basis.T @ weighed])

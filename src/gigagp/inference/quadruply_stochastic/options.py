@@ -1,0 +1,120 @@
+"""The fields of the settings, how they depend on each other, and the numbers that follow from them.
+
+The settings that users construct are in `gigagp.inference.quadruply_stochastic.settings`. They make objectives, and
+objectives read these fields: two files keep the imports free of circles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
+
+from gigagp.errors import InvalidInputError
+from gigagp.fields import Count, CountOrZero, Range, Settings
+from gigagp.inference.quadruply_stochastic.estimators.readings import BoundForm
+from gigagp.likelihoods import NODES
+
+#: Defaults where rows and functions are sampled: number of functions, rows of a step, functions of each of the two
+#: samples of a step.
+_N_BASIS, _ROW_BATCH, _BASIS_BATCH = 20_000, 128, 10_000
+#: Functions of a sample where the prior precision is dense.
+_DENSE_BATCH = 1000
+#: Where all rows and functions are used at once: fewest and most functions by default (between them, one per row), the
+#: most rows for which that is the default, and the most multiplications of a step, ``n m^2 + m^3``, about ten seconds
+#: of one core.
+_LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
+
+
+@dataclass(frozen=True)
+class WeightOptions(Settings):
+    """The fields of `gigagp.inference.QuadruplyStochastic`, which documents them."""
+
+    n_basis: Annotated[int, Range(least=2)] | None = None
+    basis: Literal["fourier", "inducing", "grid"] = "fourier"
+    row_batch: Count | None = None
+    basis_batch: Count | None = None
+    n_columns: CountOrZero | None = None
+    diagonal: Literal["learned", "closed_form"] = "learned"
+    start_rows: CountOrZero | None = None
+    anchor: bool = True
+    n_support: CountOrZero = 0
+    control: Literal["residual", "quadratic"] = "residual"
+    prior_control: bool = False
+    linear_control: bool = False
+    order: Literal["given", "information"] = "given"
+    bound: BoundForm = "sqrt"
+    replacement: bool = False
+    augment: bool = False
+    quadrature_nodes: Count = NODES
+
+    #: whether every weight has a prior precision of its own, which is learned
+    learns_precision = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        for name, value in (("basis_batch", self.basis_batch), ("n_columns", self.n_columns)):
+            if value is not None and value > self.n_functions:
+                msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
+                raise InvalidInputError(msg)
+        if (self.prior_control or self.augment) and self.basis != "inducing":
+            msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
+            raise InvalidInputError(msg)
+        if self.prior_control and not self.n_support:
+            msg = f"prior_control of {owner} needs support rows: set n_support."
+            raise InvalidInputError(msg)
+
+    @property
+    def highest_precision(self) -> float | None:
+        """Prior precision above which a weight is dropped; None: no weight is dropped."""
+        return None
+
+    @property
+    def n_functions(self) -> int:
+        """Largest number of functions of a sampled fit."""
+        return _N_BASIS if self.n_basis is None else self.n_basis
+
+    @property
+    def learns_covariance(self) -> bool:
+        """Whether a sampled fit learns a covariance of the weights, rather than keeping the one that some rows give."""
+        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment
+        return asked or self.bound != "sqrt" or self.learns_precision
+
+    @property
+    def has_dense_prior(self) -> bool:
+        """Whether the prior precision of the weights is dense: a step then needs a block of it for its two samples."""
+        return self.basis == "inducing" and not self.learns_precision
+
+    @property
+    def sampled_functions(self) -> int:
+        """Functions in each of the two samples of a step."""
+        if self.basis_batch is not None:
+            return self.basis_batch
+        if self.has_dense_prior:
+            return min(self.n_functions, _DENSE_BATCH)
+        # Two samples of half of the functions touch three quarters of them: they would add noise and save little.
+        return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
+
+    @property
+    def sampled_rows(self) -> int:
+        """Most rows of a step."""
+        return _ROW_BATCH if self.row_batch is None else self.row_batch
+
+    def for_all_at_once(self, n_rows: int) -> Self | None:
+        """Return these settings with the number of functions that suits a fit of all rows and functions at once.
+
+        None where a setting of a sampled fit was given, or where a step would cost too much.
+        """
+        sampled = self.n_support or self.linear_control or self.replacement or self.bound == "as_printed"
+        if sampled or self.row_batch is not None or self.basis_batch is not None:
+            return None
+        if self.learns_precision and self.n_columns is not None:
+            return None
+        m = self.n_basis
+        if m is None:
+            if n_rows > _WHOLE_ROWS:
+                return None
+            m = max(min(max(n_rows, _LEAST_WHOLE), _MOST_WHOLE), self.n_columns or 0)
+        if self.basis == "inducing" or self.learns_precision:  # functions at rows
+            m = min(m, max(n_rows, 2))
+        return replace(self, n_basis=m) if n_rows * m**2 + m**3 <= _WHOLE_WORK else None

@@ -1,0 +1,72 @@
+"""What is to be fitted: rows, their likelihood, and the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.quadruply_stochastic.options import WeightOptions
+from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What stays the same during a fit.
+
+    Attributes
+    ----------
+    options : WeightOptions
+    table : TrainingTable
+        The rows that are held: all of them, or a sample of a larger table.
+    likelihood : Likelihood
+    n_rows : int
+        All rows that are fitted, held or not.
+    """
+
+    options: WeightOptions
+    table: TrainingTable
+    likelihood: Likelihood
+    n_rows: int
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the likelihood is Gaussian, so that exact solves take the place of searches."""
+        return isinstance(self.likelihood, Gaussian)
+
+    @property
+    def no_trend(self) -> Tensor:
+        """Coefficients of the mean's basis that are zero, shape (p, t)."""
+        basis = self.table.basis
+        return basis.new_zeros(basis.shape[1], self.table.n_targets, dtype=torch.float64)
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether the mean's basis has coefficients to be inferred; those of labels and counts stay zero."""
+        return self.likelihood.has_noise and self.table.basis.shape[1] > 0
+
+    def centred(self, coefficients: Tensor) -> Tensor:
+        """Return the targets of the held rows less a trend with coefficients (p, t); labels and counts stay."""
+        table = self.table
+        if not self.likelihood.has_noise:
+            return table.Y
+        return (table.Y.double() - table.basis.double() @ coefficients).to(table.Y)
+
+
+def noise_of_rows(model: Model, rows: Tensor, X: Tensor) -> Tensor:
+    """Return the noise variances of training rows, shape (r,), differentiable in the model's.
+
+    Parameters
+    ----------
+    model : Model
+    rows : Tensor of shape (r,), int64
+        Their places in the training table, which decide where the variance of every row is given.
+    X : Tensor of shape (r, d)
+        Their inputs, which decide the kernel's white part.
+    """
+    noise = model.noise_variance.to(X)
+    noise = noise[rows] if model.noise_is_known else noise.expand(len(rows))
+    return noise + model.kernel.white(X)
