@@ -19,7 +19,6 @@ import torch
 from gigagp import intake, termination
 from gigagp.checkpoint import open_checkpoint
 from gigagp.checks import resolve_device, resolve_dtype
-from gigagp.effect import refuse_validation, refuse_without_effect, resolve_bounds
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
@@ -32,7 +31,7 @@ from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.interruption import Interrupted, interruptible
 from gigagp.likelihoods import Likelihood, resolve_likelihood
-from gigagp.means import Mean, resolve_mean
+from gigagp.means import LinearMean, Mean, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
@@ -45,7 +44,7 @@ from gigagp.random import generator_from, spawn
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 from gigagp.start import start_model
-from gigagp.validation import validation_scorer
+from gigagp.validation import refuse_validation, validation_scorer
 
 #: Rows at which the posterior is checked when a fit is over.
 _CHECKED_ROWS = 256
@@ -123,6 +122,32 @@ class Arguments:
             optimizer,
         )
 
+    def check_for(self, inference: Inference) -> None:
+        """Refuse arguments that this inference, or the likelihood, would not look at.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is one.
+        """
+        estimator, likelihood = self.estimator, self.likelihood
+        inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
+        inference.check_device(self.device, asked=estimator.device != "auto")
+        if likelihood.has_noise:
+            return
+        if estimator.noise_variance is not None:
+            msg = (
+                f"noise_variance of GPRegressor must be None with the {likelihood.name} likelihood, which has no noise "
+                f"variance; got {estimator.noise_variance!r}."
+            )
+            raise InvalidInputError(msg)
+        if isinstance(self.mean, LinearMean):
+            msg = (
+                f'mean of GPRegressor must be "zero" with the {likelihood.name} likelihood, whose latent mean is zero; '
+                f"add kernels.Linear(); got {estimator.mean!r}."
+            )
+            raise InvalidInputError(msg)
+
 
 def fit_rows(
     arguments: Arguments,
@@ -156,7 +181,7 @@ def fit_rows(
         scaling = scaling.of_inputs_only()
     model = start_model(estimator, mean, len(X), targets.shape[1]).standardized(scaling.units())
     inference = resolve_inference(estimator.inference, len(X), dtype.itemsize, arguments.budget, likelihood)
-    refuse_without_effect(estimator, inference, likelihood)
+    arguments.check_for(inference)
     inference.check_held()
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
@@ -211,8 +236,8 @@ def fit_source(
     arguments = Arguments.of(estimator)
     likelihood, optimizer = arguments.likelihood, arguments.optimizer
     inference = resolve_streaming(estimator.inference, likelihood)
-    refuse_without_effect(estimator, inference, likelihood)
-    bounds = resolve_bounds(bounds, inference)
+    arguments.check_for(inference)
+    bounds = inference.check_bounds(bounds)
     if isinstance(optimizer, SubsetStart):
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)

@@ -11,6 +11,7 @@ import torch
 from gigagp import intake
 from gigagp.errors import InvalidInputError
 from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.metrics import gaussian_nll, rmse
 from gigagp.scaling import Scaling
 
@@ -69,3 +70,25 @@ def validation_scorer(
         return rmse(*flat[:2]), -gaussian_nll(*flat)
 
     return score
+
+
+def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
+    """Refuse validation rows that no step would score, and those that a score in the targets' units is not for.
+
+    Raises
+    ------
+    InvalidInputError
+        If that is so.
+    """
+    if optimizer is None:
+        msg = (
+            "validation of GPRegressor.fit scores the steps of an optimizer, and optimizer is None; leave it out, and "
+            "score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)
+    if not isinstance(likelihood, Gaussian):
+        msg = (
+            "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
+            f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."
+        )
+        raise InvalidInputError(msg)

@@ -11,13 +11,18 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Settings
+from gigagp.grids.arguments import checked_bounds
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
+from gigagp.intake import numbers
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model
 from gigagp.optimization.adam import Adam
+
+#: Names of both bounds of `GPRegressor.fit_table`, for messages.
+_CORNERS = ("bounds of fit_table, lower corner,", "bounds of fit_table, upper corner,")
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,64 @@ class Inference(Settings, ABC):
                 f"{self!r}."
             )
             raise InvalidInputError(msg)
+
+    def check_precision(self, dtype: str, *, asked: bool = True) -> None:
+        """Refuse a precision that it does not compute in.
+
+        Parameters
+        ----------
+        dtype : str
+            As `GPRegressor` takes it.
+        asked : bool, default True
+            Whether this inference was asked for by name; ``"auto"`` may be given ``"mixed"`` in any case.
+
+        Raises
+        ------
+        InvalidInputError
+            If that is so.
+        """
+        if dtype in self.abilities.dtypes or (dtype == "mixed" and (self.mixes_precision or not asked)):
+            return
+        known = " or ".join(f'"{one}"' for one in self.abilities.dtypes)
+        why = f", whose sums and solves are {self.abilities.dtypes[0]}"
+        if dtype == "mixed" and len(self.abilities.dtypes) > 1:
+            why = ": only the products of iterative solvers can be mixed"
+        msg = f"dtype of GPRegressor must be {known} with {self.label}{why}; got {dtype!r}."
+        raise InvalidInputError(msg)
+
+    def check_device(self, device: torch.device, *, asked: bool = True) -> None:
+        """Refuse a device that it does not run on; where none was asked for, it runs on its own.
+
+        Raises
+        ------
+        InvalidInputError
+            If that is so.
+        """
+        if asked and self.abilities.devices == "cpu" and device.type != "cpu":
+            msg = (
+                f'device of GPRegressor must be "auto" or "cpu" with {self.label}, which runs there; got '
+                f"{str(device)!r}."
+            )
+            raise InvalidInputError(msg)
+
+    def check_bounds(self, bounds: tuple[Any, Any] | None) -> tuple[list[float], list[float]] | None:
+        """Return the bounds of the inputs that `GPRegressor.fit_table` was given, as lists.
+
+        Raises
+        ------
+        InvalidInputError
+            If they mean nothing to this inference, or are no corners of a box.
+        """
+        if bounds is None:
+            return None
+        if not self.abilities.takes_bounds:
+            msg = (
+                f"bounds of GPRegressor.fit_table must be None with {self.label}: they are those of a grid; got "
+                f"{bounds!r}."
+            )
+            raise InvalidInputError(msg)
+        low, high = (numbers(one, name).reshape(-1).tolist() for one, name in zip(bounds, _CORNERS, strict=True))
+        return checked_bounds(low, high)
 
     def check_model(self, model: Model) -> None:
         """Refuse a kernel, mean or noise that it cannot use, before any work.
