@@ -19,6 +19,7 @@ from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.model import Model
 from gigagp.optimization.sparse import SparseAdam
 
 
@@ -120,6 +121,7 @@ class QuadruplyStochastic(WeightOptions, Inference):
     abilities = Abilities(
         "quadruply-stochastic",
         "any number",
+        kernels="random features",
         likelihoods="any",
         streams=True,
         options={"--functions": "n_basis"},
@@ -131,6 +133,17 @@ class QuadruplyStochastic(WeightOptions, Inference):
     ) -> WholeObjective | MinibatchObjective:
         """Return the lower bound on a table; the likelihood is Gaussian where none is given."""
         return make_objective(self, table, generator, likelihood or Gaussian())
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a kernel without random features where the basis is made of them.
+
+        Raises
+        ------
+        InvalidInputError
+            If that is so.
+        """
+        if self.basis == "fourier" and not self.learns_precision:
+            super().check_model(model)
 
     def adam(self, **settings: Any) -> SparseAdam:
         """Return the Adam that touches only the weights that a step samples."""
@@ -182,7 +195,7 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     threshold: Positive = 1e4
 
-    abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000")
+    abilities = replace(QuadruplyStochastic.abilities, name="relevance-vectors", rows="up to some 5,000", kernels="any")
 
     learns_precision = True
 
