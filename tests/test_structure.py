@@ -12,6 +12,7 @@ from benchmarks.structure import (
     layers_of,
     module_files,
     not_on_the_map,
+    picture,
     upward,
 )
 
@@ -33,6 +34,12 @@ def test_the_map_has_every_module_and_no_other(layers):
     files = module_files(SRC)
     assert not_on_the_map(files, layers) == []
     assert [room for room in layers if f"gigagp.{room}" not in files] == []
+
+
+def test_the_picture_is_of_these_imports(layers, imports):
+    assert picture(imports, layers) in (ROOT / "docs" / "architecture.md").read_text()
+    without = [one for one in imports if one.target.partition(".kernels")[1] == ""]
+    assert picture(without, layers) != picture(imports, layers)
 
 
 def test_no_import_runs_up(layers, imports):
