@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -246,3 +250,41 @@ def test_the_package_s_own_classes_are_found_by_being_defined():
         kernel = choose_kernel(word)
         assert kernel == make()
         assert kernels.from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
+
+
+#: The class and its export: all that a kernel of the package needs.
+CLASS = """
+from gigagp.kernels.stationary import StationaryKernel
+
+class Cauchy(StationaryKernel):
+    words = {"cauchy": {}}
+
+    def profile(self, q):
+        return 1 / (1 + q)
+"""
+USE = """
+import sys, types, torch
+import gigagp
+from gigagp import GPRegressor, kernels
+
+module = sys.modules["gigagp.kernels.cauchy"] = types.ModuleType("gigagp.kernels.cauchy")
+exec(sys.argv[2], module.__dict__)
+kernels.Cauchy = module.Cauchy
+
+from gigagp.commands.options import choose_kernel
+kernel = choose_kernel("cauchy+linear")
+assert kernels.from_dict(kernel.to_dict()) == kernel
+X = torch.rand(40, 2, dtype=torch.float64).numpy()
+gp = GPRegressor(kernel).fit(X, X[:, 0])
+gp.save(sys.argv[1])
+assert (gigagp.load(sys.argv[1]).predict(X) == gp.predict(X)).all()  # without custom: it is the package's own
+print(type(gp.kernel_.parts[0]).__name__, gp.engine_)
+"""
+
+
+def test_a_new_kernel_of_the_package_is_its_class_and_its_export(tmp_path):
+    """In a process of its own, because the package would keep the class."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(gigagp.__file__).parents[1])}
+    command = [sys.executable, "-c", USE, str(tmp_path / "m"), CLASS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Cauchy torch tiles"), done.stderr[-2000:]

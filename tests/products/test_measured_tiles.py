@@ -173,6 +173,17 @@ def test_a_mismatch_or_an_error_leaves_the_device_to_torch_tiles_with_one_warnin
     assert flaw.calls == before
 
 
+def test_a_lack_of_memory_is_no_failure():
+    kernel, findings = ALL["matern32"], Findings()
+    engine = measured(kernel, Simulated(raises=torch.OutOfMemoryError("no room to try")), findings=findings)
+    engine.product(kernel, X, X, V, budget=BUDGET)  # torch tiles do the job
+    assert "not tried" in engine.name
+    late = Simulated(raises=torch.OutOfMemoryError("no room for the job"), flawed_rows=290)
+    with pytest.raises(torch.OutOfMemoryError, match="no room for the job"):
+        measured(kernel, late, findings=findings).product(kernel, X, X, V, budget=BUDGET)
+    assert findings.failures == {}
+
+
 def test_the_tolerance_is_for_rounding():
     """The control: errors of rounding pass the self-test."""
     engine = measured(ALL["matern32"], Simulated(error=1e-11))

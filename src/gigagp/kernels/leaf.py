@@ -84,6 +84,9 @@ class Leaf(Kernel):
     has_spectrum: ClassVar[bool] = False
     #: Whether the kernel is noise between a row and itself.
     is_white: ClassVar[bool] = False
+    #: How often functions can be differentiated in mean square, plus 1/2, as ``nu`` of `Matern`; None if not declared.
+    #: Grids take their number of nodes for each lengthscale from it.
+    smoothness: float | None = None
     #: Words of the command line for this class, each with the constructor's arguments that it stands for.
     words: ClassVar[dict[str, dict[str, Any]]] = {}
 

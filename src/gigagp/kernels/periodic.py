@@ -130,6 +130,7 @@ class Cosine(Leaf):
     shapes: ClassVar[dict[str, bool]] = {"variance": False, "period": True}
     units: ClassVar[dict[str, Unit]] = {"variance": "target", "period": "input"}
     has_spectrum: ClassVar[bool] = True
+    smoothness = math.inf
 
     variance = Hyperparameter("Variance, a single number; None if not settled.")
     period = Hyperparameter("Periods; None if not settled.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Unpack
 
@@ -50,6 +51,7 @@ class RBF(StationaryKernel):
     """
 
     words: ClassVar[dict[str, dict[str, Any]]] = {"rbf": {}}
+    smoothness = math.inf
 
     @property
     def distance_factor(self) -> float:
@@ -124,6 +126,11 @@ class Matern(StationaryKernel):
     @property
     def nu(self) -> float:
         """The smoothness."""
+        return self._nu
+
+    @property
+    def smoothness(self) -> float:  # type: ignore[override]
+        """The number nu."""
         return self._nu
 
     @property

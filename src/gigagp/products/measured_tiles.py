@@ -153,10 +153,10 @@ class MeasuredTiles:
         check_points(self.name, kernel, X, Z)
         check_vectors(self.name, V, Z)
         left, right = _part(X, Z, budget)
-        vectors = V[: len(right)].abs()  # without signs the sums do not cancel
 
         def part(engine: Engine) -> Tensor:
-            return engine.product(kernel, left, right, vectors, budget=budget)
+            positive = V[: len(right)].abs()  # without signs the sums do not cancel
+            return engine.product(kernel, left, right, positive, budget=budget)
 
         def whole(engine: Engine) -> Tensor:
             return engine.product(kernel, X, Z, V, budget=budget)
@@ -216,8 +216,11 @@ class MeasuredTiles:
                 speedups[kind] = self._speedup(part, X)
             if speedups[kind] > 1:
                 return whole(self._triton)
-        except (GigaGPError, torch.OutOfMemoryError):
+        except GigaGPError:
             raise
+        except torch.OutOfMemoryError:
+            if kind in speedups:  # the job itself does not fit
+                raise
         except Exception as error:  # whatever Triton, its compiler or the driver may raise
             self._give_up(error)
         return whole(self._torch)

@@ -7,12 +7,13 @@ import math
 import torch
 
 from gigagp.grids.interpolation import Interpolation
-from gigagp.kernels import RBF, Cosine, Kernel, Matern, Periodic
+from gigagp.kernels import Cosine, Kernel, Periodic
 
 #: Fewest nodes a lengthscale: the mean is then within 5 % of the exact one at a noise of 1 % of the signal's variance,
 #: with a node to spare.
-_NODES_PER_LENGTHSCALE = {0.5: 6.0, 1.5: 5.0, 2.5: 4.0}
-_NODES_SMOOTH, _NODES_OTHER = 3.0, 5.0
+_NODES_PER_LENGTHSCALE: dict[float | None, float] = {0.5: 6.0, 1.5: 5.0, 2.5: 4.0, math.inf: 3.0}
+#: The same for kernels that do not declare their smoothness.
+_NODES_OTHER = 5.0
 #: Most: what a rough kernel still has between nodes so close is learned as noise.
 _MOST_NODES = 12.0
 #: The gap that is sought, as a share of the noise variance: see `cell_lengths`.
@@ -49,10 +50,7 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
             scale = leaf.lengths().detach()
         if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
             scale = values["lengthscale"].detach().clamp_max(1.0) * leaf.lengths("period").detach() / (2 * math.pi)
-        if isinstance(leaf, Matern):
-            nodes = _NODES_PER_LENGTHSCALE[leaf.nu]
-        else:
-            nodes = _NODES_SMOOTH if isinstance(leaf, RBF | Cosine) else _NODES_OTHER
+        nodes = _NODES_PER_LENGTHSCALE.get(leaf.smoothness, _NODES_OTHER)
         columns = range(n_inputs) if leaf.columns is None else leaf.columns
         for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
             coarse[column] = min(coarse[column], one / nodes)
