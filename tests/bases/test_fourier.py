@@ -1,4 +1,4 @@
-"""Random features by index: the kernel in the mean, nothing kept, derivatives."""
+"""Random features by index: the kernel in the mean, no stored features, derivatives."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_the_leading_ones_are_the_largest():
     cross = kernel.block(X, grid) @ vectors.flip(1)[:, :10] / leading.sqrt()
     found = few.columns(X, torch.arange(10))
     torch.testing.assert_close(found @ found.T, cross @ cross.T, rtol=1e-5, atol=1e-6)
-    last = many.columns(X, torch.arange(39, 49))  # the control: the last ten say next to nothing
+    last = many.columns(X, torch.arange(39, 49))  # the control: the last ten add next to nothing
     assert float((last @ last.T).diagonal().mean()) < 0.01 * float((found @ found.T).diagonal().mean())
 
 

@@ -1,4 +1,4 @@
-"""A basis with chosen functions first: the same functions, in other places."""
+"""A basis with chosen functions first: the same functions in other places."""
 
 from __future__ import annotations
 

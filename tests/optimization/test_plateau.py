@@ -1,4 +1,4 @@
-"""When a noisy ascent ends: after gains, not after noise; and its history says why."""
+"""A noisy ascent ends when it gains nothing more, not because of its noise, and its history says why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers import generator, new_trace
 
 
 def climb(curve, noise, seed=0, most=40_000, matters=1.0):
-    """Steps at which the rate fell, of a curve that a step at a share of the rate climbs by that share."""
+    """Return the steps at which the rate fell on a curve; a step at a share of the rate climbs by that share."""
     plateau, g = Plateau(0.03, matters), generator(seed)
     reached, falls, share = 0.0, [], 1.0
     for step in range(most):
@@ -39,10 +39,10 @@ def test_a_flat_objective_ends_soon_however_noisy():
 def test_gains_are_followed_as_long_as_they_matter():
     falls, plateau = climb(lambda reached: 0.01 * reached, 5.0, most=10_000)
     assert not plateau.ended
-    # at one rate at most so many steps: then it falls all the same
+    # after the most steps at one rate it falls in any case
     assert falls
     assert falls[0] == 3200
-    # a rise of a hundred is worth going on for where one matters, and not where a thousand does
+    # a rise of a hundred is worth more steps where one matters, and not where a thousand does
     early, _ = climb(lambda reached: 0.01 * reached, 5.0, matters=1000.0)
     assert early[0] == 400
 

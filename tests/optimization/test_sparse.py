@@ -1,4 +1,4 @@
-"""Sparse ascent: only what was sampled moves, it converges, a divergence ends at the best state."""
+"""Sparse ascent: only sampled entries move, it converges, and a divergence ends at the best state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def objective_of(settings, table=None, noise=0.1, lengthscale=0.3):
 
 
 def from_nothing(**settings):
-    """The paper's start: a mean of zero, and nothing known of the fit."""
+    """The paper's start: a mean of zero, without anchors."""
     return inference.QuadruplyStochastic(start_rows=0, anchor=False, **settings)
 
 
@@ -44,7 +44,7 @@ def exact_of(objective, model):
 
 
 def test_it_reaches_the_exact_posterior_mean():
-    """T11 at a smaller size: the predictions, and not each weight, are what the data settle."""
+    """T11 at a smaller size. The data determine the predictions, not every weight."""
     settings = from_nothing(n_basis=100, basis_batch=25, row_batch=60)
     objective, model = objective_of(settings)
     SparseAdaGrad(steps=2500, hyper_learning_rate=0).run(objective, model, new_trace(), generator(0))
@@ -66,7 +66,7 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
 
 
 def test_sgd_on_everything_is_gradient_descent():
-    """The error of the mean is what the product of ``I - rate (Phi' Phi / noise + S)`` leaves of it, to rounding."""
+    """The error of the mean is multiplied by ``I - rate (Phi' Phi / noise + S)`` in every step, to rounding."""
     objective, model = objective_of(from_nothing(n_basis=20), sine(60), noise=0.3)
     optimizer = SparseSGD(learning_rate=2e-3, steps=1500, final_share=0.5, hyper_learning_rate=0, tail_share=0)
     optimizer.run(objective, model, new_trace(), generator(0))
@@ -80,7 +80,7 @@ def test_sgd_on_everything_is_gradient_descent():
 
 @pytest.mark.parametrize("steps", [None, 200])
 def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
-    """Against a mean that is taken of all entries at every step; the control is where the last step ends."""
+    """Against the mean of all entries at every step; the control is the result of the last step."""
     settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60, n_columns=3)
     objective, model = objective_of(settings)
     seen, original = [], sparse_ascent.SparseRun._take_step
@@ -129,7 +129,7 @@ def test_only_touched_entries_move():
 
 @pytest.mark.parametrize("kind", [SparseAdaGrad, SparseAdam])
 def test_dense_columns_leave_the_mean_alone(kind):
-    """T17: their functions are touched at every step, and the mean there moves only when it is drawn."""
+    """T17: every step touches their functions, but the mean of these moves only when they are drawn."""
     means = []
     for n_columns in (0, 5):
         settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=10, row_batch=20, n_columns=n_columns)
@@ -158,7 +158,7 @@ def test_a_divergent_learning_rate_ends_at_the_best_state(optimizer):
         found = optimizer.run(objective, model, trace, generator(0))
     assert trace.stopped
     assert len(trace.history) < 20
-    assert float(objective.state.weights.mean.abs().max()) == 0  # where it started, knowing nothing
+    assert float(objective.state.weights.mean.abs().max()) == 0  # where it started
     assert float(found.noise_variance) == pytest.approx(0.1)
     posterior = objective.posterior(found, generator(0))
     assert np.isfinite(posterior.log_marginal_likelihood(generator(0)).value)
@@ -213,7 +213,7 @@ def test_other_optimizers_say_which_one_to_use():
 
 
 def test_without_a_number_of_steps_a_small_table_has_its_optimum_at_once(monkeypatch):
-    """Where all rows and functions can be used at once no step on a sample gains anything."""
+    """Where all rows and functions can be used at once, steps on samples gain nothing."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (24, 2))
     y = np.sin(5 * X[:, 0]) + 0.1 * rng.standard_normal(24)

@@ -1,4 +1,4 @@
-"""Functions known at all rows: nothing biased, no noise of functions at the anchor, moved as often as it is worth."""
+"""Anchors: they bias nothing, remove the noise of sampled functions where they are, and move as often as pays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def everything(objective):
     return torch.arange(objective.n_rows), BasisSample.from_indices(index, index, len(index), n_head=n_head)
 
 
-@pytest.mark.parametrize("moved", [False, True], ids=["the features of now", "features of its own"])
+@pytest.mark.parametrize("moved", [False, True], ids=["present features", "features of its own"])
 def test_the_fit_at_the_anchor_has_no_noise_of_functions(moved):
     case = small()
     targets = (case.y - case.Phi @ case.mean)[:, None]
@@ -117,10 +117,10 @@ def test_an_anchor_takes_the_noise_of_functions_out_of_steps():
 
 
 def test_an_anchor_closes_the_gap_of_the_bound_of_labels():
-    """Theorem 3's gap has two causes where the rest is known: what is sampled of the mean, and of dense columns."""
+    """Theorem 3's gap has two causes here: the sampling of the mean, and that of dense columns."""
     settings = QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=60, n_columns=3)
     objective, model = make(settings, likelihood=Logistic(), targets=lambda X: (3 * X[:, :1]).sin().sign())
-    objective.state.weights.log_scale[3:] = -12.0  # no spread but that of the columns
+    objective.state.weights.log_scale[3:] = -12.0  # all spread is that of the columns
     whole, rows = objective.evaluate_sample(model, *everything(objective)).value, torch.arange(60)
     known = objective.state.anchor
     of_mean = replace(known, **{name: getattr(known, name).clone() for name in ("vectors", "fitted")})
@@ -131,7 +131,7 @@ def test_an_anchor_closes_the_gap_of_the_bound_of_labels():
         for name, objective.state.anchor in (("both", known), ("mean", of_mean), ("none", None)):
             values[name].append(objective.evaluate_sample(model, rows, sample).value)
     both, mean, none = (torch.tensor(found, dtype=torch.float64) for found in values.values())
-    # divergences are estimated without bias; their noise is what is left, the same for all three
+    # divergences are estimated without bias; what differs from zero is their noise, the same for all three
     assert within_standard_errors(both[:, None], whole)
     for gap in (mean - both, none - mean):
         assert float(gap.mean()) < -4 * float(gap.std()) / 300**0.5
@@ -177,7 +177,7 @@ def test_a_short_fit_of_a_large_table_does_not_pay_for_one(monkeypatch):
     ids=lambda one: type(one).__name__ if not callable(one) else "",
 )
 def test_weights_start_at_the_posterior_of_the_rows(likelihood, labels):
-    """With all rows and all functions these are the best mean and the best columns, found another way."""
+    """With all rows and all functions they are the best mean and the best columns, which another algorithm finds."""
     settings = QuadruplyStochastic(n_basis=100, row_batch=20, n_columns=100)
     started, model = make(settings, likelihood=likelihood, targets=labels)
     exact = QuadruplyStochastic(n_basis=100, n_columns=100).objective(started.table, generator(0), likelihood)
@@ -227,7 +227,7 @@ def test_dense_columns_start_at_those_of_some_rows_as_long_as_all_rows_want_them
 
 
 def test_dense_columns_of_a_sampled_fit_are_worth_having():
-    """They raise the bound by as much as the best ones do; from zero, with steps not in their units, they lower it."""
+    """They raise the bound as much as the best columns do; from zero, with steps in other units, they lower it."""
     bounds, bests = {}, {}
     for name, n_columns, start, unit in [("none", 0, None, 1), ("some", 20, None, 1), ("as before", 20, 0, 300**0.5)]:
         settings = QuadruplyStochastic(n_basis=300, basis_batch=60, row_batch=40, n_columns=n_columns, start_rows=start)
@@ -260,7 +260,7 @@ def test_inducing_points_start_at_the_exact_process_of_some_of_them(order):
     mean = objective.state.weights.mean
     used = mean[:, 0].nonzero()[:, 0]
     assert len(used) == 25
-    at = objective.state.basis.columns(X, used)  # covariances with the rows that the start is of
+    at = objective.state.basis.columns(X, used)  # covariances with the rows of the start
     match = (at == at.amax(0)).int().argmax(0)
     assert float(at[match, torch.arange(25)].min()) == pytest.approx(1.3)  # each is a row
     K = KERNEL.block(X[match], X[match])
@@ -275,7 +275,7 @@ def test_inducing_points_start_at_the_exact_process_of_some_of_them(order):
 
 
 def test_many_inducing_points_gain_on_their_start():
-    """With steps in units that know how alike they are; 400 steps from zero in plain units end behind the start."""
+    """With steps in units that account for their similarity; 400 steps from zero in plain units end below the start."""
     X = points(1500, 2)
     y, errors = draw_targets(kernels.RBF(0.5), X, 0.1), {}
     K = kernels.RBF([0.5, 0.5]).bind(2).block(X, X)

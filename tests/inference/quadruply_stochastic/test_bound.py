@@ -1,4 +1,4 @@
-"""Theorem 3 in its three forms: which are bounds, how far off each is, and what they are at full batch."""
+"""Theorem 3 in its three readings: which are bounds, how large their gaps are, and what they are on full batches."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ def test_bias_of_each_form():
 
 
 def gap_of_the_mean(m, size, smallest, draws=200):
-    """The mean gap that sampling the mean alone leaves, with its standard error (T7e)."""
+    """The mean gap from sampling the mean alone, with its standard error (T7e)."""
     X, g = points(100, 2), generator(m + size)
     frequencies = torch.randn(2, m // 2, generator=g).double()
     features = torch.cat([torch.sin(X @ frequencies), torch.cos(X @ frequencies)], 1) * (2 / m) ** 0.5
     latent = 2 * torch.sin(X[:, 0]) + torch.cos(X[:, 1])
     mean = torch.randn(m, generator=g).double()
-    if smallest:  # the smallest weights for one smooth function, as a fit has them
+    if smallest:  # the smallest weights of one smooth function, as in a fit
         mean = features.T @ torch.linalg.solve(features @ features.T + 0.1 * torch.eye(100).double(), latent)
     y, ones = latent.sign(), torch.ones(100, dtype=torch.float64)
     exact = float(torch.nn.functional.logsigmoid(y * (features @ mean)).sum())
@@ -161,7 +161,7 @@ def test_the_gap_falls_with_the_batch_and_is_flat_in_the_number_of_functions():
     assert few[0] > 4 * few[1]
     assert abs(many[0] - few[0]) < 4 * math.hypot(many[1], few[1])
     assert many[0] - wide[0] > 3 * math.hypot(many[1], wide[1])
-    # the control: weights that do not become smaller as they become more
+    # the control: weights that do not shrink with their number
     few, many = (gap_of_the_mean(*sizes, False, draws=50) for sizes in ((500, 50), (4000, 50)))
     assert many[0] > 3 * few[0]
 

@@ -32,7 +32,7 @@ def control(offset=OFFSET):
 
 
 def unscaled(made, features, vectors, weights):
-    """F.1 left out: the slope in the touched part as it is."""
+    """Without F.1: the plain slope in the touched part."""
     step = features @ (vectors - vectors.detach())
     return (weights @ (made.running - made.offset + step).square()).sum()
 
@@ -49,7 +49,7 @@ def as_printed(made, features, vectors, sample, weights):
 def test_it_is_zero_in_the_mean_with_an_unbiased_gradient(offset, replacement):
     made = control(offset)
     noise = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    # the whole quadratic, whose sampled part is enumerated away: the slopes of what is left have the mean zero
+    # the whole quadratic: the enumeration removes its sampled part, and the slopes of the rest have mean zero
     values, slopes = [], []
     for sample in pairs(M, 2, replacement):
         vectors = MEAN[sample.index].clone().requires_grad_()
@@ -126,7 +126,7 @@ def test_the_linear_control_removes_the_sampling_of_the_basis_from_the_targets_p
         left.append(float(term) + values[-1])
     assert sum(values) / len(values) == pytest.approx(0, abs=1e-10)
     torch.testing.assert_close(torch.stack(slopes).mean(0), torch.zeros(M, 2).double(), rtol=0, atol=1e-10)
-    assert left == pytest.approx([float(-2 * (b * MEAN).sum())] * len(left))  # all rows: nothing random is left
+    assert left == pytest.approx([float(-2 * (b * MEAN).sum())] * len(left))  # all rows: nothing is random
     assert float(torch.tensor(values).std()) > 0.1
 
 

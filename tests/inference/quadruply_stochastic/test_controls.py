@@ -1,4 +1,4 @@
-"""The control variates of a fit with their fitted multiples: no estimate's mean moves."""
+"""The control variates of a fit with their fitted multiples: they move no estimate's mean."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from inference.quadruply_stochastic.reference import pairs, sampled
 
 M, COUNT = 6, 3
 MODEL = Model(RBF([0.8, 1.1], 1.2).bind(2), ZeroMean(), torch.tensor(0.3, dtype=torch.float64))
-#: a multiple in use, on which the next step that is learned from has much influence
+#: a multiple in use, which the next step changes much
 LEARNED = Coefficient(memory=0.4, warm_up=2, steps=30, covariance=-2.0, control_variance=2.5, variance=3.0)
 SETTINGS = {
     MEAN: QuadruplyStochastic(n_basis=M, basis_batch=2, n_columns=2, n_support=COUNT, anchor=False),
@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 def controls_of(settings):
-    """Controls whose weights are somewhere, and the objective that they belong to."""
+    """Controls at arbitrary weights, and the objective that they belong to."""
     table = TrainingTable(points(12, 2), points(12, 1, seed=1), ZeroMean(), 2**28)
     objective = sampled(settings.objective(table, generator(0), Gaussian()))
     objective.begin(MODEL)
@@ -59,7 +59,7 @@ def differences(name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_multiple_that_goes_on_learning_adds_nothing_in_the_mean(name):
-    """Over all samples: at a step the multiple is what the steps before have made it, so that it is a constant."""
+    """Over all samples: earlier steps decide the multiple of a step, so it is a constant there."""
     added = differences(name)
     assert float(added.abs().max()) > 0.1  # it does something
     assert abs(float(added.mean())) < 1e-10 * float(added.abs().max())
@@ -67,7 +67,7 @@ def test_a_multiple_that_goes_on_learning_adds_nothing_in_the_mean(name):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_multiple_that_knows_its_own_step_is_biased(name, monkeypatch):
-    """The control: every multiple as it is once its own step is learned from."""
+    """The control: every multiple after it has learned from its own step."""
     learn, value = Coefficient.learn, Coefficient.value.fget
     steps: list[tuple[float, float]] = []
 
@@ -91,7 +91,7 @@ def test_a_multiple_that_knows_its_own_step_is_biased(name, monkeypatch):
 
 
 def test_the_targets_control_follows_a_noise_that_is_learned():
-    """With the multiple 1 nothing of the targets' term is left random, also once the noise has left its start."""
+    """With the multiple 1 the targets' term is not random, also after the noise has moved."""
     objective, controls = controls_of(SETTINGS[LINEAR])
     index = torch.arange(M)
     Phi, mean = objective.state.basis.columns(objective.table.X, index), objective.state.weights.mean

@@ -144,7 +144,7 @@ def test_single_draws_have_the_golden_values():
 def test_the_mean_term_is_unbiased_over_all_samples(replacement, symmetric):
     case = small()
     bases = list(pairs(4, 2, replacement))
-    # it is linear in the rows: their samples are enumerated for one pair, all of them as a set for every pair
+    # it is linear in the rows: samples of rows are enumerated for one pair, and every pair sees all rows
     over_bases = [mean_estimate(case, None, one, symmetric=symmetric) for one in bases]
     assert sum(over_bases) / len(bases) == pytest.approx(case.terms.mean, rel=1e-11)
     over_rows = [mean_estimate(case, rows, bases[5], symmetric=symmetric) for rows in samples(6, 3, replacement)]
@@ -236,7 +236,7 @@ def test_with_everything_sampled_there_is_no_variance():
 
 
 def test_structured_forms_have_the_mean_of_the_generic_ones_and_less_variance():
-    """T12: a diagonal root and a diagonal S, written as dense ones, cost most of the precision."""
+    """T12: a diagonal root and a diagonal S that are treated as dense lose most of the precision."""
     g = generator(0)
     n, m, rows_sampled, size = 200, 100, 40, 20
     omega, x = torch.randn(2, m // 2, generator=g).double(), torch.randn(n, 2, generator=g).double()

@@ -1,4 +1,4 @@
-"""The bound on samples: exact on all rows and functions, unbiased with its gradient on fewer, free of n and m."""
+"""The bound on samples: exact on all rows and functions, unbiased on fewer, at a cost that depends on neither."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Y = draw_targets(kernels.RBF(0.8), X, 0.1, columns=2)
 
 
 def shaken(objective, seed=5):
-    """Move all numbers, and the running vectors of the controls with them."""
+    """Move all weights, and the running vectors of the controls with them."""
     g = generator(seed)
     index = torch.arange(objective.state.basis.size)
     changes = {
@@ -127,7 +127,7 @@ def test_only_hyperparameters_with_a_gradient_are_learned():
 
 
 def scattered(objective, found):
-    """A sparse gradient in all numbers, one vector, with the hyperparameters' at its end."""
+    """A sparse gradient as one dense vector, with that by the hyperparameters at its end."""
     parts = []
     for name in found.gradient:
         dense = torch.zeros_like(objective.arrays()[name])
@@ -181,7 +181,7 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
 
 
 def test_the_running_value_of_the_targets_control_follows_steps():
-    """Prop. 3 for F2c: after many sparse steps it is still ``b . v``, and it takes noise out of the value alone."""
+    """Prop. 3 for F2c: after many sparse steps it is still ``b . v``, and it removes noise from the value alone."""
     x, y = points(60, 2), draw_targets(kernels.RBF(0.8), points(60, 2), 0.1)
     kernel, slopes = kernels.RBF([0.8, 0.8]).bind(2), {}
     for on in (False, True):
@@ -264,13 +264,13 @@ def test_the_chevron_leaves_the_mean_alone():
         dense = torch.zeros(20, 1).double()
         dense[one.index] = one.gradient["mean"]
         found.append(dense)
-    # what is known is computed for mean and columns together, which rounds otherwise
+    # the anchor is computed for mean and columns together, which rounds differently
     torch.testing.assert_close(found[0], found[1], rtol=1e-11, atol=1e-11)
     assert float(found[0].abs().max()) > 1
 
 
 def test_a_step_is_free_of_rows_and_functions():
-    """T13, counted: nothing that a step makes grows with n or m, and no more work is done."""
+    """T13, by counting: no tensor of a step grows with n or m."""
     counts = {}
     for n, m, columns in [(300, 200, 2), (3000, 200, 2), (300, 100_000, 2), (300, 200, 0), (300, 100_000, 0)]:
         x = points(n, 2)
@@ -283,7 +283,7 @@ def test_a_step_is_free_of_rows_and_functions():
                 objective.moved(found, found.gradient)
         counts[n, m, columns] = spy.elements
         assert len(found.index) <= 80 + columns
-    # indexing reads the arrays of all functions, and makes nothing of their size
+    # indexing reads the arrays of all functions without copying them
     assert max(counts.values()) <= 2 * 82 * 50
     assert max(counts.values()) <= 1.3 * min(counts.values())
 
@@ -312,7 +312,7 @@ def test_known_noise_and_a_trend():
     assert "noise_variance" not in found.hyperparameters
     Phi, root = objective.state.basis.columns(X, torch.arange(8)), objective.state.weights.root()
     y, mean, variances = objective.state.targets[:, 0], objective.state.weights.mean[:, 0], noise + 0.05
-    # generalised least squares: a sum that has weights
+    # generalised least squares: a weighted sum
     assert float(torch.linalg.solve(Phi @ Phi.T + variances.diag(), y).sum()) == pytest.approx(0, abs=1e-10)
     assert abs(float(y.mean())) > 1e-3
     squared = (y - Phi @ mean).square() + (Phi @ root).square().sum(1)

@@ -1,4 +1,4 @@
-"""Predictions in blocks against dense algebra, the bound, augmentation, files, and the estimator around it all."""
+"""Predictions in blocks against dense algebra, the bound, augmentation, model files, and the estimator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Y = draw_targets(RBF([0.8, 1.4], 1.3), X, 0.1, columns=2)
 
 
 def exact_posterior(settings, *, Y=Y, X=X, kernel=KERNEL, noise=0.2, mean=None, root=True):
-    """A posterior whose weights are the exact ones: what a full batch would end at."""
+    """A posterior with the exact weights, where full batches would end."""
     table = TrainingTable(X, Y, mean or ZeroMean(), 2**28)
     objective = sampled(settings.objective(table, generator(0), Gaussian()))
     model = objective.begin(Model(kernel, table.mean, torch.tensor(noise, dtype=torch.float64)))
@@ -207,6 +207,28 @@ def test_without_an_optimizer_the_weights_are_learned_and_the_hyperparameters_ke
     assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.2
 
 
+def test_a_posterior_runs_no_optimizer(monkeypatch):
+    """Weights that no optimizer has learned are learned by a step of their own, which a fit takes first."""
+    taken = []
+    monkeypatch.setattr(
+        "gigagp.inference.quadruply_stochastic.sampled.SparseAdam",
+        lambda **given: taken.append(1) or replace(QUICK, steps=5, **given),
+    )
+    settings = QuadruplyStochastic(n_basis=60, row_batch=10)
+    objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(0))
+    model = Model(KERNEL, ZeroMean(), torch.tensor(0.2, dtype=torch.float64))
+    assert objective.current_posterior() is None
+    with pytest.raises(RuntimeError, match="no state before begin"):
+        objective.posterior(model, generator(0))
+    assert not taken
+    objective.learn_remaining(model, generator(0))
+    assert len(taken) == 1
+    found = objective.posterior(model, generator(0))
+    objective.learn_remaining(model, generator(0))  # there is nothing left to learn at this model
+    assert len(taken) == 1
+    assert found.weights is objective.state.weights
+
+
 def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     x = table_of(400)[0]
     y = np.sin(4 * x[:, 0]) + np.cos(5 * x[:, 1]) + 0.3 * np.random.default_rng(1).normal(size=400)
@@ -217,12 +239,12 @@ def test_auto_starts_from_the_likelihood_of_a_few_rows(monkeypatch):
     stages = gp.history_.to_dict()["stage"]
     assert stages[0].startswith("subset")
     assert stages[-1] == "sparse"
-    # what is left of 400 targets is not more than their noise of 0.3, by four standard errors
+    # the residuals of 400 targets are no larger than their noise of 0.3, up to four standard errors
     assert np.sqrt(np.mean((gp.predict(x) - y) ** 2)) < 0.3 * (1 + 4 / np.sqrt(2 * 400))
 
 
 def test_a_sampled_fit_takes_its_hyperparameters_from_the_likelihood_and_not_from_the_bound():
-    """The bound of independent weights takes what it cannot explain for noise."""
+    """The bound of independent weights counts as noise what it cannot explain."""
     x, y = table_of(400)
     settings = QuadruplyStochastic(n_basis=400, row_batch=60)
     likely = GPRegressor().fit(x, y)

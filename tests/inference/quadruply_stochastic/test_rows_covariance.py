@@ -1,4 +1,4 @@
-"""The covariance of a sampled fit: that of the exact process once some rows are known, never smaller than with all."""
+"""The covariance of a sampled fit: that of the exact process given some rows, never smaller than given all rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_who_asks_for_a_covariance_of_the_weights_gets_one():
     learned = optimization.SparseAdam(steps=20, hyper_learning_rate=1e-3)
     assert fitted(settings, Logistic(), labels, learned)[1].covariance_of is None
     assert fitted(settings, Logistic(), labels)[1].covariance_of is not None
-    assert fitted(settings, ascent=learned)[1].covariance_of is not None  # at the hyperparameters of the end
+    assert fitted(settings, ascent=learned)[1].covariance_of is not None  # at the final hyperparameters
     certified = QuadruplyStochastic(n_basis=60, row_batch=20, bound="linear")
     assert fitted(certified, Logistic(), labels)[1].covariance_of is None
 
@@ -106,7 +106,7 @@ LABELS = [
 
 @pytest.mark.parametrize(("likelihood", "labels"), LABELS, ids=lambda one: getattr(one, "name", ""))
 def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labels):
-    """The likelihood itself for a Gaussian one; of the others, what no distribution of the latent values exceeds."""
+    """The likelihood itself where it is Gaussian; otherwise the maximum over all distributions of the latent values."""
     targets, index = labels(X), torch.arange(60)
     settings = QuadruplyStochastic(n_basis=60, basis="inducing", row_batch=20)
     objective = settings.objective(TrainingTable(X, targets, ZeroMean(), 2**28), generator(0), likelihood)
@@ -124,7 +124,7 @@ def test_with_points_at_all_rows_the_bound_is_the_best_there_is(likelihood, labe
     assert posterior.bound.value == pytest.approx(best, rel=1e-4)
     whole = BasisSample.from_indices(index, index, 60)
     if not isinstance(likelihood, Gaussian):
-        # what ascent sees is the same number, and there is nothing left to climb
+        # the ascent sees the same number, and its slope is zero
         found = objective.evaluate_sample(model, index, whole)
         assert found.value == pytest.approx(best, rel=1e-4)
         assert set(found.gradient) == {"mean"}
@@ -160,7 +160,7 @@ def test_samples_have_mean_and_covariance():
     assert within_standard_errors(drawn, mean[:, 0])
     covariance = posterior.covariance(there)
     products = (drawn - mean[:, 0])[:, :, None] * (drawn - mean[:, 0])[:, None, :]
-    # the features of the prior have an error of their own, one over the root of 4,000
+    # the features of the prior add an error of one over the root of 4,000
     assert float((products.mean(0) - covariance).abs().max()) < 1.3 * (5 / 4000**0.5 + 3 / 4000**0.5)
     torch.testing.assert_close(functions(there[:3]), functions(there)[:3])
 
@@ -173,7 +173,7 @@ def test_the_estimators_have_it_and_files_too(tmp_path):
     gp = GPRegressor(kernels.RBF(0.5), settings, KEPT, noise_variance=0.02).fit(x, y)
     exact = GPRegressor(gp.kernel_, Exact(), None, noise_variance=gp.noise_variance_).fit(x, y)
     far = np.array([[0.0, 0.0], [0.5, -0.5], [30.0, 30.0]])
-    # all 300 rows are those of the start, so it is the exact process'
+    # the start has all 300 rows, so the covariance is that of the exact process
     np.testing.assert_allclose(gp.predict(far, return_std=True)[1], exact.predict(far, return_std=True)[1], rtol=1e-5)
     gp.save(tmp_path / "m.gp")
     loaded = gigagp.load(tmp_path / "m.gp")

@@ -1,4 +1,4 @@
-"""Quadruply stochastic fits to rows that are not held: the same bound, errors that name the file, fits that go on."""
+"""Quadruply stochastic fits to rows that are not held: the same bound, errors that name the file, resumed fits."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Y = 7 + 3 * TRUTH + 0.3 * RNG.normal(size=N)
 LABEL = np.where(RNG.random(N) < 1 / (1 + np.exp(-4 * TRUTH)), "up", "down")
 FRAME = pd.DataFrame({"a": X[:, 0], "note": "text", "y": Y, "b": X[:, 1], "label": LABEL})
 INPUTS = ["a", "b"]
-#: small enough for a test, sampled where a table is held too, and without what only a held table has: rows to start
-#: from that are of all, and anchors
+#: small enough for a test, sampled also where a table is held, and without what only a held table has: anchors, and a
+#: start from any of the rows
 SETTINGS = inference.QuadruplyStochastic(n_basis=150, row_batch=40, basis_batch=100, start_rows=0, anchor=False)
 QUICK = optimization.SparseAdam(0.05, steps=150)
 OPTIONS = {
@@ -59,7 +59,7 @@ def folder(path: Path, frame: pd.DataFrame = FRAME, parts: int = 4) -> Path:
 
 
 def started(settings, source, likelihood="gaussian", **options):
-    """Return what `stream` makes of a source, begun."""
+    """Return the fit that `stream` begins on a source, after `begin`."""
     mean = resolve_mean("constant")
     rows = RowSource(*source, offset=mean.offset)
     start = StartModel(kernels.RBF([0.7, 0.8]), mean, torch.tensor(0.1, dtype=torch.float64), "standardized")
@@ -242,11 +242,11 @@ def test_the_rows_are_never_held(monkeypatch):
     assert spy.elements >= n
 
 
-# Errors in the middle, kills, and what comes after --------------------------------------------------------------------
+# Errors in the middle, kills, and resumed fits --------------------------------------------------------------------
 
 
 def damage(file: Path, columns: tuple[int, ...] = (0, 2, 3)) -> bytes:
-    """Make garbage of columns of a Parquet file's last row group; return the whole file."""
+    """Overwrite columns of the last row group of a Parquet file; return its former contents."""
     whole = file.read_bytes()
     broken, metadata = bytearray(whole), pq.read_metadata(file)
     for column in columns:

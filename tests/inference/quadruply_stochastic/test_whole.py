@@ -17,7 +17,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic, Poisson, Probit
 from gigagp.means import ZeroMean
 from gigagp.model import Model
-from helpers import draw_targets, generator, points
+from helpers import draw_targets, generator, new_trace, points
 
 X = points(30, 2)
 KERNEL = kernels.RBF([0.9, 1.4], 1.7).bind(2)
@@ -39,7 +39,7 @@ def make(settings, likelihood=None, Y=Y, kernel=KERNEL, noise=0.2):
 
 
 def sampled_bound(objective, model, weights):
-    """The bound that steps on samples estimate, on everything."""
+    """The bound that steps on samples estimate, on all rows and functions."""
     samples = objective.sampled()
     samples.begin(model)
     samples.state.weights = weights
@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_best_bound(name, basis):
 
 
 def test_many_functions_reach_the_latent_bound():
-    """With the kernel itself in the place of functions: the limit, and its derivatives."""
+    """The limit, with the kernel itself in place of functions, and its derivatives."""
     for name in ("gaussian", "logistic", "poisson", "laplace"):
         likelihood, targets = LIKELIHOODS[name]
         exact = LatentObjective(TrainingTable(X, targets, ZeroMean(), 2**28), likelihood, 101)
@@ -172,6 +172,19 @@ def test_a_sparse_optimizer_still_samples():
         samples.start(model)
 
 
+def test_the_posterior_is_of_the_samples_once_a_sparse_optimizer_asks_for_them():
+    objective, model = make(QuadruplyStochastic(n_basis=24))
+    best = objective.posterior(model, generator(0))
+    assert best.from_samples is False
+    ascent = optimization.SparseAdam(steps=3, hyper_learning_rate=0.0)
+    ascent.run(objective, model, new_trace(), generator(0))
+    objective.learn_remaining(model, generator(0))
+    learned = objective.posterior(model, generator(0))
+    assert learned.from_samples
+    assert learned.weights is objective.sampled().state.weights
+    assert not torch.equal(learned.weights.mean, best.weights.mean)
+
+
 @pytest.mark.parametrize("basis", ["fourier", "inducing", "grid"])
 def test_every_basis_ends_at_the_noise(basis):
     rng = np.random.default_rng(0)
@@ -180,7 +193,7 @@ def test_every_basis_ends_at_the_noise(basis):
     settings = QuadruplyStochastic(n_basis=100, basis=basis)
     gp = GPRegressor(kernels.RBF([0.5, 1.0], 1.0), settings, None, noise_variance=0.02).fit(x[:250], y[:250])
     mean, std = gp.predict(x[250:], return_std=True, include_noise=True)
-    # of 50 targets with a noise of 0.1, by four standard errors
+    # 50 targets with a noise of 0.1, up to four standard errors
     assert np.sqrt(np.mean((mean - y[250:]) ** 2)) < 0.1 * (1 + 4 / np.sqrt(2 * 50))
     assert bool((std > 0.1).all())
 
@@ -261,7 +274,7 @@ def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so
     else:
         with pytest.warns(FitWarning, match="threshold of RelevanceVectorMachine is .* was kept"):
             gp.fit(X, y)
-    # the threshold decides what is dropped of one optimum, and not the optimum
+    # the threshold decides which weights of the optimum are dropped, and does not move it
     torch.testing.assert_close(gp.posterior_.weights.log_precision.exp().log(), precision.log())
     assert len(gp.posterior_.relevance_vectors) == max(below, 1)
     mean, std = gp.predict(X[:5], return_std=True)
