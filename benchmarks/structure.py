@@ -1,15 +1,15 @@
-"""The structure of the package in numbers: imports against the map, circles, sizes, and how far a fit travels.
+"""Measure the package's structure: imports against the map, import cycles, file sizes, files that a fit enters.
 
     python benchmarks/structure.py --json benchmarks/results/structure.json
-    python benchmarks/structure.py --src ../other-checkout/src   # the same of another checkout
+    python benchmarks/structure.py --src ../other-checkout/src   # measure another checkout
 
-The map is the first code block of ``docs/architecture.md``: one line a layer, the names of its rooms (which end in "/"
-or ".py"), then a description. A room imports only from layers below its own. Every import counts, also those inside
-functions and those for type checkers alone. `tests/test_structure.py` holds the package to it.
+The map is the first code block of ``docs/architecture.md``. Each of its lines is a layer: the names of its rooms (which
+end in "/" or ".py") and then a description. A room may import only from layers below its own. Every import counts,
+including those inside functions and those for type checkers only. `tests/test_structure.py` enforces this.
 
-Files entered: the files of the package in which a function is called between the call of ``fit`` and the first product
-with a kernel matrix (for a streamed fit: until it ends). Changes of file: how often one call is in another file
-than the call before.
+Files entered: the number of files of the package in which a function is called between the call of ``fit`` and the
+first product with a kernel matrix (for predictions and streamed fits: until they end). Changes of file: the number of
+calls that are in a different file from the preceding call.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE = "gigagp"
 SRC = ROOT / "src"
-#: Modules that the picture shows beside the folders.
+#: Modules that the diagram shows beside the folders.
 DRAWN = ("regression", "classification", "fitting", "planning", "model")
-#: Lines that a file may have at most.
+#: Maximum number of lines of a file.
 LONGEST = 450
 
 
 class Import(NamedTuple):
-    """One import of a module of the package by another one.
+    """One import of a module of the package by another module.
 
     Attributes
     ----------
     module, target : str
-        Dotted names.
+        Dotted names of the importing and the imported module.
     line : int
+        Line number of the import statement.
     kind : {"top", "lazy", "type"}
-        At import, inside of a function, or under ``TYPE_CHECKING``.
+        At module level, inside a function, or under ``TYPE_CHECKING``.
     """
 
     module: str
@@ -62,7 +63,7 @@ def module_files(src: Path) -> dict[str, Path]:
 
 
 def imports_of(name: str, source: str, modules: Mapping[str, Any]) -> Iterator[Import]:
-    """Yield what a module imports of the package; a name of a package is its ``__init__`` unless it is a module."""
+    """Yield a module's imports from the package; names that are not modules count as imports of an ``__init__``."""
 
     def visit(node: ast.AST, kind: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -93,7 +94,7 @@ def all_imports(src: Path) -> list[Import]:
 
 
 def layers_of(page: str) -> dict[str, int]:
-    """Return the layer of every room of the map, counted from the top; rooms are dotted names without the package."""
+    """Return the layer of each room of the map, counted from the top; rooms are dotted names without the package."""
     block = re.search(r"```\n(.*?)```", page, re.DOTALL)
     assert block is not None, "the page has no map"
     layers: dict[str, int] = {}
@@ -105,7 +106,7 @@ def layers_of(page: str) -> dict[str, int]:
 
 
 def room_of(module: str, layers: Mapping[str, int]) -> str | None:
-    """Return the innermost room of the map that a module is in; None if the map does not have it."""
+    """Return the innermost room of the map that contains a module; None if no room does."""
     name = module.removeprefix(f"{PACKAGE}.")
     while name:
         if name in layers:
@@ -115,12 +116,12 @@ def room_of(module: str, layers: Mapping[str, int]) -> str | None:
 
 
 def not_on_the_map(modules: Iterable[str], layers: Mapping[str, int]) -> list[str]:
-    """Return the modules that the map does not name; the package itself, which only hands out names, need not be."""
+    """Return the modules that are in no room of the map, except the package itself, which only re-exports names."""
     return [name for name in modules if name != PACKAGE and room_of(name, layers) is None]
 
 
 def upward(imports: list[Import], layers: Mapping[str, int]) -> list[Import]:
-    """Return imports of a room from another one that is not below it."""
+    """Return the imports of a room from another room that is not below it."""
     found = []
     for one in imports:
         here, there = room_of(one.module, layers), room_of(one.target, layers)
@@ -130,9 +131,9 @@ def upward(imports: list[Import], layers: Mapping[str, int]) -> list[Import]:
 
 
 def circles(imports: list[Import]) -> list[list[str]]:
-    """Return the groups of modules of which each reaches each other one by imports, largest first.
+    """Return the groups of modules that import each other, directly or indirectly, largest first.
 
-    Strongly connected components (Tarjan 1972), without the package's own ``__init__``.
+    These are the strongly connected components of the import graph (Tarjan 1972), without the ``__init__`` of gigagp.
     """
     targets: dict[str, set[str]] = {}
     for one in imports:
@@ -166,10 +167,10 @@ def circles(imports: list[Import]) -> list[list[str]]:
 
 
 def picture(imports: list[Import], layers: Mapping[str, int]) -> str:
-    """Return the larger rooms and what they stand on, as a Mermaid graph.
+    """Return the larger rooms and their imports as a Mermaid graph.
 
-    It shows folders and `DRAWN`. An arrow that follows from others is left out (transitive reduction); arrows through
-    modules that are not shown count as arrows of what imports these modules.
+    The graph shows folders and the modules in `DRAWN`. Arrows that follow from others are left out (transitive
+    reduction). If a hidden module connects two rooms, an arrow is drawn between them as if the import were direct.
     """
     below: dict[str, set[str]] = {}
     for one in imports:
@@ -239,7 +240,8 @@ sys.setprofile(None)
 print(json.dumps({"files_entered": len(files), "changes_of_file": changes, "stopped": not running}))
 """
 
-#: What is walked: how the estimator is made, how it is fitted, rows, and whether the first product ends it.
+#: For each measured call: code that makes the estimator, the call, its number of rows, and whether it ends at the first
+#: product.
 WALKS = {
     "exact": ("GPRegressor(optimizer=None)", "gp.fit(X, y)", 200, True),
     "iterative": ("GPRegressor(inference=inference.Iterative(), optimizer=None)", "gp.fit(X, y)", 200, True),
@@ -255,7 +257,7 @@ WALKS = {
 
 
 def walk(src: Path, make: str, fit: str, rows: int, stop: bool) -> dict[str, int]:
-    """Return the files that a fit enters, in a process that imports from ``src``."""
+    """Return the number of files that a call enters, measured in a process that imports from ``src``."""
     script = _WALK.replace("MAKE", make).replace("FIT", fit).replace("ROWS", str(rows)).replace("STOP", str(stop))
     done = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONPATH": str(src)}, capture_output=True, text=True, check=False
@@ -291,12 +293,12 @@ def commit_of(src: Path) -> str:
 
 
 def main() -> None:
-    """Print the figures, and write them."""
+    """Print the figures and, if requested, write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--src", type=Path, default=SRC, help="where the package is")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--mermaid", action="store_true", help="print the picture of docs/architecture.md, no figures")
-    parser.add_argument("--arrows", action="store_true", help="list every import that runs up")
+    parser.add_argument("--src", type=Path, default=SRC, help="folder that contains the package")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--mermaid", action="store_true", help="print only the diagram of docs/architecture.md")
+    parser.add_argument("--arrows", action="store_true", help="list every import from the same or a higher layer")
     arguments = parser.parse_args()
     page = (arguments.src.parent / "docs" / "architecture.md").read_text()
     if arguments.mermaid:

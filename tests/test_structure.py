@@ -1,4 +1,4 @@
-"""The package keeps to the map in docs/architecture.md: no import runs up, no circle of more than two files."""
+"""Imports follow the map in docs/architecture.md, and no import cycle has more than two files."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_no_file_is_too_long():
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
 
 
-# The checks find what they are for ------------------------------------------------------------------------------------
+# The checks find planted errors ---------------------------------------------------------------------------------------
 
 PAGE = """The rooms:
 

@@ -63,7 +63,7 @@ def open_checkpoint(
     estimator : Estimator
         Its settings are part of the fit's identity.
     optimizer : object
-        What runs, part of the identity too.
+        The optimizer, which is also part of the fit's identity.
     objective : TableObjective
         The objective on all rows, whose evaluations are logged.
     model : Model

@@ -125,6 +125,6 @@ def from_plain(data: Any, custom: Custom = NOTHING, n_inputs: int | None = None)
 
 
 def _registered(path: Any) -> type | None:
-    """Return the inference of a user's own that has been registered under an import path."""
+    """Return the user-defined inference method that is registered under an import path."""
     found = (kind for kind in inference.registered().values() if kind not in _NAMES and marked(kind)[MARK] == path)
     return next(found, None)

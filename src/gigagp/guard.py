@@ -74,7 +74,7 @@ def finite_means(means: torch.Tensor) -> None:
 
 @contextmanager
 def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None = None) -> Iterator[None]:
-    """Put an estimator back as it was where a fit in the block fails; `guarded` says how that is told.
+    """Restore the estimator if a fit in the block fails; errors are converted as by `guarded`.
 
     SIGTERM writes the checkpoint first, if there is one.
     """
@@ -83,13 +83,14 @@ def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None
         with guarded(), termination.written_first(checkpoint is not None):
             yield
     except BaseException:
-        # The checks of X set n_features_in_ and the names. One assignment: a second Ctrl-C finds nothing half done.
+        # Validating X has set n_features_in_ and the feature names. A single assignment restores everything, so that a
+        # second Ctrl-C cannot leave the estimator half restored.
         estimator.__dict__ = before
         raise
 
 
 def warn_of_interruption(history: History, checkpoint: str | PathLike[str] | None) -> None:
-    """Warn if Ctrl-C has come in a fit that is over; the estimator has its result by now."""
+    """Warn if Ctrl-C was pressed during a fit; call this once the estimator holds the result."""
     if not history.interrupted:
         return
     msg = "Ctrl-C came in the last solve of the fit, which was completed: nothing is missing."

@@ -152,9 +152,11 @@ def load_state(path: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]
     Returns
     -------
     kind : str
+        Name of the class that was saved.
     tensors : dict of str to Tensor
-        On the CPU.
+        Tensors by name, on the CPU.
     header : dict
+        Everything else that was saved, as JSON data.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class Exact(GradientEstimator):
 
     @property
     def n_probes(self) -> int:
-        """None: nothing is estimated."""
+        """Zero, because nothing is estimated."""
         return 0
 
     def draw(self, model: Model, X: torch.Tensor, generator: torch.Generator) -> Probes:
@@ -36,7 +36,7 @@ class Exact(GradientEstimator):
     def trace_pair(
         self, solutions: torch.Tensor, right_hand_sides: torch.Tensor, second: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return no vectors: `gradient` has the trace from the inverse."""
+        """Return the right-hand sides as placeholders: `gradient` computes the trace from the inverse."""
         return right_hand_sides, right_hand_sides
 
     def gradient(
@@ -58,7 +58,7 @@ class Exact(GradientEstimator):
         factor: torch.Tensor,
         second: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Return the gradient of the log marginal likelihood, summed over targets, from a factor that is at hand.
+        """Return the gradient of the log marginal likelihood, summed over targets, from a given factor.
 
         Parameters
         ----------

@@ -122,7 +122,7 @@ class KernelMatrix(SymmetricMatrix):
 
     @property
     def engine(self) -> str:
-        """What computes entries and products, in words."""
+        """Name of the engine that computes entries and products."""
         return self._engine.name
 
     @property

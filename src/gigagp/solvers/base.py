@@ -114,7 +114,7 @@ class Problem:
     drift : Tensor of shape (s,)
         Bound on the distance between ``residual`` and the true residual that rounding may have caused.
     reuse : Reuse or None
-        What a later solve may take over; at first what this one was given.
+        Parts that a later solve may reuse; initially those that this solve was given.
     companion_product : Tensor or None
         ``H @ companion``, if a first residual had to be computed and the companion could share that pass.
     """

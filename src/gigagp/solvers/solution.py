@@ -104,7 +104,7 @@ class Solution:
     truncated : Truncated or None
         Further results of a random truncation; None for untruncated solves.
     reuse : Reuse or None
-        What a later solve with a similar matrix may take over.
+        Parts that a later solve with a similar matrix may reuse.
     detail : dict
         Further information from the solver (its learning rate, its preconditioner, ...) as plain values.
     """
