@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
-from gigagp.inference.quadruply_stochastic.problem import Problem
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 
 
 class Batches(Protocol):
@@ -56,10 +56,10 @@ class HeldBatches:
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: WeightProblem) -> None:
         self._X, self._n_rows = problem.table.X, problem.table.n_rows
         self._replacement = problem.options.replacement
         self._targets = problem.table.Y

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
 )
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights
 from gigagp.kernels import Kernel
 from gigagp.model import Model
@@ -39,7 +39,7 @@ class Controls:
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     basis : Basis
     weights : Weights
         Only their sizes are used here; `restart` follows their values.
@@ -50,7 +50,7 @@ class Controls:
     """
 
     def __init__(
-        self, problem: Problem, basis: Basis, weights: Weights, model: Model, generator: torch.Generator
+        self, problem: WeightProblem, basis: Basis, weights: Weights, model: Model, generator: torch.Generator
     ) -> None:
         self._problem, self._basis, self._model = problem, basis, model
         self.quadratic: dict[str, QuadraticControl] = {}

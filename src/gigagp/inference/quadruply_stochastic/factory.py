@@ -6,7 +6,7 @@ import torch
 
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import Problem
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.inference.table import TrainingTable
@@ -36,8 +36,8 @@ def make_objective(
     """
     whole = options.for_all_at_once(table.n_rows)
     if whole is not None and whole_bytes(whole, table) <= table.budget:
-        return WholeObjective(Problem(whole, table, likelihood, table.n_rows), draw_seed(generator))
-    problem = Problem(options, table, likelihood, table.n_rows)
+        return WholeObjective(WeightProblem(whole, table, likelihood, table.n_rows), draw_seed(generator))
+    problem = WeightProblem(options, table, likelihood, table.n_rows)
     objective = MinibatchObjective(problem, draw_seed(generator), HeldBatches(problem))
     require_weights(options, table)
     return objective

@@ -9,7 +9,7 @@ from gigagp.bases import Basis
 from gigagp.errors import InvalidInputError
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
-from gigagp.inference.quadruply_stochastic.problem import Problem
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.start import make_basis
 from gigagp.likelihoods import check_log_concave
 from gigagp.model import NOISE, Model
@@ -20,7 +20,7 @@ class WeightObjective(TableObjective):
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     seed : int
         Of the basis, and of the samples of a fit.
 
@@ -30,7 +30,7 @@ class WeightObjective(TableObjective):
         If the likelihood is not log-concave, or the targets are not what it describes.
     """
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: WeightProblem, seed: int) -> None:
         super().__init__(problem.table)
         likelihood, targets = problem.likelihood, problem.table.Y
         likelihood.check_targets(targets)

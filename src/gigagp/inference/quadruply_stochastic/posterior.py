@@ -16,7 +16,7 @@ from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic import divergence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.saved import check_state
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
@@ -106,7 +106,7 @@ class QuadruplyStochasticPosterior(Posterior):
     @classmethod
     def of(
         cls,
-        problem: Problem,
+        problem: WeightProblem,
         model: Model,
         basis: Basis,
         weights: Weights,

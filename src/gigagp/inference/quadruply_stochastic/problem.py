@@ -14,7 +14,7 @@ from gigagp.model import Model
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class WeightProblem:
     """What stays the same during a fit.
 
     Attributes

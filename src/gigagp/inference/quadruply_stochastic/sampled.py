@@ -17,7 +17,7 @@ from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSampl
 from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled_bound import (
     Drawn,
@@ -50,13 +50,13 @@ class MinibatchObjective(WeightObjective):
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     seed : int
     batches : Batches
         Where the rows of the steps come from.
     """
 
-    def __init__(self, problem: Problem, seed: int, batches: Batches) -> None:
+    def __init__(self, problem: WeightProblem, seed: int, batches: Batches) -> None:
         super().__init__(problem, seed)
         self.batches = batches
         self._state: State | None = None

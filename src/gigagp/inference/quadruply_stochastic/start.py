@@ -10,7 +10,7 @@ from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
@@ -76,7 +76,7 @@ def unit_of_dependent_weights(basis: Basis, X: Tensor) -> float:
 
 
 @torch.no_grad()
-def start_weights(problem: Problem, basis: Basis, model: Model) -> tuple[Weights, Subset | None]:
+def start_weights(problem: WeightProblem, basis: Basis, model: Model) -> tuple[Weights, Subset | None]:
     """Return weights at the posterior of some rows, and these rows; otherwise weights with a mean of zero, and None.
 
     The diagonal of the root is near its optimum, which Proposition 1 gives for a few rows.

@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.inference.quadruply_stochastic.factory import draw_seed, make_objective, require_weights
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import Problem
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
@@ -157,7 +157,7 @@ def stream(options: WeightOptions, job: StreamJob, generator: torch.Generator) -
     like = torch.zeros(0, dtype=job.dtype, device=job.device)
     sample = TrainingTable(*_scaled(X, Y, scaling, like), job.start.mean, budget).require_finite()
     # There is no place to keep the anchor's function at rows that are not held.
-    problem = Problem(replace(options, anchor=False), sample, job.likelihood, passes.n_rows)
+    problem = WeightProblem(replace(options, anchor=False), sample, job.likelihood, passes.n_rows)
     size = min(options.sampled_rows, passes.n_rows)
     batches = StreamedBatches(passes, scaling, sample, size, takes_trend=job.likelihood.has_noise)
     objective = MinibatchObjective(problem, draw_seed(generator), batches)

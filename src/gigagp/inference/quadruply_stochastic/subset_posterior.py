@@ -12,7 +12,7 @@ from gigagp.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.trend import estimate_trend
@@ -50,7 +50,7 @@ class Subset(NamedTuple):
     curvature: Tensor
     coefficients: Tensor
 
-    def covariance(self, problem: Problem, model: Model) -> RowsCovariance:
+    def covariance(self, problem: WeightProblem, model: Model) -> RowsCovariance:
         """Return the covariance that the rows leave at a model; curvatures of a Gaussian follow the model's noise."""
         X, curvature = problem.table.X[self.rows], self.curvature
         if problem.is_gaussian:
@@ -60,13 +60,13 @@ class Subset(NamedTuple):
 
 @torch.no_grad()
 def start_at_posterior(
-    problem: Problem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
+    problem: WeightProblem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
 ) -> Subset:
     """Put mean and dense columns at the posterior of random rows, in place, and return the rows.
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     basis : Basis
     model : Model
     prior : Tensor of shape (m,)
@@ -85,7 +85,7 @@ def start_at_posterior(
     return _start_points(problem, basis, model, generator, weights)
 
 
-def _count(problem: Problem, work: int) -> int:
+def _count(problem: WeightProblem, work: int) -> int:
     """Return how many rows the start uses: as many as settings, memory and ``work`` (``rows^2 work``) allow."""
     table, most = problem.table, problem.options.start_rows
     if most is None:
@@ -97,7 +97,7 @@ def _count(problem: Problem, work: int) -> int:
 
 
 @torch.no_grad()
-def trend_subset(problem: Problem, model: Model, generator: torch.Generator, start: Subset | None) -> Subset:
+def trend_subset(problem: WeightProblem, model: Model, generator: torch.Generator, start: Subset | None) -> Subset:
     """Return the rows that the mean's coefficients come from: those of the start, or more where these are too few.
 
     All other rows would need weights that are not learned yet. The coefficients' variance is that of these rows alone,
@@ -112,7 +112,7 @@ def trend_subset(problem: Problem, model: Model, generator: torch.Generator, sta
     return _dual(problem, model, rows, model.kernel.block(X, X))[1]
 
 
-def _dual(problem: Problem, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Subset]:
+def _dual(problem: WeightProblem, model: Model, rows: Tensor, gram: Tensor) -> tuple[Tensor, Subset]:
     """Return alpha (r, t), for which f is ``G alpha`` beside the trend, and the rows with their curvatures."""
     table, likelihood = problem.table, problem.likelihood
     X, targets = table.X[rows], table.Y[rows].double()
@@ -130,7 +130,9 @@ def _dual(problem: Problem, model: Model, rows: Tensor, gram: Tensor) -> tuple[T
 # Inducing points -----------------------------------------------------------------------------------------------------
 
 
-def _start_points(problem: Problem, basis: Basis, model: Model, generator: torch.Generator, weights: Weights) -> Subset:
+def _start_points(
+    problem: WeightProblem, basis: Basis, model: Model, generator: torch.Generator, weights: Weights
+) -> Subset:
     """Put the mean at the posterior of rows that are points: their weights are alpha, the others stay zero.
 
     Dense columns stay as they are: theirs would need the inverse of all of S.
@@ -163,7 +165,7 @@ def _rows_at(X: Tensor, points: Tensor) -> Tensor:
 
 
 def _start_functions(
-    problem: Problem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
+    problem: WeightProblem, basis: Basis, model: Model, prior: Tensor, generator: torch.Generator, weights: Weights
 ) -> Subset:
     """Put the mean at ``S^-1 Phi' alpha`` with alpha from ``G = Phi S^-1 Phi'``, and dense columns likewise.
 

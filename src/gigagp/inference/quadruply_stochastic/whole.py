@@ -16,7 +16,7 @@ from gigagp.inference.quadruply_stochastic.latent import learned_basis
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import Problem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
 from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, relevant_weights
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
@@ -68,11 +68,11 @@ class WholeObjective(WeightObjective):
 
     Parameters
     ----------
-    problem : Problem
+    problem : WeightProblem
     seed : int
     """
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: WeightProblem, seed: int) -> None:
         super().__init__(problem, seed)
         self._basis: Basis | None = None
         #: where the next search starts
