@@ -275,6 +275,7 @@ def measured(src: Path, page: str) -> dict[str, Any]:
     return {
         "files": len(files),
         "lines": sum(lengths.values()),
+        "lines_of_code": sum(code_lines(path.read_text()) for path in files.values()),
         "files_over_450_lines": {name: lines for name, lines in lengths.items() if lines > LONGEST},
         "modules_not_on_the_map": not_on_the_map(files, layers),
         "upward_imports": len(upward(imports, layers)),
@@ -284,6 +285,22 @@ def measured(src: Path, page: str) -> dict[str, Any]:
         "largest_circle": groups[0] if groups else [],
         "walks": {name: walk(src, *arguments) for name, arguments in WALKS.items()},
     }
+
+
+def code_lines(source: str) -> int:
+    """Return the lines of a module on which code begins or ends: no blank lines, comments or docstrings."""
+    lines: set[int] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                continue  # a docstring
+            if isinstance(child, ast.stmt | ast.expr):
+                lines.update((child.lineno, child.end_lineno or child.lineno))
+            visit(child)
+
+    visit(ast.parse(source))
+    return len(lines)
 
 
 def commit_of(src: Path) -> str:
