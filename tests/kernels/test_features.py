@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+from gigagp import kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Constant, FeatureDraw, Linear, Matern, Periodic, RationalQuadratic, White
 from gigagp.kernels.features import nested_columns
@@ -170,3 +176,14 @@ def test_one_table_of_features_holds_those_of_fewer_frequencies(name):
         assert not torch.allclose(whole[:, columns] * (12 / 5) ** 0.5, kernel.features(X, draw.first(5)))
     with pytest.raises(InvalidInputError, match="n_frequencies must be between 1 and 12"):
         draw.first(13)
+
+
+def test_importing_kernels_is_enough():
+    """In a process of its own: other modules import what draws features too."""
+    code = (
+        "import torch; from gigagp import kernels; kernel = kernels.RBF() * kernels.Linear(); "
+        "draw = kernel.draw_features(4, 2, torch.Generator()); print(kernel.features(torch.ones(3, 2), draw).shape[0])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr[-500:]

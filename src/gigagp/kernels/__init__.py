@@ -4,6 +4,7 @@
 >>> kernel = kernels.Matern(nu=1.5) + kernels.Periodic(period=365.25, columns=[0]) * kernels.RBF(columns=[0])
 """
 
+import gigagp.kernels.features  # noqa: F401 (registers what `Kernel.draw_features` and `Kernel.features` call)
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
