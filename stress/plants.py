@@ -52,7 +52,7 @@ def _dropped_row(put: Setter) -> None:
 
     objective = Exact.objective
 
-    def without_last(self: Any, table: Any, generator: Any) -> Any:
+    def without_last(self: Any, table: Any, generator: Any, likelihood: Any = None) -> Any:
         return objective(self, table.take_rows(torch.arange(table.n_rows - 1)), generator)
 
     put(Exact, "objective", without_last)

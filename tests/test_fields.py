@@ -58,6 +58,7 @@ EXPORTED = {
 }
 #: Classes that computations return; nobody constructs them.
 RECORDS = {
+    inference.Abilities,
     gradients.PathwiseProbes,
     optimization.Evaluation,
     optimization.History,
