@@ -1,4 +1,4 @@
-"""The state of a grid posterior in a model file, checked before anything is made of it."""
+"""Checks of the state of a grid posterior in a model file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from gigagp.schema import (
     whole,
 )
 
-#: A torus longer than this many grids has no use.
+#: Largest length of a torus, in multiples of the grid; a longer one is never needed.
 _LONGEST_TORUS = 64
 
 
 def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridLikelihood:
-    """Return the likelihood of the saved statistics, after a check of the whole state.
+    """Return the likelihood of the saved statistics, after a check of the entire state.
 
     Raises
     ------
     ModelFileError
-        If the state is not that of a grid posterior.
+        If the state is not valid for a grid posterior.
     """
     d, finite = saved.n_inputs, number(finite=True)
     grid_form = record(
