@@ -92,7 +92,7 @@ class StreamedGridObjective(GridObjective):
         return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
-        """Return the exact likelihood of rows of the sample, plus that of the blocks unless they are most of the rows."""
+        """Return the exact likelihood of rows of the sample, plus that of the blocks unless most rows are chosen."""
         chosen = self.table.take_rows(rows[rows < self.table.n_rows])
         if 2 * len(rows) > self.n_rows:
             return ExactObjective(chosen)
