@@ -23,7 +23,7 @@ MEAN, ROOT, COEFFICIENTS = "whitened_mean", "whitened_root", "coefficients"
 
 
 class InducingDistribution(NamedTuple):
-    """Distribution ``N(mean, root root')`` of whitened inducing values (root lower triangular), and the coefficients."""
+    """Distribution ``N(mean, root root')`` of whitened inducing values (root lower triangular), and coefficients."""
 
     mean: Tensor
     root: Tensor
