@@ -197,7 +197,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         y = intake.labels(y, len(X))
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            msg = f"y of GPClassifier.fit must have two classes at least; got one class, {self.classes_.tolist()[0]!r}."
+            msg = f"y of GPClassifier.fit must have at least two classes; got one class, {self.classes_.tolist()[0]!r}."
             raise InvalidInputError(msg)
         if len(self.classes_) == 2:
             signs = 2.0 * codes - 1.0

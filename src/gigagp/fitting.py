@@ -258,7 +258,7 @@ def fit_source(
         raise InvalidInputError(msg)
     rows = open_rows(arguments.mean)
     if checkpoint is not None and not rows.has_files:
-        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
+        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."
         raise InvalidInputError(msg)
     if checkpoint is not None:
         check_folder(checkpoint)

@@ -68,7 +68,7 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
     if not given.abilities.streams:
         msg = (
             f"fit_table of GPRegressor works with {streaming_names()}, which do not need to hold the rows; "
-            f"{given.label} does. Load the table and use fit, or use the other inference."
+            f"{given.label} does. Load the table and use fit, or use one of these inferences."
         )
         raise InvalidInputError(msg)
     return given

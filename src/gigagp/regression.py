@@ -47,8 +47,8 @@ def _adds_rows(estimator: GPRegressor) -> bool:
     if isinstance(used, Inference) and used.abilities.adds_rows:
         return True
     msg = (
-        "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; this "
-        f"one is of inference {used!r}. Fit all rows again."
+        "partial_fit of GPRegressor can add rows only to a fit with inference.Grid, which keeps sums over rows; the "
+        f"inference of this one is {used!r}. Fit all rows again."
     )
     raise AttributeError(msg)
 

@@ -122,7 +122,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     if kernel.n_inputs != d:
         raise ModelFileError(f"its kernel must be bound to {d} inputs; got {kernel.n_inputs}.")
     if "custom_values" in header and not are_close(known_values(kernel, mean, scaling), header["custom_values"]):
-        msg = "what custom of gigagp.load has computes other numbers than what the model was fitted with."
+        msg = "the objects in custom of gigagp.load compute other numbers than those the model was fitted with."
         raise ModelFileError(msg)
     estimator.mean = _mean_argument(mean)
     variance = tensors.pop(NOISE)
@@ -160,11 +160,12 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
 def _device(estimator: Estimator) -> torch.device:
     """Return the device of a model, or the CPU if its device is not available."""
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
-        raise ModelFileError(
-            f"the header.settings.device must be a device that computes; got {estimator.device[:60]!r}."
-        )
+        raise ModelFileError(f"the header.settings.device must name a device; got {estimator.device[:60]!r}.")
     if estimator.device.startswith("cuda") and not torch.cuda.is_available():
-        warn(f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning)
+        warn(
+            f"The model was fitted on {estimator.device!r}, which is not available; it is on the CPU now.",
+            GigaGPWarning,
+        )
         estimator.device = "cpu"
     return resolve_device(estimator.device)
 

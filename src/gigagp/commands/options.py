@@ -20,8 +20,8 @@ Header = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Whether the first line of a CSV file has the names; detected by default. Columns without names are called "
-        "column1, column2, ...",
+        help="Whether the first line of a CSV file has the names; detected by default. Columns without names are "
+        "called column1, column2, ...",
         show_default=False,
     ),
 ]

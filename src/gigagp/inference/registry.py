@@ -53,14 +53,12 @@ def register(kind: type[Inference]) -> type[Inference]:
         raise InvalidInputError(msg)
     name = kind.abilities.name
     if _ENTRIES.get(name, kind) is not kind:
-        msg = f"an inference of the name {name!r} is registered already: {_ENTRIES[name].__name__}."
+        msg = f"an inference named {name!r} is already registered: {_ENTRIES[name].__name__}."
         raise InvalidInputError(msg)
     known = posterior_kinds()
     for posterior in kind.posteriors:
         if known.get(posterior.kind, posterior) is not posterior:
-            msg = (
-                f"a posterior of the kind {posterior.kind!r} is registered already; give {posterior.__name__} another."
-            )
+            msg = f"a posterior of kind {posterior.kind!r} is already registered; change the kind of {posterior.__name__}."
             raise InvalidInputError(msg)
     _ENTRIES[name] = kind
     return kind
@@ -101,7 +99,7 @@ def restore_posterior(
     kind = header["kind"]
     found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None
     if found is None:
-        msg = f"the model file holds a posterior of an unknown kind: {str(kind)[:60]!r}."
+        msg = f"the model file holds a posterior of unknown kind: {str(kind)[:60]!r}."
         raise ModelFileError(msg)
     return found.from_state(tensors, dict(header), saved)
 

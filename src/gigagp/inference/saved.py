@@ -82,7 +82,9 @@ class Saved(NamedTuple):
     def check_rows(self, n_rows: int) -> None:
         """Refuse known noise variances whose number differs from the posterior's number of rows."""
         if self.model.noise_is_known and len(self.model.noise_variance) != n_rows:
-            raise ModelFileError(f"its tensor 'noise_variance' must have {n_rows} numbers, one a row, or be a number.")
+            raise ModelFileError(
+                f"its tensor 'noise_variance' must have {n_rows} numbers, one per row, or be a number."
+            )
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -148,9 +148,7 @@ class ComputationAwarePosterior(SolvedPosterior):
             If these do not fit the memory budget.
         """
         n = self.table.n_rows
-        require(
-            3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Ask for return_std, which needs no exact."
-        )
+        require(3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Use return_std instead.")
         matrix = KernelMatrix(self.model.kernel, self.X.double(), self.noise, storage="tiles")
         root = cholesky(matrix.to_dense())
         seen = torch.linalg.qr(root.T @ self.actions.dense()).Q

@@ -207,7 +207,7 @@ def choose_grid(
     if settings.size != "auto":
         size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
         if not isinstance(size, int) and len(size) != d:
-            msg = f"size of Grid must have {d} numbers, one an input; got {size!r}."
+            msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
             raise InvalidInputError(msg)
         return RegularGrid.around(lower, upper, size, settings.interpolation)
     limit = int(budget * _SHARE)

@@ -91,7 +91,7 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     saved.check_rows(header["statistics"]["n_rows"])
     corners = torch.stack([tensors["statistics.input_low"], tensors["statistics.input_high"]])
     if not bool(grid.covers(corners.cpu()).all()):
-        raise ModelFileError("its grid does not cover the rows that its statistics are of.")
+        raise ModelFileError("its grid does not cover the rows of its statistics.")
     statistics = GridStatistics.from_state(
         {name: value.cpu() for name, value in part(tensors, "statistics.").items()}, header["statistics"]
     )

@@ -13,7 +13,7 @@ Outside = Literal["refuse", "clamp", "prior"]
 _Nodes = Annotated[int, Range(least=6)]
 _Size = Annotated[
     Literal["auto"] | _Nodes | Annotated[Sequence[_Nodes], Length(1)],
-    Words('"auto", or nodes an input, each at least 6'),
+    Words('"auto", or numbers of nodes per input, each at least 6'),
 ]
 
 

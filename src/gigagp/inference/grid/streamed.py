@@ -111,7 +111,7 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
-        msg = f"The source of fit_table must have two rows at least; got {collector.n_rows}."
+        msg = f"The source of fit_table must have at least two rows; got {collector.n_rows}."
         raise InvalidInputError(msg)
     statistics = collector.statistics()
     scaling = _scaling(statistics, shift, job.standardize)
@@ -144,7 +144,7 @@ def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
         )
         raise InvalidInputError(msg)
     if job.checkpoint is not None:
-        msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps one process's sums."
+        msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps the sums of one process."
         raise InvalidInputError(msg)
     return dist.get_rank(), dist.get_world_size()
 
@@ -239,12 +239,12 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
     except InvalidInputError as error:
         if writes is None or not write():
             can_go_on = writes is None and job.source.has_files and share == (0, 1)
-            hint = " Give fit_table a checkpoint, and a later call goes on from there." if can_go_on else ""
+            hint = " Give fit_table a checkpoint, and a later call continues from it." if can_go_on else ""
             msg = f"{error}{hint}"
         else:
             msg = (
-                f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: mend or remove the "
-                "file, and the same call goes on from there."
+                f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: repair or remove "
+                "the file, and the same call continues from there."
             )
         raise InvalidInputError(msg) from error
     finally:

@@ -193,7 +193,7 @@ class SparsePosterior(Posterior):
         if not kernel.has_features():
             msg = (
                 "sample_functions needs a kernel with random features for prior functions; got "
-                f"{kernel!r}. sample_y at up to 2,000 points does without."
+                f"{kernel!r}. sample_y at up to 2,000 points works without them."
             )
             raise InvalidInputError(msg)
         needed = n_samples * t  # targets are independent given the hyperparameters
