@@ -126,7 +126,7 @@ class Answers:
             If the prediction exceeds the memory of the machine.
         """
         if return_std and return_cov:
-            msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance contains the variances."
+            msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
             raise InvalidInputError(msg)
         if not hasattr(self, "posterior_"):
             prior = before_fit(self, X)

@@ -58,7 +58,7 @@ def register(kind: type[Inference]) -> type[Inference]:
     known = posterior_kinds()
     for posterior in kind.posteriors:
         if known.get(posterior.kind, posterior) is not posterior:
-            msg = f"a posterior of kind {posterior.kind!r} is already registered; change the kind of {posterior.__name__}."
+            msg = f"a posterior of kind {posterior.kind!r} is already registered; rename that of {posterior.__name__}."
             raise InvalidInputError(msg)
     _ENTRIES[name] = kind
     return kind

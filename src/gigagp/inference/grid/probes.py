@@ -65,8 +65,8 @@ def fresh_noise(
         return root @ standard_normal(gram.n, n_columns, generator=generator)
     if float(gram.diagonal().max()) * information > _MOST_INFORMATION:
         msg = (
-            "New posterior samples on this grid can be too rough: the noise variance is very small for so many rows per "
-            "node. Samples that the fit stores are exact: raise n_samples of inference.Grid and fit again."
+            "New posterior samples on this grid can be too rough: the noise variance is very small for so many rows "
+            "per node. Samples that the fit stores are exact: raise n_samples of inference.Grid and fit again."
         )
         warn(msg, GigaGPWarning)
     return draw_from_gram(gram, n_columns, generator)

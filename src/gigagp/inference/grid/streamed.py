@@ -144,7 +144,7 @@ def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
         )
         raise InvalidInputError(msg)
     if job.checkpoint is not None:
-        msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps the sums of one process."
+        msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps one process's sums."
         raise InvalidInputError(msg)
     return dist.get_rank(), dist.get_world_size()
 
