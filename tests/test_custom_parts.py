@@ -191,7 +191,7 @@ def test_another_function_of_the_same_name_is_noticed(tmp_path):
 
     other.__name__ = "trend"
     for name, custom in (("mean", other), ("kernel", changed)):
-        with pytest.raises(ModelFileError, match="computes other numbers than what the model was fitted with"):
+        with pytest.raises(ModelFileError, match="compute other numbers than those the model was fitted with"):
             gigagp.load(tmp_path / name, custom=[custom])
 
 

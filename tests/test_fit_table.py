@@ -1,4 +1,4 @@
-"""`GPRegressor.fit_table` and `partial_fit`: streamed rows give what rows in memory give, and bad ones are named."""
+"""`GPRegressor.fit_table` and `partial_fit`: streamed rows give the fit of rows in memory; invalid rows are named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Y = truth(X) + 0.3 * RNG.normal(size=N)
 FRAME = pd.DataFrame({"x": X[:, 0], "note": "text", "y": Y, "z": X[:, 1]})
 NEW_FRAME = pd.DataFrame(NEW, columns=["x", "z"])
 GRID = inference.Grid(size=(12, 14))
-#: quick, but it learns: the start on few rows, then gradients from the statistics
+#: quick, but with learning: a start on few rows, then gradients from the statistics
 QUICK = optimization.Auto(subset_sizes=(60, 120))
 GIVEN = {
     "kernel": kernels.RBF([1.0, 1.1]),
@@ -51,7 +51,7 @@ def write_folder(path: Path, frame: pd.DataFrame = FRAME, parts: int = 4, **opti
 
 
 def damage(file: Path) -> bytes:
-    """Make garbage of all but the first pages of a Parquet file's third row group; return the whole file."""
+    """Overwrite all but the first pages of a Parquet file's third row group; return the original file."""
     import pyarrow.parquet as pq
 
     whole = file.read_bytes()
@@ -105,7 +105,7 @@ def test_iterative_solves_give_the_same_mean(tmp_path):
     table = GPRegressor(inference=grid, **GIVEN).fit_table((X, Y))
     assert table.solver_.startswith("conjugate gradients")
     np.testing.assert_allclose(table.predict(NEW), memory.predict(NEW), rtol=0, atol=1e-3)
-    # Their probes are made of the rows' own numbers, in other units here: other samples of the same posterior.
+    # Their probes use the rows' numbers, here in other units, so they are other samples of the same posterior.
     ratio = table.predict(NEW, return_std=True)[1] / memory.predict(NEW, return_std=True)[1]
     assert abs(np.mean(ratio**2) - 1) < 4 * (4 / 32) ** 0.5
 
@@ -116,7 +116,7 @@ def learned() -> GPRegressor:
 
 
 def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
-    """That all kinds of sources have the same rows is tested in tests/rows/test_source.py."""
+    """`tests/rows/test_source.py` tests that all kinds of sources have the same rows."""
 
     def pairs():
         return ((X[k : k + 331], Y[k : k + 331]) for k in range(0, N, 331))
@@ -129,7 +129,7 @@ def test_files_and_generators_learn_what_arrays_do(tmp_path, learned):
 
 
 def test_learning_ends_within_a_nat_wherever_it_starts(learned):
-    """A thousandth of a nat a row, which ends the polish of inferences that pay for rows, is 2.4 nats here."""
+    """Methods whose cost depends on rows stop at a thousandth of a nat per row, which is 2.4 nats here."""
     best = learned.log_marginal_likelihood().value
     for sizes in ((50, 100), (80, 160)):
         other = GPRegressor(inference=GRID, optimizer=optimization.Auto(subset_sizes=sizes)).fit_table((X, Y))
@@ -156,7 +156,7 @@ def test_saved_and_loaded(tmp_path):
     assert list(again.feature_names_in_) == ["x", "z"]
     with pytest.raises(ValueError, match="feature names"):
         again.predict(NEW_FRAME[["z", "x"]])
-    gp.fit_table((X, Y))  # a fit without names forgets those of the last
+    gp.fit_table((X, Y))  # a fit without names removes those of the last fit
     assert not hasattr(gp, "feature_names_in_")
 
 
@@ -172,7 +172,7 @@ def test_several_targets():
 
 
 def test_a_target_far_from_zero_keeps_its_digits():
-    """Sums of squares alone would leave nothing of a spread of 1e-3 on 1e6: a relative error of 1e-16 * 1e18."""
+    """Sums of squares alone would lose a spread of 1e-3 around 1e6: a relative error of 1e-16 * 1e18."""
     small = 1e-3 * (Y - Y.mean()) / Y.std()
     near, far = (GPRegressor(inference=GRID, **GIVEN).fit_table((X, small + shift)) for shift in (0.0, 1e6))
     np.testing.assert_allclose(far.scaling_.y_scale, 1e-3, rtol=1e-6)
@@ -186,7 +186,7 @@ def test_the_rows_are_never_held(monkeypatch):
     monkeypatch.setattr(preview, "_SAMPLE_ROWS", 200)
     monkeypatch.setattr(moments, "_LEAST_ROWS", 500)
     monkeypatch.setattr(moments, "_MOST_ROWS", 500)
-    n = 24_000  # a fit looks at 256 rows of all 32 samples at its end
+    n = 24_000  # at its end, a fit evaluates 256 rows of all 32 samples
     x = np.random.default_rng(1).uniform(size=(n, 1))
     y = np.sin(9 * x[:, 0])
     settings = {"inference": inference.Grid(size=30), "kernel": kernels.RBF(0.5), "noise_variance": 1e-3}
@@ -239,12 +239,12 @@ def test_a_full_disk_under_the_copy_of_rows_is_one_error(monkeypatch, tmp_path):
 
 
 def test_the_grid_is_as_fine_as_the_data_ask_for():
-    """The start's lengthscale is twenty times too long: the preview has to find that out."""
+    """The initial lengthscale is twenty times too long, which the preview must detect."""
     x = X[:, :1]
     y = np.sin(20 * x[:, 0]) + 0.4 * RNG.normal(size=N)
     gp = GPRegressor(optimizer=QUICK).fit_table((x, y))
     assert gp.inference_ == inference.Grid()
-    # as the hyperparameters that all rows prefer would have it, to a factor of two
+    # the size for the hyperparameters learned from all rows, to a factor of two
     lengthscale = float(gp.kernel_.parameters()["lengthscale"])
     (nodes,) = gp.posterior_.grid.shape
     cells = float(np.ptp(x)) / gp.scaling_.x_scale[0] / lengthscale * 5
@@ -262,7 +262,7 @@ def test_the_grid_is_as_fine_as_the_data_ask_for():
 
 @pytest.fixture
 def small_previews(monkeypatch):
-    """Let previews look at few rows, as they do at large tables."""
+    """Make previews use few rows, as they do for large tables."""
     monkeypatch.setattr(preview, "PREVIEW_ROWS", 160)
 
 
@@ -287,14 +287,14 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     with pytest.raises(InvalidInputError, match="belongs to another fit"):
         GPRegressor(inference=inference.Grid(size=13)).fit_table(folder, **call)
     (folder / "part-2.parquet").write_bytes(content)
-    FRAME.iloc[:0].to_parquet(folder / "part-0.parquet")  # what has been read is not read again
+    FRAME.iloc[:0].to_parquet(folder / "part-0.parquet")  # rows that have been read are not read again
     gp.fit_table(folder, **call)
     one, other = gp.posterior_.statistics, whole.posterior_.statistics
     assert one.n_rows == other.n_rows == N
     torch.testing.assert_close(one.gram.values, other.gram.values, rtol=1e-11, atol=1e-9)
     torch.testing.assert_close(one.cross, other.cross, rtol=1e-10, atol=1e-9)
-    # The preview left out what it could not read, so learning started elsewhere: it ends within a nat, and where
-    # predictions are the same (the variance of so smooth a kernel moves by percents for a tenth of a nat).
+    # The preview left out unreadable rows, so learning started elsewhere. It ends within a nat, with the same
+    # predictions (the variance of such a smooth kernel changes by percents within a tenth of a nat).
     for mine, theirs in zip(answers(gp)[:2], answers(whole)[:2], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0.02, atol=0.02)
     assert abs(answers(gp)[3][0] - answers(whole)[3][0]) < 1.0
@@ -304,7 +304,7 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
 @pytest.mark.usefixtures("small_previews")
 @pytest.mark.parametrize("where", [(0, 140), (1, 350), (2, 70), (3, 420), "while learning"])
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):
-    """Chunks of 70 rows fit neither row groups nor blocks of sums, so a resumed pass cuts the rows elsewhere."""
+    """Chunks of 70 rows match neither row groups nor blocks of sums, so a resumed pass splits the rows differently."""
     monkeypatch.setattr(moments, "_LEAST_ROWS", 128)
     monkeypatch.setattr(moments, "_MOST_ROWS", 128)
     folder = write_folder(tmp_path / "p")
@@ -380,7 +380,7 @@ def test_new_rows_are_added_at_the_hyperparameters_of_the_fit(tmp_path):
         same(grown, whole)
         assert grown.posterior_.n_rows == N
     assert np.abs(alone - gp.predict(NEW)).max() > 1e-3
-    # standardized units, names, and a mean of the user's own
+    # in standardized units, with names, and with a user-defined mean
     named = GPRegressor(inference=GRID, **GIVEN, mean=lambda x: x[:, 0]).fit_table(FRAME.iloc[first], "y", ["x", "z"])
     scale = named.scaling_.y_scale
     named.partial_fit(FRAME[["x", "z"]].iloc[rest], Y[rest])

@@ -1,4 +1,4 @@
-"""No setting without an effect: validation rows are scored by every inference, and what does nothing is refused."""
+"""Every setting has an effect: all inference methods score validation rows, and settings without effect are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADAM = optimization.Adam(0.05, 3, transform="log")
 SAMPLED = {"n_basis": 60, "row_batch": 20, "start_rows": 20}
 SERIES = truncation.OneOverJ(base=5, maximum=20, step=5)
 
-#: Every inference with an optimizer of a few steps.
+#: Every inference method with an optimizer of a few steps.
 CASES = {
     "exact": (inference.Exact(), ADAM),
     "iterative": (inference.Iterative(n_samples=8), ADAM),
@@ -50,14 +50,14 @@ def test_every_inference_scores_validation_rows_and_learns_nothing_from_them(cas
     scores = [step.validation_rmse for step in scored.history_]
     assert None not in scores
     assert np.isfinite([step.validation_log_likelihood for step in scored.history_]).all()
-    assert scores[-1] < 3 * rmse(Y_NEW, scored.predict(X_NEW)) + 0.3  # of another step, but of this table
+    assert scores[-1] < 3 * rmse(Y_NEW, scored.predict(X_NEW)) + 0.3  # from another step, but for this table
     assert scores[-1] < np.std(Y_NEW)
     np.testing.assert_array_equal(plain.predict(X_NEW, return_std=True), scored.predict(X_NEW, return_std=True))
     assert all(step.validation_rmse is None for step in plain.history_)
 
 
 def test_a_step_of_a_grid_is_scored_by_the_posterior_there():
-    """With steps too short to move anything, every step has the score of the predictions of the fit."""
+    """With steps too short to change anything, every step has the score of the fit's predictions."""
     still = optimization.Adam(1e-12, 2, transform="log")
     for method in (inference.Grid(size=14), inference.RandomFeatures(100, SERIES)):
         found = GPRegressor(kernels.Matern(), method, still).fit(X, Y, validation=(X_NEW, Y_NEW))

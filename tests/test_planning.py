@@ -1,4 +1,4 @@
-"""Which inference "auto" is, and the edges of that rule."""
+"""The choice of inference="auto", and its boundaries."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from helpers import RecordingSolver, autograd_gradient, dense_posterior, draw_ta
 NOISE_VARIANCE = 0.02
 LENGTHS = [0.8, 1.7, 1.2]
 
-#: ours, scikit-learn's with the same values, and our names in the order of scikit-learn's ``theta``
+#: our kernel, scikit-learn's with the same values, and our names in the order of scikit-learn's ``theta``
 PAIRS = {
     "rbf": (
         kernels.RBF(LENGTHS, 1.4),
@@ -88,7 +88,7 @@ def test_exact_inference_agrees_with_scikit_learn(pair, table):
     mean, std = gp.predict(X_new, return_std=True)
     _, covariance = gp.predict(X_new, return_cov=True)
     their_mean, their_covariance = theirs.predict(X_new, return_cov=True)
-    # scikit-learn's covariance has the white part in it; ours has it with include_noise, with the other noise
+    # scikit-learn's covariance includes the white part; ours does with include_noise, together with the other noise
     white = gp.kernel_.white(torch.from_numpy(X_new)).numpy()
     np.testing.assert_allclose(mean, their_mean, atol=1e-6, rtol=0)
     np.testing.assert_allclose(covariance + np.diag(white), their_covariance, atol=1e-6, rtol=0)
@@ -117,7 +117,7 @@ def test_tight_iterative_inference_agrees_with_scikit_learn(pair, table):
 
 
 def test_the_likelihood_test_can_tell_another_noise(table):
-    """The control: with twice the noise the estimate is far outside of four standard errors."""
+    """The control: with twice the noise, the estimate is far outside four standard errors."""
     X, y, _ = table
     kernel, theirs, _ = PAIRS["matern32"]
     gp = GPRegressor(kernel, TIGHT, **{**KEPT, "noise_variance": 2 * NOISE_VARIANCE}).fit(X, y)
@@ -138,7 +138,7 @@ def test_the_gradient_agrees_with_scikit_learn(pair, table):
     values = model.parameters()
     ours = torch.cat([(gradient[name] * values[name]).reshape(-1) for name in order])  # theirs is by the logarithm
     _, expected = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)
-    if len(expected) > len(ours):  # a free amplitude of theirs that ours holds fixed at one
+    if len(expected) > len(ours):  # scikit-learn has a free amplitude that ours fixes at one
         expected = expected[: len(ours)]
     np.testing.assert_allclose(ours, expected, rtol=1e-7, atol=1e-6)
 
@@ -235,11 +235,11 @@ def test_the_trend_is_generalised_least_squares(method, mean):
 @BOTH
 def test_a_trend_that_the_rows_do_not_determine_gets_the_shortest_solution(method):
     X = points(60, 2).numpy()
-    X[:, 1] = 3.0  # beside a constant mean: the same column twice
+    X[:, 1] = 3.0  # equal to the constant of the mean
     y = 2.0 + X[:, 0]
     gp = GPRegressor(kernels.RBF(1.0), method, None, "linear", noise_variance=0.1, standardize=False).fit(X, y)
     intercept, _, slope = gp.posterior_.coefficients[:, 0].tolist()
-    assert intercept == pytest.approx(3 * slope, rel=1e-6)  # equal parts, each in units of its function
+    assert intercept == pytest.approx(3 * slope, rel=1e-6)  # equal parts, each in the units of its function
     assert intercept + 3 * slope == pytest.approx(2.0, abs=1e-6)
 
 
@@ -268,7 +268,7 @@ def test_known_noise_is_not_learned_and_not_known_elsewhere():
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
     gp = GPRegressor(noise_variance=noise, standardize=False).fit(X, y)
     np.testing.assert_array_equal(gp.noise_variance_, noise)
-    assert gp.kernel_ != kernels.Matern(1.5).bind(2)  # something else was learned
+    assert gp.kernel_ != kernels.Matern(1.5).bind(2)  # other hyperparameters were learned
     assert all(NOISE not in step.hyperparameters for step in gp.history_)
     with pytest.raises(InvalidInputError, match=r"include_noise of GPRegressor.predict must be False"):
         gp.predict(X, return_std=True, include_noise=True)
@@ -350,7 +350,7 @@ def test_exact_samples_have_the_posterior_covariance():
 
 @BOTH
 def test_sample_functions_are_functions(method):
-    """Evaluated together, apart or again they give the same values; seeds choose them."""
+    """Values are the same evaluated together, separately or again; seeds choose the samples."""
     X = points(60, 2).numpy()
     y = draw_targets(kernels.RBF(1.0), torch.from_numpy(X), 0.1)[:, 0].numpy()
     gp = GPRegressor(kernels.RBF(1.0), method, None, noise_variance=0.1).fit(X, y)
@@ -383,10 +383,10 @@ def test_validation_rows_are_scored_and_not_learned_from(method):
     blind = GPRegressor(optimizer=optimization.Adam(steps=3), **settings).fit(X, y)
     np.testing.assert_array_equal(gp.predict(X_new), blind.predict(X_new))
     assert blind.history_[0].validation_rmse is None
-    # the first step is evaluated at the start: a fit without an optimizer predicts the same
+    # the first step is evaluated at the start, where a fit without an optimizer predicts
     start = GPRegressor(optimizer=None, **settings).fit(X, y)
     mean, std = start.predict(X_new, return_std=True, include_noise=True)
-    loose = 1e-9 if method == inference.Exact() else 0.2  # from samples, of other draws
+    loose = 1e-9 if method == inference.Exact() else 0.2  # from samples, by other draws
     assert gp.history_[0].validation_rmse == pytest.approx(np.sqrt(np.mean((mean - y_new) ** 2)), rel=1e-6)
     density = -0.5 * ((y_new - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
     assert gp.history_[0].validation_log_likelihood == pytest.approx(density.mean(), abs=loose)
@@ -538,4 +538,4 @@ def test_the_memory_budget_bounds_blocks_and_refuses_what_cannot_fit():
     with pytest.raises(gigagp.errors.MemoryBudgetError, match="covariance of 300 points"):
         small.predict(X, return_cov=True)
     large = GPRegressor(inference=inference.Iterative(), optimizer=None).fit(X, y)
-    np.testing.assert_allclose(small.predict(X), large.predict(X), atol=0.1)  # either stops at a part of the noise
+    np.testing.assert_allclose(small.predict(X), large.predict(X), atol=0.1)  # solves stop below the noise

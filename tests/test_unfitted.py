@@ -1,4 +1,4 @@
-"""Before a fit, an estimator answers from its prior."""
+"""Before a fit, an estimator predicts from its prior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `GPRegressor` answers: predictions, samples and the likelihood, in the data's own units."""
+"""Predictions, samples and the likelihood of `GPRegressor`, in the data's own units."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gigagp.unfitted import before_fit
 
 
 class UncertaintyParts(NamedTuple):
-    """Standard deviations of the latent function; the squares of the two add up to its variance.
+    """Standard deviations of the latent function in two parts, whose squares add up to its variance.
 
     Attributes
     ----------
     mathematical : ndarray of shape (m,) or (m, n_targets)
-        What finitely many rows leave open: the exact posterior's, at the same hyperparameters.
+        Uncertainty due to the finite number of rows: that of the exact posterior at the same hyperparameters.
     computational : ndarray of shape (m,) or (m, n_targets)
-        What was not computed leaves open on top; zero for exact inference.
+        Additional uncertainty due to limited computation; zero for exact inference.
     """
 
     mathematical: np.ndarray
@@ -38,12 +38,14 @@ class UncertaintyParts(NamedTuple):
 
 
 class Answers:
-    """The answers of a fitted estimator; before a fit, those of its prior.
+    """Prediction methods of an estimator; before a fit, they are those of the prior.
 
     Attributes
     ----------
     posterior_ : Posterior
+        Posterior in the units of the standardized problem.
     scaling_ : Scaling
+        Transformation between the data's own units and those of the standardized problem.
     """
 
     posterior_: Posterior
@@ -62,7 +64,7 @@ class Answers:
         return X, points
 
     def _in_units(self, values: torch.Tensor, X: np.ndarray) -> np.ndarray:
-        """Return means or samples, (m, t) or (m, t, s), in the targets' units, without the axis of one target."""
+        """Return means (m, t) or samples (m, t, s) in the targets' units, without the axis of a single target."""
         array = self.scaling_.original(values.double().cpu().numpy())
         offset = self.posterior_.model.mean.offset(X)
         array = finite_prediction(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
@@ -82,39 +84,46 @@ class Answers:
     ) -> Any:
         """Predict the latent function.
 
-        Before `fit` these are predictions of the prior: the kernel at the values it was given, in the units of X and y,
-        and one target. A learned mean is 0 there, and its uncertainty, which is infinite, is left out.
+        Before `fit` the predictions are those of the prior, for a single target: the kernel with its given values, in
+        the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is left out.
 
         Parameters
         ----------
         X : array-like of shape (m, d)
+            Points.
         return_std : bool, default False
-            Also return the standard deviation of the latent function.
+            Whether to return the standard deviation of the latent function as well.
         return_cov : bool, default False
-            Also return the full covariance, (m, m); one linear solve for each point.
+            Whether to return the full covariance as well; iterative inference solves a linear system for each point.
         include_noise : bool, default False
-            Add the noise (and the kernel's white part): the spread of a new observation.
+            Whether to add the noise variance (and the kernel's white terms), to describe the spread of a new
+            observation.
         variance : {"auto", "samples", "solve"}, default "auto"
-            With iterative inference: from the stored posterior samples (``"auto"``), or from a solve for each point,
-            exact to the solver's tolerance and never below the exact variance.
+            Source of the variances in iterative inference: the stored posterior samples (``"auto"``), or a solve for
+            each point, which is exact to the solver's tolerance and never below the exact variance.
         return_parts : bool, default False
-            Also return the two parts of the latent standard deviation, ``UncertaintyParts(mathematical,
-            computational)``: what the data leave open, and what computation-aware inference left uncomputed. Their
-            squares add up to the latent variance. O(n^3) time: for tables that exact inference could do.
+            Whether to return the two parts of the latent standard deviation as well,
+            ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to
+            limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
+            small enough for exact inference.
 
         Returns
         -------
         mean : ndarray of shape (m,) or (m, n_targets)
-        std : ndarray of the same shape, if ``return_std``
-        cov : ndarray of shape (m, m) or (m, m, n_targets), if ``return_cov``
-        parts : UncertaintyParts of two ndarrays shaped like std, if ``return_parts``
+            Mean of the latent function.
+        std : ndarray of the same shape
+            Standard deviation, if ``return_std``.
+        cov : ndarray of shape (m, m) or (m, m, n_targets)
+            Covariance, if ``return_cov``.
+        parts : UncertaintyParts of two ndarrays with the shape of std
+            Parts of the standard deviation, if ``return_parts``.
 
         Raises
         ------
         NonFiniteError
-            If a number that would be returned is not finite, or the arithmetic breaks down on the way.
+            If a returned number would not be finite, or a factorisation fails or a number overflows.
         MemoryBudgetError
-            If the machine has no memory for it.
+            If the prediction exceeds the memory of the machine.
         """
         if return_std and return_cov:
             msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
@@ -145,27 +154,29 @@ class Answers:
         return self._in_units(mean, X), self._spread(latent + noise)
 
     def _spread(self, variance: torch.Tensor) -> np.ndarray:
-        """Return standard deviations in the targets' units, without the axis of one target."""
+        """Return standard deviations in the targets' units, without the axis of a single target."""
         std = finite_prediction(self.scaling_.spreads(variance.sqrt().double().cpu().numpy()))
         return std[:, 0] if self._one_target else std
 
     @guarded()
     @checks_arguments
     def sample_functions(self, n_samples: Count = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
-        """Return posterior samples of the latent function that can be evaluated anywhere, again and again.
+        """Return posterior samples of the latent function, as a function that can be evaluated at any points.
 
-        Before `fit`: samples of the prior, see `predict`.
+        Before `fit` the samples are those of the prior; see `predict`.
 
         Parameters
         ----------
         n_samples : int
-            With iterative inference `Iterative.n_samples`, shared by the targets, cost nothing; more cost a solve.
+            Number of samples. With iterative inference, `Iterative.n_samples` samples, shared by the targets, are
+            stored; more need a solve.
         random_state : int or generator
+            Seed of the samples.
 
         Returns
         -------
         callable
-            From points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
+            Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
         if not hasattr(self, "posterior_"):
             return _PriorFunctions(self, n_samples, random_state)
@@ -181,18 +192,21 @@ class Answers:
     @guarded()
     @checks_arguments
     def sample_y(self, X: Any, n_samples: Count = 1, random_state: RandomState = 0) -> np.ndarray:
-        """Draw samples of the latent function at given points; before `fit`, of the prior (see `predict`).
+        """Sample the latent function at given points; before `fit`, the samples are those of the prior.
 
         Parameters
         ----------
         X : array-like of shape (m, d)
+            Points.
         n_samples : int
+            Number of samples.
         random_state : int or generator
+            Seed of the samples.
 
         Returns
         -------
         ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
-            Joint over the points. With exact inference and up to 2,000 points they come from the full covariance.
+            Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
         """
         if not hasattr(self, "posterior_"):
             return before_fit(self, X).sample_y(X, n_samples, random_state)
@@ -204,26 +218,29 @@ class Answers:
     @guarded()
     @checks_arguments
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
-        """Return the log marginal likelihood of the training targets in the standardized problem's units.
+        """Return the log marginal likelihood of the training targets, in the units of the standardized problem.
 
         Returns
         -------
         Estimate
-            ``value`` and ``standard_error``; exact inference has standard error 0. With inference.ComputationAware and
-            SparseVariational the value is their lower bound, and the log marginal likelihood is at least that.
+            Object with ``value`` and ``standard_error``, which is 0 for exact inference. For ComputationAware and
+            SparseVariational, the value is a lower bound of the log marginal likelihood.
         """
         check_is_fitted(self, "posterior_")
         return self.posterior_.log_marginal_likelihood(generator_from(random_state))
 
 
 class _PriorFunctions:
-    """Samples of the prior of an estimator that is not fitted, which learns its inputs from the first points.
+    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs.
 
     Parameters
     ----------
     estimator : Answers
+        Unfitted estimator.
     n_samples : int
+        Number of samples.
     random_state : int or generator
+        Seed of the samples.
     """
 
     def __init__(self, estimator: Answers, n_samples: int, random_state: RandomState) -> None:

@@ -1,4 +1,4 @@
-"""`GPClassifier`: the scikit-learn estimator."""
+"""`GPClassifier`: the scikit-learn estimator for classification."""
 
 from __future__ import annotations
 
@@ -30,43 +30,49 @@ from gigagp.regression import GPRegressor, OptimizerChoice
 from gigagp.restored_state import restored_classes, state_to_fitted
 from gigagp.rows.source import RowSource
 
-#: A likelihood of two classes.
+#: Likelihood argument: one for two classes.
 LikelihoodChoice = Annotated[
     Literal["logistic", "probit"] | Logistic | Probit, Words('"logistic" or "probit", as a text or an object')
 ]
-#: Probabilities are at least this, so that their logarithms are finite.
+#: Smallest probability, so that its logarithm is finite.
 _LEAST = 1e-300
 
 
 class GPClassifier(ClassifierMixin, BaseEstimator):
     """Gaussian-process classification for any number of rows and basis functions.
 
-    A latent Gaussian process stands behind the probability of a class. Its weights are learned by quadruply stochastic
-    inference (`gigagp.inference.QuadruplyStochastic`); several classes are told one from the rest, in one fit with one
-    kernel and a latent function for each.
+    The probability of a class depends on a latent Gaussian process, which quadruply stochastic inference learns
+    (`gigagp.inference.QuadruplyStochastic`). For more than two classes there is one latent function per class, which
+    separates it from the rest; all are learned in one fit and share the kernel.
 
     Parameters
     ----------
     kernel : Kernel or None, default None
-        None: ``kernels.RBF()`` with one lengthscale an input. Values given in it are where learning starts.
-    inference : one of `gigagp.inference` with the likelihoods of classes, or "auto", default "auto"
-        ``"auto"``: ``QuadruplyStochastic()``: up to 20,000 rows Newton's method on all of them, samples beyond.
+        Kernel of the latent functions, whose values are the start of learning. None: ``kernels.RBF()`` with one
+        lengthscale per input.
+    inference : one of `gigagp.inference` that supports likelihoods of classes, or "auto", default "auto"
+        Inference method. ``"auto"`` is ``QuadruplyStochastic()``: Newton's method on all rows up to 20,000 rows, and
+        sampled steps beyond.
     optimizer : SparseAdam, SparseAdaGrad, SparseSGD, Auto, "auto" or None, default "auto"
-        ``"auto"`` learns the hyperparameters on up to 1,000 rows, first with the labels taken for numbers and then by
-        the bound of their own likelihood; ascent on samples, where there is any, goes on from there.
+        Optimizer. ``"auto"`` learns the hyperparameters on up to 1,000 rows, first with the labels as numeric targets
+        and then by the bound of the likelihood; sampled ascent, if there is any, continues from there.
     likelihood : {"logistic", "probit"}, default "logistic"
+        Probability of a class given the latent function.
     standardize : bool, default True
-        Centre and scale the inputs.
+        Whether to centre and scale the inputs.
     dtype, device, memory_budget, verbose, random_state, hyperparameter_units
-        As for `GPRegressor`.
+        The same as for `GPRegressor`.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
+        Sorted class labels.
     latent_ : GPRegressor
-        The latent functions: of the second class, or one for each class of several.
+        Latent functions: that of the second class if there are two, or one for each class.
     n_features_in_ : int
-    feature_names_in_ : ndarray, if ``X`` had names
+        Number of inputs.
+    feature_names_in_ : ndarray
+        Names of the inputs, if ``X`` had names.
 
     Examples
     --------
@@ -113,15 +119,16 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d)
+            Inputs.
         y : array-like of shape (n,)
-            Labels of any kind, two classes at least.
+            Labels of any kind, with at least two classes.
         checkpoint : str, path or None, default None
-            As for `GPRegressor.fit`.
+            File for the state of the fit, as for `GPRegressor.fit`.
 
         Raises
         ------
         InvalidInputError
-            For labels of one class alone, or arguments that cannot be used.
+            If all labels are the same, or an argument is invalid.
         """
         with whole_or_unchanged(self, checkpoint):
             self._fit(X, y, checkpoint)
@@ -140,25 +147,25 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         chunk_rows: Count = 2**20,
         header: bool | None = None,
     ) -> Self:
-        """Learn from a table that is never held: minibatches from random places of it.
+        """Learn from a table that is not held in memory, by minibatches from random places.
 
-        When to use: more rows than fit into the memory. A table that does fit is read, and the fit is that of `fit`.
+        When to use: for more rows than fit into memory. A table that fits is read, and the result is that of `fit`.
 
         Parameters
         ----------
         source, inputs, checkpoint, chunk_rows, header
-            As for `GPRegressor.fit_table`. Parquet files are read where rows are needed; the rows of CSV files,
-            callables and generators are written to a temporary file once (8 bytes a number).
+            The same as for `GPRegressor.fit_table`. Parquet files are read where rows are needed. The rows of CSV
+            files, callables and generators are first written to a temporary file (8 bytes per number).
         target : str, optional
-            The column of labels, for files and data frames.
+            Column of labels, for files and data frames.
         classes : sequence, optional
-            All labels there are. None: the column of labels is read once before anything else, and alone.
+            All labels. None: they are determined by a first pass over the column of labels alone.
 
         Raises
         ------
         InvalidInputError
-            For labels of one class alone, a label that is none of ``classes``, or rows that cannot be used; the message
-            names the file and the row.
+            If all labels are the same, a label is not in ``classes``, or a row is invalid; the message names the file
+            and the row.
         """
         check_parameters(self)
         labels, latent = Labels(classes), self._latent()
@@ -174,7 +181,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             self.classes_, self.latent_, self.n_features_in_ = labels.classes, latent, latent.n_features_in_
             names = latent.__dict__.pop(
                 "feature_names_in_", None
-            )  # this asks for them; the latent functions see arrays
+            )  # the classifier checks the names; the latent functions receive arrays
             if names is not None:
                 self.feature_names_in_ = names
             elif hasattr(self, "feature_names_in_"):  # of an earlier fit
@@ -186,18 +193,18 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         check_parameters(self)
         X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
-            column_or_1d(y, warn=True)  # the warning that scikit-learn's users know
+            column_or_1d(y, warn=True)  # the warning of scikit-learn
         y = intake.labels(y, len(X))
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            msg = f"y of GPClassifier.fit must have two classes at least; got one class, {self.classes_.tolist()[0]!r}."
+            msg = f"y of GPClassifier.fit must have at least two classes; got one class, {self.classes_.tolist()[0]!r}."
             raise InvalidInputError(msg)
         if len(self.classes_) == 2:
             signs = 2.0 * codes - 1.0
         else:  # one against the rest
             signs = np.where(codes[:, None] == np.arange(len(self.classes_)), 1.0, -1.0)
         latent = self._latent()
-        latent._fit(X, signs, None, checkpoint)  # this estimator warns when it has its result
+        latent._fit(X, signs, None, checkpoint)  # without a warning, which `fit` of the classifier issues
         self.latent_ = latent
 
     def _latent(self) -> GPRegressor:
@@ -218,11 +225,11 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True  # made dense, where the memory budget holds that
+        tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of right predictions; see scikit-learn's `ClassifierMixin.score`."""
+        """Return the share of correct predictions; see scikit-learn's `ClassifierMixin.score`."""
         with scored():
             return float(super().score(X, intake.labels(y), sample_weight))
 
@@ -231,18 +238,18 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return intake.estimator_inputs(self, X, reset=False)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of the class against the rest, (m,) for two classes, (m, n_classes) for more.
+        """Return the log-odds of each class against the rest, shape (m,) for two classes, else (m, n_classes).
 
-        Of the averaged probabilities, so they rank rows as `predict_proba` does; they tell apart rows whose
-        probability is one in floating point. The latent function itself is that of ``latent_``.
+        They are the log-odds of the averaged probabilities, so they rank rows as `predict_proba` does, and they
+        distinguish rows whose probability rounds to one. ``latent_`` predicts the latent function itself.
         """
         own, rest = self._against_the_rest(X)
         return np.log(own) - np.log(rest)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of every class, shape (m, n_classes), averaged over the latent function's posterior.
+        """Return the probabilities of the classes, shape (m, n_classes), averaged over the latent posterior.
 
-        Of several classes the probabilities of one against the rest are scaled to add up to one.
+        For more than two classes, the probabilities of one against the rest are scaled to sum to one.
         """
         own, rest = self._against_the_rest(X)
         if own.ndim == 1:
@@ -250,8 +257,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return own / own.sum(1, keepdims=True)
 
     def _against_the_rest(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the averaged probabilities of each latent function's class and of the rest, both to full digits."""
-        X = self._inputs(X)  # before `latent_` is looked at: it says where there was no fit
+        """Return the averaged probabilities of each class and of the rest, each to full relative precision."""
+        X = self._inputs(X)  # first, because it raises `NotFittedError` before `latent_` is accessed
         mean, std = (torch.from_numpy(part) for part in self.latent_.predict(X, return_std=True))
         likelihood = resolve_likelihood(self.likelihood)
         assert isinstance(likelihood, Logistic | Probit)
@@ -259,7 +266,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return own, rest
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of every row, by the median of the latent posterior: it needs no variance."""
+        """Return the most probable class of every row, by the median of the latent posterior, without variances."""
         X = self._inputs(X)
         latent = self.latent_.predict(X)
         return self.classes_[(latent > 0).astype(int) if latent.ndim == 1 else latent.argmax(1)]

@@ -1,4 +1,4 @@
-"""What the rooms below the estimators see of one: its arguments, and what a fit has left."""
+"""Protocols of estimators, for modules that the estimators import: the arguments, and the fitted attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gigagp.scaling import Scaling
 
 
 class Estimator(Protocol):
-    """The arguments of `gigagp.GPRegressor`, as its constructor keeps them."""
+    """The constructor arguments of `gigagp.GPRegressor`."""
 
     kernel: Any
     inference: Any
@@ -33,7 +33,7 @@ class Estimator(Protocol):
 
 
 class FittedEstimator(Estimator, Protocol):
-    """What a fit of `gigagp.GPRegressor` leaves; its docstring says what each attribute is."""
+    """The attributes of a fitted `gigagp.GPRegressor`, where they are documented."""
 
     posterior_: Posterior
     scaling_: Scaling

@@ -1,4 +1,4 @@
-"""A fitted estimator as tensors and plain data; `gigagp.restored_state` is the way back."""
+"""Conversion of a fitted estimator to tensors and plain data; `gigagp.restored_state` is its inverse."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gigagp.kernels.serialization import describe
 from gigagp.likelihoods import is_own, resolve_likelihood
 from gigagp.model import NOISE
 
-#: Tensors of a `Scaling`.
+#: Names of the tensors of a `Scaling`.
 SCALES = ("x_centre", "x_scale", "y_centre", "y_scale")
 
 
 def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return everything that a fitted estimator needs to predict again.
+    """Return the tensors and the plain data that restore a fitted estimator.
 
     Raises
     ------
     InvalidInputError
-        If a part of it could not be made again: a lambda, a class whose description does not bring it back.
+        If a part could not be restored, such as a lambda, or a class whose description does not reproduce it.
     """
     posterior = estimator.posterior_
     tensors, posterior_header = posterior.state()
@@ -40,7 +40,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     }
     likelihood = resolve_likelihood(estimator.likelihood)
     settings["likelihood"] = likelihood.name if is_own(likelihood) else to_plain(likelihood)
-    # A generator has no seed to save, a meter is no data; the noise is as the constructor was given it.
+    # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
     for name in ("random_state", "verbose"):
         if getattr(estimator, name) is None or isinstance(getattr(estimator, name), int):
             settings[name] = getattr(estimator, name)

@@ -1,7 +1,7 @@
 """The ritual of every fit: check arguments, scale rows, choose the inference, learn, solve for the posterior.
 
-Rows that are held (`fit_rows`) and rows that are streamed (`fit_source`) differ in how an objective comes from them;
-everything before and after that is written once. Nothing here changes an estimator: a fit returns what was found.
+Rows that are held (`fit_rows`) and rows that are streamed (`fit_source`) differ in how their objective is made; the
+steps before and after that are shared. No function here changes an estimator: a fit returns its result.
 """
 
 from __future__ import annotations
@@ -46,24 +46,25 @@ from gigagp.scaling import Scaling
 from gigagp.start import start_model
 from gigagp.validation import refuse_validation, validation_scorer
 
-#: Rows at which the posterior is checked when a fit is over.
+#: Number of rows at which the posterior is checked at the end of a fit.
 _CHECKED_ROWS = 256
 
 
 class Fitted(NamedTuple):
-    """What a fit has found.
+    """The result of a fit.
 
     Attributes
     ----------
     posterior : Posterior
-        In the standardized problem's units.
+        Posterior in the units of the standardized problem.
     scaling : Scaling
+        Transformation between the data's own units and those of the standardized problem.
     history : History
-        Likewise.
+        Optimization history in the units of the standardized problem.
     inference : Inference
-        What ran.
+        Inference method that ran.
     optimizer : object or None
-        What ran.
+        Optimizer that ran.
     """
 
     posterior: Posterior
@@ -75,18 +76,24 @@ class Fitted(NamedTuple):
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of an estimator, checked, with every ``"auto"`` resolved that needs no row.
+    """The checked arguments of an estimator, with every ``"auto"`` resolved that does not depend on rows.
 
     Attributes
     ----------
     estimator : Estimator
+        Estimator whose arguments these are.
     dtype : torch.dtype
+        Data type of the training table.
     device : torch.device
+        Device of the training table.
     budget : int
-        Bytes.
+        Memory budget in bytes.
     mean : Mean
+        Mean function.
     likelihood : Likelihood
+        Likelihood of the targets.
     optimizer : object or None
+        Optimizer of the hyperparameters.
     """
 
     estimator: Estimator
@@ -104,7 +111,7 @@ class Arguments:
         Raises
         ------
         InvalidInputError
-            If one of them cannot be used.
+            If an argument is invalid.
         """
         check_parameters(estimator)
         device = resolve_device(estimator.device)
@@ -156,22 +163,25 @@ def fit_rows(
     validation: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Fitted:
-    """Fit rows that are held.
+    """Fit rows that are held in memory.
 
     Parameters
     ----------
     arguments : Arguments
+        Checked arguments of the estimator.
     X : ndarray of shape (n, d)
+        Inputs in the data's own units.
     y : ndarray of shape (n,) or (n, n_targets)
+        Targets in the data's own units.
     validation, checkpoint
-        As for `GPRegressor.fit`.
+        The same as for `GPRegressor.fit`.
 
     Raises
     ------
     InvalidInputError
-        For arguments or data that cannot be used, before any work.
+        If an argument or the data are invalid; raised before any work.
     MemoryBudgetError
-        If the job cannot fit the memory budget.
+        If the fit exceeds the memory budget.
     """
     estimator, mean, likelihood, dtype = arguments.estimator, arguments.mean, arguments.likelihood, arguments.dtype
     offset = mean.offset(X)[:, None]
@@ -210,28 +220,30 @@ def fit_source(
     bounds: tuple[Any, Any] | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> tuple[Fitted, RowSource]:
-    """Fit rows that are not held.
+    """Fit rows that are not held in memory.
 
     Parameters
     ----------
     estimator : Estimator
+        Estimator whose arguments are used.
     open_rows : callable
-        From the mean function to the source of rows; called once the arguments are known to be sound.
+        Function that returns the source of rows for a mean function; called after the arguments have been checked.
     bounds, checkpoint
-        As for `GPRegressor.fit_table`.
+        The same as for `GPRegressor.fit_table`.
 
     Returns
     -------
     fitted : Fitted
+        Result of the fit.
     rows : RowSource
-        What ``open_rows`` has opened.
+        Source that ``open_rows`` has returned.
 
     Raises
     ------
     InvalidInputError
-        For arguments or rows that cannot be used; the message names the file and the row.
+        If an argument or a row is invalid; the message names the file and the row.
     MemoryBudgetError
-        If the job cannot fit the memory budget.
+        If the fit exceeds the memory budget.
     """
     arguments = Arguments.of(estimator)
     likelihood, optimizer = arguments.likelihood, arguments.optimizer
@@ -246,7 +258,7 @@ def fit_source(
         raise InvalidInputError(msg)
     rows = open_rows(arguments.mean)
     if checkpoint is not None and not rows.has_files:
-        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can go on; got rows."
+        msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."
         raise InvalidInputError(msg)
     if checkpoint is not None:
         check_folder(checkpoint)
@@ -256,7 +268,7 @@ def fit_source(
     trace, own, early = Trace(History(), meter), spawn(generator), torch.Generator().manual_seed(0)
 
     def learn(objective: TableObjective, model: Model) -> Model:
-        """Learn from few rows alone: enough to say how fine things are."""
+        """Learn from few rows alone, which is enough to choose the resolution of a grid."""
         settings = optimizer if isinstance(optimizer, Auto) else Auto()
         return replace(settings, polish_steps=0).run(objective, model, trace, early)
 
@@ -289,10 +301,10 @@ def fit_source(
 def learn_posterior(
     objective: TableObjective, model: Model, optimizer: Any, trace: Trace, generator: torch.Generator
 ) -> Posterior:
-    """Return the posterior at the hyperparameters that the optimizer finds; None keeps those of the model.
+    """Return the posterior at the hyperparameters found by the optimizer; None keeps those of the model.
 
-    The first Ctrl-C ends the learning at the best hyperparameters so far, and ``trace.history.interrupted`` says so.
-    The last solve is never cut: predictions are made of it.
+    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. The last
+    solve is never interrupted by it, because predictions depend on that solve.
     """
     with interruptible() as interruption:
         if optimizer is not None:
@@ -310,7 +322,7 @@ def learn_posterior(
         try:
             posterior = _posterior_at(objective, model, seed)
         except NotPositiveDefiniteError:
-            # No optimizer evaluates its last step. Where that one has no factor, the step before it has.
+            # Optimizers do not evaluate their last step. If it has no factor, the step before it does.
             if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
                 raise
             posterior = _posterior_at(objective, trace.last_sound, seed)
@@ -318,7 +330,7 @@ def learn_posterior(
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
         trace.meter.step()
-    if interruption.requested:  # after the block: no signal is lost between this line and its end
+    if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"
     return posterior
 
@@ -330,13 +342,13 @@ def _posterior_at(objective: TableObjective, model: Model, generator: torch.Gene
 
 
 def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model:
-    """Return what the optimizer has last accepted, on all rows."""
+    """Return the model that the optimizer has last accepted, completed for all rows."""
     accepted_by, found = trace.accepted
     if accepted_by is objective:
         return found
     learned = found.parameters()
     model = start.replace({name: learned[name] for name in start.learned_names()})
-    # A stage on other rows knows nothing of the free numbers here. Objectives of samples start when they are learned.
+    # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.
     return model if isinstance(objective, SampledObjective) else objective.start(model)
 
 
@@ -348,7 +360,7 @@ def _finish(
     generator: torch.Generator,
     checkpoint: str | PathLike[str] | None,
 ) -> Fitted:
-    """Learn, solve for the posterior, and remove the checkpoint of a fit that was not cut short."""
+    """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
     posterior = learn_posterior(begun.objective, begun.model, arguments.optimizer, trace, generator)
     if checkpoint is not None and trace.history.interrupted != "learning":
         Path(checkpoint).unlink(missing_ok=True)
@@ -356,7 +368,7 @@ def _finish(
 
 
 def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
-    """Return what can be done after rows could not be read in the middle of a fit."""
+    """Return advice for the case that rows cannot be read in the middle of a fit."""
     if checkpoint is not None and Path(checkpoint).exists():
         return f"What has been learned is kept in {checkpoint}: mend the file, and the same call goes on from there."
     if checkpoint is not None:
@@ -365,22 +377,25 @@ def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
 
 
 def add_rows(posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, names: Any = None) -> Posterior:
-    """Return a posterior that knows further rows as well, at its hyperparameters; see `GPRegressor.partial_fit`.
+    """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.partial_fit`.
 
     Parameters
     ----------
     posterior : Posterior
-        Of an inference with ``abilities.adds_rows``.
+        Posterior of an inference method with ``abilities.adds_rows``.
     scaling : Scaling
+        Scaling of the fit.
     X : ndarray of shape (n, d)
+        Inputs in the data's own units.
     y : array-like of shape (n,) or (n, n_targets)
+        Targets in the data's own units.
     names : sequence of str or None
-        Of the inputs, for messages.
+        Names of the inputs, for messages.
 
     Raises
     ------
     InvalidInputError
-        If a row cannot be used.
+        If a row is invalid.
     """
     assert isinstance(posterior, GrowingPosterior), "its inference says that it adds rows"
     y = intake.targets(y, len(X))

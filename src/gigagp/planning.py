@@ -1,4 +1,4 @@
-"""What ``"auto"`` means: which inference fits a table, by one rule that can be printed."""
+"""Choice of the inference method for ``inference="auto"``, by one documented rule."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gigagp.inference import Exact, Grid, Inference, Iterative, QuadruplyStochas
 from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
 
-#: Rows up to which a factor for each gradient is quicker than solves (measured at 2,000 to 4,000 rows of pol and
-#: elevators).
+#: Largest number of rows for which a factor for each gradient is faster than solves (measured at 2,000 to 4,000 rows of
+#: pol and elevators).
 EXACT_ROWS = 3000
 
 RULE = (
@@ -19,30 +19,32 @@ RULE = (
     "iterative inference beyond"
 )
 
-#: What users ask for.
+#: Inference argument of the estimators.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]
 
 
 def resolve_inference(
     inference: object, n_rows: int, itemsize: int, budget: int, likelihood: Likelihood | None = None
 ) -> Inference:
-    """Return the inference that will run on rows that are held.
+    """Return the inference method for rows that are held in memory.
 
     Parameters
     ----------
     inference : Inference or "auto"
+        Argument of the estimator.
     n_rows : int
+        Number of training rows.
     itemsize : int
-        Bytes of a number.
+        Bytes of a number in the model's dtype.
     budget : int
-        Bytes that may be taken.
+        Memory budget in bytes.
     likelihood : Likelihood or None, default None
-        None: Gaussian. ``"auto"`` is `gigagp.inference.QuadruplyStochastic` for others.
+        Likelihood of the targets. None: Gaussian. For others, ``"auto"`` is `gigagp.inference.QuadruplyStochastic`.
 
     Raises
     ------
     InvalidInputError
-        If it is neither ``"auto"`` nor an inference, or not one for the likelihood.
+        If it is neither ``"auto"`` nor an inference method, or if the method does not support the likelihood.
     """
     given = _checked(inference, likelihood)
     if given is not None:
@@ -53,12 +55,12 @@ def resolve_inference(
 
 
 def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
-    """Return the inference of `GPRegressor.fit_table`: ``"auto"`` is a grid where the likelihood is Gaussian.
+    """Return the inference method of `GPRegressor.fit_table`; for a Gaussian likelihood, ``"auto"`` is a grid.
 
     Raises
     ------
     InvalidInputError
-        If it cannot work on rows that are not held, or is not one for the likelihood.
+        If the method does not support streamed rows or the likelihood.
     """
     given = _checked(inference, likelihood)
     if given is None:
@@ -66,14 +68,14 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
     if not given.abilities.streams:
         msg = (
             f"fit_table of GPRegressor works with {streaming_names()}, which do not need to hold the rows; "
-            f"{given.label} does. Load the table and use fit, or use the other inference."
+            f"{given.label} does. Load the table and use fit, or use one of these inferences."
         )
         raise InvalidInputError(msg)
     return given
 
 
 def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:
-    """Return an inference that was asked for and that has the likelihood; None: ``"auto"``."""
+    """Return an inference method that supports the likelihood; None for ``"auto"``."""
     given = checked(inference, InferenceChoice, "inference", "GPRegressor")
     if given == "auto":
         return None

@@ -1,4 +1,4 @@
-"""`GPRegressor`: the scikit-learn estimator."""
+"""`GPRegressor`: the scikit-learn estimator for regression."""
 
 from __future__ import annotations
 
@@ -37,93 +37,100 @@ from gigagp.scaling import Scaling
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 
-#: What learns hyperparameters; `gigagp.optimization.optimizer.check_optimizer` says what that has to be.
+#: Optimizer argument of the estimators; `gigagp.optimization.optimizer.check_optimizer` states the requirements.
 OptimizerChoice = Any
 
 
 def _adds_rows(estimator: GPRegressor) -> bool:
-    """Whether rows can be added to a fit: what scikit-learn asks before it offers `partial_fit`."""
+    """Whether rows can be added to a fit; scikit-learn asks this before it offers `partial_fit`."""
     used = getattr(estimator, "inference_", estimator.inference)
     if isinstance(used, Inference) and used.abilities.adds_rows:
         return True
     msg = (
-        "partial_fit of GPRegressor can add rows to a fit with inference.Grid alone, which keeps sums over rows; this "
-        f"one is of inference {used!r}. Fit all rows again."
+        "partial_fit of GPRegressor can add rows only to a fit with inference.Grid, which keeps sums over rows; the "
+        f"inference of this one is {used!r}. Fit all rows again."
     )
     raise AttributeError(msg)
 
 
 class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Gaussian-process regression for a hundred to a few hundred thousand rows.
+    """Gaussian-process regression.
 
     Parameters
     ----------
     kernel : Kernel or None, default None
-        None: ``kernels.Matern(nu=1.5)`` with one lengthscale an input. Values given in it are where learning
-        starts.
+        Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
+        lengthscale per input.
     inference : one of `gigagp.inference` or "auto", default "auto"
-        ``"auto"``: exact up to 3,000 rows where the memory allows, iterative beyond (`gigagp.planning`).
+        Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and iterative inference
+        beyond (`gigagp.planning`).
     optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
-        What learns the hyperparameters; None keeps the kernel's values and ``noise_variance``.
+        Optimizer of the hyperparameters. None keeps the values of the kernel and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"
-        Learned with the rest by generalised least squares; or a fixed function of ``X`` (in its own units, shape
-        (n, d)) with values in the target's units, shape (n,). Counts and signs have a latent mean of zero; add
-        `kernels.Constant` or `kernels.Linear` to the kernel.
+        Mean function. The coefficients of ``"constant"`` and ``"linear"`` are estimated by generalised least squares. A
+        callable is a fixed function of ``X``, shape (n, d), in its own units, and returns values in the target's units,
+        shape (n,). For a likelihood of counts or signs, the latent mean is zero; add `kernels.Constant` or
+        `kernels.Linear` to the kernel instead.
     noise_variance : float, array-like of shape (n,) or None, default None
-        In squared units of ``y``. A float is where learning starts (None: 0.09 of the target's variance). An array is
-        the known variance of each row; it is not learned. With a `kernels.White` term in the kernel None means 0: that
-        term is all the noise there is.
+        Noise variance in squared units of ``y``. A float is the start of learning; None starts at 0.09 of the target's
+        variance. An array is the known variance of each row, which is not learned. With a `kernels.White` term in the
+        kernel, None means 0, because that term represents all of the noise.
     standardize : bool, default True
-        Centre and scale inputs and targets with training statistics, for learning. Hyperparameters, given or read, are
-        in the data's own units all the same; `describe` prints both.
+        Whether to learn on centred and scaled inputs and targets. Hyperparameters are given and read in the data's own
+        units in any case; `describe` prints both.
     dtype : {"float64", "float32", "mixed"}, default "float64"
-        Of kernel products; small factors are float64 always. ``"mixed"``: float64, but for the products inside of
-        iterative solvers, which are float32 and corrected with float64 residuals: the same answers, half of the time
-        and the memory. An inference without such solves refuses it (``"auto"`` takes it, and is then exact in float64
-        on small tables). `inference.Grid` is float64 alone.
+        Precision of kernel products; small factors are always float64. ``"mixed"`` is float64 with float32 products
+        inside iterative solvers, which are corrected with float64 residuals: the results are the same, for half of the
+        time and memory. Methods without such solves refuse it; ``"auto"`` accepts it, and uses float64 on small tables.
+        `inference.Grid` supports only float64.
     device : str, default "auto"
-        ``"auto"``: CUDA if there is a device, otherwise the CPU. `inference.Grid` runs on the CPU alone.
+        Device of the computations. ``"auto"``: CUDA if there is such a device, otherwise the CPU. `inference.Grid` runs
+        only on the CPU.
     memory_budget : int, str or None, default None
-        Bytes, or a text such as ``"4GiB"``, that fit and predict may take; None: half of what is free.
+        Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
+        memory.
     verbose : int, default 0
-        0: silent, 1: a progress bar on a terminal and lines elsewhere.
+        0: silent. 1: a progress bar on a terminal, and lines elsewhere.
     random_state : int, RandomState, Generator or None, default 0
-        Seeds probes, features and subsets; the same seed gives the same bits on the same machine.
+        Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine.
     likelihood : {"gaussian", "laplace", "poisson"} or Likelihood, default "gaussian"
-        Of a target given the latent function (`gigagp.likelihoods`): Laplace noise does not mind outliers, Poisson
-        counts have the rate ``exp(f)``. All but the Gaussian are for ``inference.QuadruplyStochastic``, which
-        ``"auto"`` then is.
+        Distribution of a target given the latent function (`gigagp.likelihoods`). Laplace noise is robust to outliers;
+        Poisson counts have the rate ``exp(f)``. All except the Gaussian need ``inference.QuadruplyStochastic``, which
+        ``"auto"`` then selects.
     hyperparameter_units : {"own", "standardized"}, default "own"
-        Units of the kernel's numbers and of a noise variance, given and read. ``"own"``: lengthscales, periods and
-        bounds in the units of the inputs, variances in squared units of the target (with several targets, which are
-        scaled apart, shares of the variance of each). ``"standardized"``: those of the problem that is solved, in
-        standard deviations; for papers' configurations, and what models of earlier versions are in.
+        Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
+        periods and bounds are in the units of the inputs, and variances in squared units of the target. Several targets
+        are scaled separately, and variances are then shares of the variance of each. ``"standardized"``: units of the
+        standardized problem, in standard deviations, as in papers and in models of earlier versions.
 
     Attributes
     ----------
     kernel_ : Kernel
-        With learned hyperparameters.
+        Kernel with the learned hyperparameters.
     noise_variance_ : float or ndarray of shape (n,)
-        Learned, or as given.
+        Noise variance, learned or as given.
     history_ : History
-        One record an outer step.
+        One record for each optimization step.
     inference_ : one of `gigagp.inference`
-        What ran.
+        Inference method that ran.
     optimizer_ : object or None
-        What ran.
+        Optimizer that ran.
     solver_ : str or Solver
-        ``"cholesky"`` or the iterative solver.
+        Solver that ran: ``"cholesky"``, an iterative solver, or the method in words.
     engine_ : str
-        What computed the kernel products, on which device, in which precision, dense or in tiles.
+        Engine of the kernel products, with its device, precision and storage.
     posterior_ : Posterior
-        Answers in the standardized problem's units.
+        Posterior in the units of the standardized problem.
     scaling_ : Scaling
+        Transformation between the data's own units and those of the standardized problem.
     n_features_in_ : int
-    feature_names_in_ : ndarray, if ``X`` had names
+        Number of inputs.
+    feature_names_in_ : ndarray
+        Names of the inputs, if ``X`` had names.
 
     See Also
     --------
-    gigagp.load : read a saved model.
+    gigagp.load : Read a saved model.
 
     Examples
     --------
@@ -176,39 +183,40 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         validation: Annotated[tuple[Any, Any], Words("a pair (X, y)")] | None = None,
         checkpoint: str | PathLike[str] | None = None,
     ) -> Self:
-        """Learn the hyperparameters and solve for the posterior.
+        """Learn the hyperparameters and compute the posterior.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
+            Inputs.
         y : array-like of shape (n,) or (n, n_targets)
-            Several targets share kernel, noise and solves.
+            Targets. Several targets share kernel, noise and solves.
         validation : (X, y) or None, default None
-            Rows to score at every outer step on all rows; nothing is learned from them. The scores are in
-            ``history_`` (`gigagp.optimization.Step`). For targets with Gaussian noise. What a step has at hand
-            predicts; with `inference.Grid` and with a truncation or another predictor of `inference.RandomFeatures` a
-            score costs as much as the posterior at the end of a fit.
+            Rows to score at every step that uses all rows; nothing is learned from them. The scores are in
+            ``history_`` (`gigagp.optimization.Step`). It requires targets with Gaussian noise. Scores use the posterior
+            that a step has available. With `inference.Grid`, and with a truncation or a different predictor of
+            `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
-            A file that keeps the state of the fit while it runs (`gigagp.checkpoint`). The same call after a kill
-            goes on from there, to the same bits; the file is removed at the end.
+            File for the state of the fit while it runs (`gigagp.checkpoint`). After a kill, the same call continues
+            from it and returns the same bits. The file is removed at the end.
 
         Returns
         -------
         GPRegressor
-            Itself.
+            The estimator itself.
 
         Raises
         ------
         InvalidInputError
-            For arguments or data that cannot be used, before any work.
+            If an argument or the data are invalid; raised before any work.
         MemoryBudgetError
-            If the job cannot fit the memory budget, or the machine has no more.
+            If the fit exceeds the memory budget or the memory of the machine.
 
         Warns
         -----
         FitInterruptedWarning
-            After Ctrl-C. The first one ends the learning at the best hyperparameters so far (a checkpoint stays), the
-            second ends the fit, and the estimator is as it was before; so does the first where nothing was learned yet.
+            After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. If
+            nothing has been learned yet, or at the second one, the fit ends and the estimator remains as it was.
             `gigagp.interruption` has the details.
         """
         with whole_or_unchanged(self, checkpoint):
@@ -228,51 +236,52 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         chunk_rows: Count = 2**20,
         header: bool | None = None,
     ) -> Self:
-        """Learn from a table that is read a chunk at a time and never held.
+        """Learn from a table that is read in chunks and never held in memory.
 
-        When to use: more rows than fit into the memory, or than `fit` gets through. It needs an inference that can do
-        it: `inference.Grid` (what ``"auto"`` is here), with one to three inputs (four at a price), which reads all rows
-        once; or `inference.QuadruplyStochastic`, with any number of inputs, which takes minibatches from random places
-        and is what ``"auto"`` is for other likelihoods.
+        When to use: for more rows than fit into memory, or than `fit` can handle. The inference method must support
+        streams. `inference.Grid`, the default for Gaussian noise, reads all rows once; it takes one to three inputs
+        (four are possible but expensive). `inference.QuadruplyStochastic`, the default for other likelihoods, takes any
+        number of inputs and reads minibatches from random places.
 
         Parameters
         ----------
         source : str, path, data frame, pair of arrays, callable or iterable
-            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; ``(X, y)``;
-            a callable that returns an iterable of ``(X, y)`` for some rows at a time, and is called several times; or
-            such an iterable itself.
+            A Parquet, CSV or NumPy file, or a folder of Parquet and CSV files; a pandas or pyarrow table; a pair
+            ``(X, y)``; an iterable of pairs ``(X, y)`` with some rows each; or a callable that returns such an
+            iterable and is called several times.
         target : str or sequence of str
-            The column to predict, or several; for files and data frames.
+            Column or columns to predict, for files and data frames.
         inputs : sequence of str, optional
-            Columns to predict from, for files and data frames; None: all the others.
+            Columns to predict from, for files and data frames. None: all other columns.
         bounds : (lower, upper), optional
-            For `inference.Grid`: smallest and largest value of each input. A generator, which can be read only once,
-            needs them; elsewhere they save the pass that looks for them (Parquet files usually have them in their
+            Smallest and largest value of each input, for `inference.Grid`. They are required for a generator, which can
+            be read only once; otherwise they save the pass that determines them (most Parquet files have them in their
             metadata).
         checkpoint : str, path or None, default None
-            A file that keeps what has been added up, or learned, for sources that are files. After an error (a damaged
-            file in the middle of a folder) or a kill the same call goes on from there; the file is removed at the end.
+            File for the sums, or for the learned parameters, while the fit runs; the source must be files. After an
+            error (such as a damaged file in a folder) or a kill, the same call continues from it. The file is removed
+            at the end.
         chunk_rows : int
-            Most rows that are read at a time.
+            Largest number of rows to read at a time.
         header : bool, optional
-            Whether the first line of CSV files has the names; None: found out.
+            Whether the first line of CSV files contains the names. None: detected.
 
         Returns
         -------
         GPRegressor
-            Itself.
+            The estimator itself.
 
         Raises
         ------
         InvalidInputError
-            For arguments or rows that cannot be used; the message names the file and the row.
+            If an argument or a row is invalid; the message names the file and the row.
         MemoryBudgetError
-            If the job cannot fit the memory budget, or the machine has no more.
+            If the fit exceeds the memory budget or the memory of the machine.
 
         Warns
         -----
         FitInterruptedWarning
-            After Ctrl-C, as for `GPRegressor.fit`. In a pass over the rows nothing is learned yet, and it ends the fit.
+            After Ctrl-C, as for `GPRegressor.fit`. During a pass over the rows nothing is learned yet, so the fit ends.
         """
 
         def open_rows(mean: Mean) -> RowSource:
@@ -285,26 +294,27 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @available_if(_adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Take further rows into account, at the hyperparameters, the scaling and the grid that the fit has found.
+        """Add rows to a fit, at its hyperparameters, scaling and grid.
 
-        Only with `inference.Grid`; another estimator has no such method. The first call is `fit`; the cost of later
-        ones does not depend on the rows before them.
+        This method exists only with `inference.Grid`. The first call is `fit`; the cost of later calls does not depend
+        on the number of earlier rows.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Within the region of the grid.
+            Inputs, which must lie within the grid.
         y : array-like of shape (n,) or (n, n_targets)
+            Targets.
 
         Returns
         -------
         GPRegressor
-            Itself.
+            The estimator itself.
 
         Raises
         ------
         InvalidInputError
-            If a row cannot be used; then nothing is added.
+            If a row is invalid; in that case no row is added.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X, y)
@@ -321,12 +331,12 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
-        """Take over what a fit has found."""
+        """Set the attributes from the result of a fit."""
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
     def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
-        """Fit rows that are not held, and take over the names of their columns."""
+        """Fit rows that are not held in memory, and set the names of their columns."""
         fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
         self.n_features_in_ = rows.n_inputs
         if rows.input_names is not None:
@@ -336,7 +346,7 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
-        """Take a posterior over, and the history of the standardized problem that led to it."""
+        """Set the attributes from a posterior, and from the history of the standardized problem."""
         model = posterior.model
         if history is not None:
             own = self.hyperparameter_units == "own"
@@ -350,8 +360,8 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True  # made dense, where the memory budget holds that
-        tags.requires_fit = False  # before one it answers from the prior
+        tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
+        tags.requires_fit = False  # predictions before a fit are those of the prior
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -362,7 +372,7 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
     # -------------------------------------------------------------- description
 
     def describe(self) -> str:
-        """Return what ran and the hyperparameters, in the standardized problem's units and in the data's own."""
+        """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
         check_is_fitted(self, "posterior_")
         return describe(self)
 

@@ -1,4 +1,4 @@
-"""A fitted estimator from the tensors and plain data of a model file, checked before anything is made of them."""
+"""A fitted estimator from the tensors and plain data of a model file, which are checked first."""
 
 from __future__ import annotations
 
@@ -84,15 +84,18 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     Parameters
     ----------
     cls : type
+        Class of the estimator.
     tensors : dict of str to Tensor
+        Tensors that `fitted_to_state` returned.
     header : dict
+        Plain data that `fitted_to_state` returned.
     custom : Custom
-        What is not the package's.
+        Functions and classes that are not part of the package.
 
     Raises
     ------
     ModelFileError, InvalidInputError
-        If the state is not what an estimator has.
+        If the state is not valid for an estimator.
     """
     _HEADER(header, "the header")
     sizes = check_tensors(
@@ -110,7 +113,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     of_rows = any(value.ndim == 1 for value in noise.values())
     check_tensors(noise, {NOISE: Field("n" if of_rows else "", "float64", positive if of_rows else not_negative)}, {})
     scaling = Scaling(*(tensors.pop(f"scaling.{name}").numpy() for name in SCALES))
-    # files from before the data's own units were the rule
+    # for files of versions that only had standardized units
     settings: dict[str, Any] = {"hyperparameter_units": "standardized"}
     settings |= {name: from_plain(value, custom, d) for name, value in header["settings"].items()}
     estimator = cls(**settings)
@@ -119,7 +122,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     if kernel.n_inputs != d:
         raise ModelFileError(f"its kernel must be bound to {d} inputs; got {kernel.n_inputs}.")
     if "custom_values" in header and not are_close(known_values(kernel, mean, scaling), header["custom_values"]):
-        msg = "what custom of gigagp.load has computes other numbers than what the model was fitted with."
+        msg = "the objects in custom of gigagp.load compute other numbers than those the model was fitted with."
         raise ModelFileError(msg)
     estimator.mean = _mean_argument(mean)
     variance = tensors.pop(NOISE)
@@ -131,7 +134,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
-    estimator.history_.interrupted = header.get("interrupted", "")  # files of earlier versions have none
+    estimator.history_.interrupted = header.get("interrupted", "")  # absent in files of earlier versions
     estimator._one_target = header["one_target"]
     saved = Saved(
         Model(kernel, mean, variance, noise_is_learned=not held),
@@ -144,7 +147,7 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
     listing(text, 0, d)(header["feature_names"], "the header.feature_names")
     moved = {name: value.to(device) for name, value in tensors.items()}
-    own = custom.classes(Inference)  # type: ignore[type-abstract]  # it is only compared with
+    own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
     estimator._adopt(posterior, scaling)
@@ -155,26 +158,27 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
 
 
 def _device(estimator: Estimator) -> torch.device:
-    """Return the device of a model; the CPU where its own is not here."""
+    """Return the device of a model, or the CPU if its device is not available."""
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:[0-9]{1,3})?", estimator.device):
-        raise ModelFileError(
-            f"the header.settings.device must be a device that computes; got {estimator.device[:60]!r}."
-        )
+        raise ModelFileError(f"the header.settings.device must name a device; got {estimator.device[:60]!r}.")
     if estimator.device.startswith("cuda") and not torch.cuda.is_available():
-        warn(f"The model was fitted on {estimator.device!r}, which is not here; it is on the CPU now.", GigaGPWarning)
+        warn(
+            f"The model was fitted on {estimator.device!r}, which is not available; it is on the CPU now.",
+            GigaGPWarning,
+        )
         estimator.device = "cpu"
     return resolve_device(estimator.device)
 
 
 def _mean_argument(mean: Mean) -> Any:
-    """Return what users pass for a mean."""
+    """Return the constructor argument for a mean."""
     if isinstance(mean, means.FixedMean):
         return mean.function
     return mean if means.foreign_parts(mean) else mean.name
 
 
 def _history(columns: dict[str, Any]) -> History:
-    """Return the history of a file; those of earlier versions have fewer columns."""
+    """Return the history of a file; files of earlier versions have fewer columns."""
     length, first = len(columns["stage"]), _SOLVE_NAMES[0]
     solves = {name: columns[name] for name in _SOLVE_NAMES if name in columns}
     for name in _HISTORY:
@@ -188,7 +192,7 @@ def _history(columns: dict[str, Any]) -> History:
 
 
 def _check_answer(posterior: Posterior) -> None:
-    """Refuse a posterior that has no finite answer in the middle of what it was made of."""
+    """Refuse a posterior whose prediction at the centre of its training data is not finite."""
     places = posterior.places()
     point = places.median(0).values[None] if len(places) else places.new_zeros(1, posterior.n_inputs)
     mean, variance = posterior.mean_and_variance(point)
@@ -197,13 +201,13 @@ def _check_answer(posterior: Posterior) -> None:
 
 
 def restored_classes(header: dict[str, Any], latent: FittedEstimator) -> tuple[np.ndarray, list[str]]:
-    """Return the classes of a classifier and the names of its inputs.
+    """Return the class labels of a classifier and the names of its inputs.
 
     Raises
     ------
     ModelFileError
-        If the likelihood is not of classes, there are not as many as there are latent functions, or they are not
-        different numbers or texts in order.
+        If the likelihood is not one of classes, the number of classes does not match the latent functions, or the
+        classes are not different numbers or strings.
     """
     if not isinstance(resolve_likelihood(latent.likelihood), Logistic | Probit):
         raise ModelFileError(f"the header.settings.likelihood must be one of classes; got {latent.likelihood!r}.")
@@ -219,7 +223,7 @@ def restored_classes(header: dict[str, Any], latent: FittedEstimator) -> tuple[n
     form(header, "the header")
     values, name = header["classes"]["values"], header["classes"]["dtype"]
     found = np.array(values, dtype=object if name == "|O" else None)
-    # A text dtype has its length in its name: only that of these texts will do.
+    # The name of a string dtype includes a length, which must be that of these strings.
     kinds = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "U": "U"}
     match = re.fullmatch(r"[<>|=]([biufU])([0-9]{1,6})", name)
     if name != "|O":

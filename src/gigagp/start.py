@@ -16,12 +16,12 @@ from gigagp.model import StartModel
 
 
 def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
-    """Return where learning starts, in the units that an estimator speaks.
+    """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
 
     Raises
     ------
     InvalidInputError
-        For a noise variance that cannot be used.
+        If the noise variance is invalid.
     """
     kernel = Matern(nu=1.5) if estimator.kernel is None else estimator.kernel
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
@@ -45,7 +45,9 @@ def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tenso
     noise_variance : float, array-like of shape (n_rows,) or None
         The argument of `GPRegressor`.
     kernel : Kernel
+        Kernel of the estimator.
     n_rows : int
+        Number of training rows.
 
     Returns
     -------

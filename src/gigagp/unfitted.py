@@ -20,7 +20,7 @@ E = TypeVar("E")
 
 
 def before_fit(estimator: E, X: Any) -> E:
-    """Return a copy of an estimator whose posterior is the prior at points like X; the estimator does not change.
+    """Return a copy of an estimator with the prior at points like X as its posterior; the original does not change.
 
     Nothing is standardized, so the kernel's hyperparameters are in the units of X and of the target. There is one
     target.
@@ -43,7 +43,7 @@ def before_fit(estimator: E, X: Any) -> E:
     dtype, device = resolve_dtype(prior.dtype), resolve_device(prior.device)
     noise = prior.noise_variance
     if np.ndim(noise):
-        prior.noise_variance = None  # it belongs to rows that are not known
+        prior.noise_variance = None  # an array belongs to rows, which are not known yet
     scaling = Scaling.fit(np.zeros((1, n_inputs)), np.zeros((1, 1)), standardize=False)
     model = start_model(prior, resolve_mean(prior.mean), 0, 1).standardized(scaling.units())
     prior.noise_variance = noise

@@ -1,10 +1,10 @@
-"""Simulation-based calibration: where the truth ranks among posterior samples, over many problems from the prior.
+"""Simulation-based calibration: ranks of the truth among posterior samples, over many problems drawn from the prior.
 
 Cook, Gelman and Rubin (2006); Talts et al. (2018), arXiv:1804.06788. A function and targets are drawn from the model,
 the model is conditioned at its own hyperparameters, and the true function is ranked among samples. If the samples are
-from the posterior, ranks are uniform. Here the points of a problem are ranked in coordinates that are independent under
-the exact posterior (by dense algebra), so that all ranks of all problems are independent and correlations are tested
-too. Coefficients of the mean are drawn far from zero: universal kriging is calibrated whatever they are.
+from the posterior, the ranks are uniform. The points of a problem are ranked in coordinates that are independent under
+the exact posterior (by dense algebra), so that all ranks of all problems are independent, and correlations are tested
+too. Coefficients of the mean are drawn far from zero, since universal kriging is calibrated for any coefficients.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from gigagp import kernels
 
 N_ROWS, N_POINTS, LENGTHSCALE, NOISE = 24, 6, 0.6, 0.05
 PRIOR = dense.matern(1.5, LENGTHSCALE)
-#: What calls for a prior of its own: features and grids are other processes than the kernel's.
+#: Systems with a prior of their own: features and grids define processes other than the kernel's.
 OWN_PRIOR = ("random features", "quadruply, waves", *(system.name for system in SYSTEMS if system.inside))
-#: No process that functions could be drawn from: precisions follow the targets; functions at the rows leave nothing
-#: between them; the mean of few waves beside the covariance of the kernel.
+#: Systems without a process to draw functions from: precisions depend on the targets; functions at the rows have no
+#: variance between them; the mean uses few waves but the covariance is the kernel's.
 NO_PRIOR = ("relevance vectors", "quadruply, inducing", "quadruply, sampled")
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """What a simulation gives.
+    """Results of a simulation.
 
     Attributes
     ----------
     ranks : array of int of shape (problems, points)
-        Samples below the truth, 0 to ``draws``.
+        Number of samples below the truth, 0 to ``draws``.
     draws : int
-        Samples of a problem.
+        Number of samples per problem.
     scores : array of shape (problems, points)
-        Errors of the mean over its standard deviation, point by point.
+        Errors of the mean divided by its standard deviation, at each point.
     gains : array of shape (problems, points)
-        Predicted variances less the exact ones.
+        Predicted variances minus the exact ones.
     """
 
     ranks: Array
@@ -52,18 +52,18 @@ class Ranks:
     gains: Array
 
     def histogram(self, bins: int) -> Array:
-        """Return counts of ranks in so many bins of the same number of ranks."""
+        """Return the counts of ranks in ``bins`` bins of equal size."""
         return np.bincount(self.ranks.ravel() * bins // (self.draws + 1), minlength=bins)
 
     def p_values(self, bins: int = 16) -> dict[str, float]:
-        """Return p-values of uniformity: of the histogram, and of what errors of location and of spread change.
+        """Return p-values of uniformity: of the histogram, and of statistics for errors of location and of spread.
 
-        The histogram (chi-square) sees every shape, the other two see theirs with fewer ranks. ``"all"`` is the least
-        of the three, times three.
+        The histogram (chi-square) sees every deviation; the other two need fewer ranks. ``"all"`` is three times the
+        smallest of the three.
         """
         counts = self.histogram(bins)
         found = {"histogram": float(stats.chisquare(counts).pvalue)}
-        # normal scores, their first moments under uniform ranks known exactly
+        # normal scores, whose first moments under uniform ranks are known exactly
         places = stats.norm.ppf((np.arange(self.draws + 1) + 0.5) / (self.draws + 1))
         scores = places[self.ranks.ravel()]
         for name, values, law in (("location", scores, places), ("spread", scores**2, places**2)):
@@ -74,13 +74,13 @@ class Ranks:
 
     @property
     def spread(self) -> float:
-        """Mean square of normal scores over its expectation: above 1 samples are too narrow, below 1 too wide."""
+        """Mean square of normal scores over its expectation: above 1 if samples are too narrow, below 1 if too wide."""
         places = stats.norm.ppf((np.arange(self.draws + 1) + 0.5) / (self.draws + 1))
         return float((places[self.ranks] ** 2).mean() / (places**2).mean())
 
 
 def draw_problem(seed: int, mean: str = "constant", covariance: Covariance = PRIOR) -> tuple[Problem, Array]:
-    """Return a problem from the prior and the true function at its points; rows do not depend on the covariance."""
+    """Return a problem from the prior and the true function at its points; the rows do not depend on the covariance."""
     draw = np.random.default_rng([seed, 20])
     X = np.sort(np.concatenate([[-2.0, 2.0], draw.uniform(-2, 2, size=N_ROWS - 2)]))[:, None]
     edges = np.linspace(-1.9, 1.9, N_POINTS + 1)
@@ -105,22 +105,22 @@ def simulate(
     first: int = 0,
     own_prior: bool = False,
 ) -> Ranks:
-    """Rank the truth among samples of a system.
+    """Rank the truth among the samples of a system.
 
     Parameters
     ----------
     system : System
-    problems : int
+    Number of problems.
     draws : int
-        Samples of each problem.
+        Number of samples per problem.
     mean : {"zero", "constant", "linear"}
     shrink : float
-        Samples are pulled towards their mean by this factor: below 1 a control that has to be rejected.
+        Factor that pulls samples towards their mean; below 1 it is a control that must be rejected.
     first : int
         Seed of the first problem.
     own_prior : bool
-        Functions are drawn from what the system is exact for, where that does not depend on targets. Otherwise from the
-        kernel.
+        Whether functions are drawn from the process that the system is exact for, if that does not depend on targets;
+        otherwise they are drawn from the kernel.
     """
     ranks, scores, gains = [], [], []
     for seed in range(first, first + problems):

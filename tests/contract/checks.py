@@ -1,4 +1,4 @@
-"""What a fitted system answers beside what dense algebra says."""
+"""Comparison of a fitted system with dense algebra."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from contract.systems import System
 from gigagp import GPRegressor
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError
 
-#: The matrix that every inference is checked on: a place in the tables, targets, mean, row noise, dtype.
+#: The matrix of cells for every inference: index of the table, targets, mean, row noise, dtype.
 CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
-#: Samples, and the standard errors that their moments may be off by: one cell in 1e6 by chance.
+#: Number of samples, and allowed standard errors of their moments: one false alarm in 1e6 cells.
 SAMPLES, ERRORS = 150, 5.5
 #: Relative error of a variance from random features of the prior (4,000 columns).
 FEATURES = 0.06
-#: Nats an observation within which Newton's search ends where a likelihood is not Gaussian.
+#: Nats per observation at which Newton's search ends for a likelihood that is not Gaussian.
 NEWTON = 1e-7
-#: What `log_marginal_likelihood` leaves of a data fit (nats a target), and errors of its determinant.
+#: Error of the data fit in `log_marginal_likelihood` (nats per target), and errors of its determinant.
 FIT_NATS, VALUE_ERRORS = 0.01, 4.5
 
 
 class Answer(NamedTuple):
-    """A number or an array, what it should be, and how far it may be off, entry by entry."""
+    """A number or an array with its reference and the allowed error of each entry."""
 
     quantity: str
     got: Array
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def failures(answers: list[Answer]) -> list[str]:
-    """Return a line for each answer that is off."""
+    """Return a line for each answer outside its allowed error."""
     found = []
     for quantity, got, expected, allowed in answers:
         if got.shape != expected.shape:
@@ -54,7 +54,7 @@ def failures(answers: list[Answer]) -> list[str]:
 
 
 def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, float]:
-    """Return what dense algebra says at the system's exact limit, and the relative error that rounding leaves."""
+    """Return the results of dense algebra at the system's exact limit, and the relative error due to rounding."""
     limit, table = system.limit(gp, cell), cell.table
     Y = cell.Y - cell.offset(table.X)
     if cell.likelihood == "gaussian":
@@ -62,7 +62,7 @@ def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, fl
         found = dense.kriging(limit.covariance, table.X, Y, table.new, cell.noise, cell.basis, **options)
     else:
         expectation = dense.EXPECTATIONS[cell.likelihood]
-        # the coefficients of counts and signs, which some of them leave at infinity, are held at zero
+        # some coefficients for counts and signs are infinite at the optimum; they are held at zero
         basis = cell.basis if cell.likelihood == "laplace" else dense.no_basis
         arguments = limit.covariance, table.X, Y, table.new, cell.noise, expectation, basis
         found = dense.variational(*arguments, rest=limit.rest)
@@ -88,21 +88,21 @@ def moments(draws: Array, found: Dense, offset: Array, slack: Array, by_features
 
 
 def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
-    """Return everything that a fitted cell says, beside the reference."""
+    """Return everything that a fitted cell predicts, with the reference."""
     found, rounding = reference(system, gp, cell)
     new, t = cell.table.new, cell.Y.shape[1]
     prior = float(cell.table.covariance(new[:1], new[:1])[0, 0])
     relative = rounding + system.tolerance
     of_mean = relative * (np.abs(found.mean).max() + np.abs(cell.Y).max())
     of_variance = relative * (prior + found.variance.max())
-    if cell.likelihood != "gaussian":  # the bound is quadratic in posterior standard deviations at its top
+    if cell.likelihood != "gaussian":  # the bound is quadratic in posterior standard deviations at its maximum
         left = np.sqrt(2 * NEWTON * cell.Y.size)
         of_mean, of_variance = of_mean + left * np.sqrt(found.variance.max()), of_variance + 2 * left * prior
     offset = cell.offset(new)
     mean = found.mean + offset
 
     def targets(values: Array) -> Array:
-        """Return answers with the axis of targets that one target does without."""
+        """Return answers with an axis of targets, which is absent for one target."""
         return values[:, None] if t == 1 else values
 
     every = np.repeat(found.variance[:, None], t, 1)
@@ -119,7 +119,7 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
     else:
         with pytest.raises(InvalidInputError):
             gp.predict(new, return_std=True, include_noise=True)
-    if system.variance == "solve":  # and from the stored samples
+    if system.variance == "solve":  # compare the variances from stored samples as well
         count = gp.posterior_.n_samples if hasattr(gp.posterior_, "n_samples") else gp.posterior_.deviations.shape[1]
         share = ERRORS * np.sqrt(2 / count) + FEATURES
         sampled = targets(gp.predict(new, return_std=True, variance="samples")[1]) ** 2
@@ -132,7 +132,7 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
 
 
 def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relative: float) -> list[Answer]:
-    """Compare the log marginal likelihood, or the bound of it, as the system promises."""
+    """Compare the log marginal likelihood, or the bound of it, according to `System.evidence`."""
     value, error = gp.log_marginal_likelihood()
     got = np.array([value])
     size = cell.Y.size + abs(found.evidence)
@@ -146,10 +146,10 @@ def evidence(system: System, gp: GPRegressor, cell: Problem, found: Dense, relat
 
 
 def explained_by_the_mean(system: System, cell: Problem, said: list[warnings.WarningMessage]) -> bool:
-    """Whether a fit said that it is off, where it may be.
+    """Whether a fit has warned of an error that is allowed for this cell.
 
-    Without a function that it needs, the bound of relevance vectors under Laplace noise has the kinks of least absolute
-    deviations, which neither Newton's method nor the reference can do.
+    Under Laplace noise, if a function that it needs is missing, the bound of relevance vectors has the kinks of least
+    absolute deviations, which neither Newton's method nor the reference can handle.
     """
     may = system.name == "relevance vectors" and (cell.mean, cell.likelihood) == ("linear", "laplace")
     return may and any(issubclass(one.category, FitWarning) for one in said)
@@ -158,7 +158,7 @@ def explained_by_the_mean(system: System, cell: Problem, said: list[warnings.War
 def check(
     system: System, place: int, targets: str, mean: str, noise: str, dtype: str, likelihood: str = "gaussian"
 ) -> None:
-    """Check one cell: against dense algebra, or that it is refused."""
+    """Check one cell against dense algebra, or that it is refused."""
     cell = problem(place, targets, mean, noise, dtype, likelihood)
     if system.refuses_cell(mean, noise, dtype, likelihood):
         gp = system.estimator(cell)
@@ -175,7 +175,7 @@ def check(
             gp = system.fit(cell)
         if explained_by_the_mean(system, cell, said):
             return
-        # of a few signs no function may be left; the answers are the model's all the same
+        # with few signs no function may remain; the predictions are still those of the model
         wrong = [str(one.message) for one in said if "threshold of RelevanceVectorMachine" not in str(one.message)]
         assert not wrong
     with warnings.catch_warnings():

@@ -73,7 +73,7 @@ def multiplied(*parts: Covariance) -> Covariance:
 
 
 def of_features(features: Callable[[Array], Array], precision: Array | None = None) -> Covariance:
-    """Return the covariance of ``phi(x)' w``, ``w ~ N(0, S^-1)``; S is one number a function, a matrix, or ones."""
+    """Return the covariance of ``phi(x)' w``, ``w ~ N(0, S^-1)``; S is a vector, a matrix, or the identity."""
 
     def covariance(A: Array, B: Array) -> Array:
         left, right = features(A), features(B)
@@ -105,7 +105,7 @@ def interpolation_weights(X: Array, lower: Array, spacing: Array, shape: tuple[i
 def interpolated(
     covariance: Covariance, lower: Array, spacing: Array, shape: tuple[int, ...], scheme: str
 ) -> Covariance:
-    """Return ``W K_G W'``: the covariance of a function on a grid, interpolated."""
+    """Return ``W K_G W'``, the covariance of a function on a grid with interpolation between the nodes."""
     axes = [lower[axis] + spacing[axis] * np.arange(count) for axis, count in enumerate(shape)]
     nodes = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], 1)
     between = covariance(nodes, nodes)
@@ -122,19 +122,19 @@ def interpolated(
 
 @dataclass(frozen=True)
 class Dense:
-    """What dense algebra says.
+    """Results of dense algebra.
 
     Attributes
     ----------
     mean : array of shape (m, t)
     covariance : array of shape (m, m)
-        Of the latent function; the same for all targets.
+        Covariance of the latent function, the same for all targets.
     coefficients : array of shape (p, t)
-        Of the mean's basis.
+        Coefficients of the mean's basis.
     evidence : float
         Log marginal likelihood at these coefficients (or its bound), summed over targets.
     condition : float
-        Of the matrix that was solved with.
+        Condition number of the matrix of the solve.
     """
 
     mean: Array
@@ -153,7 +153,7 @@ def no_basis(X: Array) -> Array:
 
 
 def _balanced(Phi: Array) -> Array:
-    """Return the size of each column: normal equations of columns of unlike sizes lose their digits."""
+    """Return the size of each column; without scaling, normal equations of columns of different size lose digits."""
     size = np.sqrt((Phi**2).mean(0)) if len(Phi) else np.ones(Phi.shape[1])
     return np.where(size > 0, size, 1.0)
 
@@ -178,11 +178,11 @@ def kriging(
     noise : array of shape (n,)
         Variances.
     basis : callable
-        The functions whose coefficients are unknown.
+        Basis functions of the mean, whose coefficients are unknown.
     rest : Covariance or None
-        Of the process that the posterior covariance is of, where that is another one than the mean's.
+        Covariance of the process whose posterior covariance is returned, if it differs from that of the mean.
     actions : array of shape (n, i) or None
-        Condition on ``S' y`` alone.
+        Actions S, to condition on ``S' y`` alone.
     """
     if rest is not None:
         of_mean, of_rest = (kriging(one, X, Y, new, noise, basis) for one in (covariance, rest))
@@ -217,7 +217,7 @@ def kriging(
 def _bound_of_two(
     covariance: Covariance, rest: Covariance, X: Array, Y: Array, noise: Array, basis: Callable[[Array], Array]
 ) -> float:
-    """Return the evidence lower bound where mean and covariance are the posteriors of two processes."""
+    """Return the evidence lower bound if mean and covariance are the posteriors of two different processes."""
     n, t = Y.shape
     of_mean = kriging(covariance, X, Y, X, noise, basis)
     trend = basis(X) @ of_mean.coefficients
@@ -231,8 +231,8 @@ def _bound_of_two(
     return float(fit - divergence)
 
 
-#: From targets (n,), latent means (n,), standard deviations (n,), noise (n,): ``E log g``, its derivative by the mean,
-#: and minus the second.
+#: Functions of targets, latent means, standard deviations and noise, each (n,), that return ``E log g``, its derivative
+#: by the mean, and the negative second derivative.
 Expectation = Callable[[Array, Array, Array, Array], tuple[Array, Array, Array]]
 
 _PLACES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(101)
@@ -240,7 +240,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def laplace(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """``exp(-|y - f| / b) / (2 b)`` with the variance ``2 b^2``; a folded normal's mean in closed form."""
+    """``exp(-|y - f| / b) / (2 b)`` with the variance ``2 b^2``, by the closed form of the mean of a folded normal."""
     b, gap = np.sqrt(noise / 2), y - mean
     density = np.exp(-0.5 * (gap / std) ** 2) / math.sqrt(2 * math.pi)
     side = erf(gap / (std * math.sqrt(2)))
@@ -254,7 +254,7 @@ def poisson(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Arr
 
 
 def logistic(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """Signs with the log-odds f; by quadrature."""
+    """Signs with the log-odds f, by quadrature."""
     f = mean[:, None] + std[:, None] * _PLACES
     share = 1 / (1 + np.exp(-f))
     value = -np.logaddexp(0, -y[:, None] * f) @ _WEIGHTS
@@ -275,29 +275,29 @@ def variational(
     *,
     rest: Covariance | None = None,
 ) -> Dense:
-    """Return the Gaussian posterior with the highest bound, one covariance for all targets; ``rest`` as in `kriging`.
+    """Return the Gaussian posterior with the largest bound, one covariance for all targets; ``rest`` as in `kriging`.
 
     At the optimum the covariance is that of Gaussian noise of variance ``1 / w``, ``w`` the mean of ``-E (log g)''``
-    over targets, and ``K^-1 (m - trend) = E (log g)'`` (Opper and Archambeau 2009, eqs. 10 and 11). Damped steps go to
-    that fixed point; there is one, because the bound is concave. The mean's coefficients are those of the highest
-    bound; what is left open about them is that of kriging with the same noise.
+    over targets, and ``K^-1 (m - trend) = E (log g)'`` (Opper and Archambeau 2009, eqs. 10 and 11). Damped steps
+    converge to this fixed point, which is unique because the bound is concave. The mean's coefficients are those of the
+    largest bound; their uncertainty is that of kriging with the same noise.
     """
     n, t = Y.shape
     K, cross, Phi = covariance(X, X), covariance(X, new), basis(X)
     size = _balanced(Phi)
 
     def smoother(weights: Array) -> Array:
-        """Return P: for noise ``N = 1 / weights`` kriging of z is ``z - N P z`` at the rows, its covariance N - NPN."""
+        """Return P: with noise ``N = 1 / weights``, kriging of z is ``z - N P z``, and its covariance is N - NPN."""
         inverse, own = np.linalg.inv(K + np.diag(1 / weights)), Phi / size
         return inverse - inverse @ own @ np.linalg.solve(own.T @ inverse @ own, own.T @ inverse)
 
     def state(mean: Array, weights: Array, spread: Array = K) -> tuple[Array, Array, Array]:
-        """Return expected log-likelihoods, slopes and bends, each (n, t)."""
+        """Return expected log-likelihoods, first and negative second derivatives, each (n, t)."""
         inverse = np.linalg.inv(spread + np.diag(1 / weights))  # at given coefficients
         std = np.sqrt(np.clip(1 / weights - np.diag(inverse) / weights**2, 1e-300, None))
         parts = [expectation(Y[:, k], mean[:, k], std, noise) for k in range(t)]
         value, slope, bend = (np.stack([part[place] for part in parts], 1) for place in range(3))
-        return value, slope, np.clip(bend, 1e-7, None)  # less is lost beside the prior's precision
+        return value, slope, np.clip(bend, 1e-7, None)  # smaller curvatures are negligible beside the prior's precision
 
     mean, weights, rate, before = np.zeros((n, t)), np.full(n, 0.5), 0.7, np.inf
     for _ in range(4000):
@@ -310,7 +310,7 @@ def variational(
         change = max(np.abs(step).max(), np.abs(np.log(ratio)).max())
         if change < 1e-8:
             break
-        rate = min(1.02 * rate, 0.7) if change < before else 0.8 * rate  # steps that overshoot are damped
+        rate = min(1.02 * rate, 0.7) if change < before else 0.8 * rate  # damp steps that overshoot
         before = change
         share = rate * min(1.0, 2.0 / max(np.abs(step).max(), 1e-300))
         mean, weights = mean + share * step, weights * ratio ** (0.7 * rate)
@@ -318,7 +318,7 @@ def variational(
     slope = state(mean, weights)[1]
     found = kriging(rest or covariance, X, Y, new, 1 / weights, basis)
     coefficients = np.linalg.lstsq(Phi / size, mean - K @ slope, rcond=None)[0] / size[:, None]
-    # divergence of N(m, V) from the prior, with V = (K^-1 + diag(w))^-1 and K^-1 m the slopes
+    # divergence of N(m, V) from the prior, with V = (K^-1 + diag(w))^-1 and the slopes as K^-1 m
     spread = (rest or covariance)(X, X)
     value = state(mean, weights, spread)[0]
     root = np.sqrt(weights)

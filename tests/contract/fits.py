@@ -1,4 +1,4 @@
-"""Fits that several tests look at; nothing that asks changes them."""
+"""Fits shared by several tests, which must not change them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contract.problems import Problem, problem
 from contract.systems import BY_NAME
 from gigagp import GPRegressor
 
-#: Places in `TABLES`: two inputs, one input, one input without a smooth function.
+#: Indices in `TABLES`: two inputs, one input, one input without a smooth function.
 GAUSSIAN, UNEVEN, GAPPY = 0, 1, 3
 
 
@@ -25,7 +25,7 @@ def fitted(
 
 
 def everything(gp: GPRegressor, X: Array, **options: Any) -> dict[str, Array]:
-    """Return what a model answers at points, its random numbers seeded."""
+    """Return all predictions of a model at points, with seeded random numbers."""
     mean, std = gp.predict(X, return_std=True)
     value = gp.log_marginal_likelihood(random_state=5)
     return {
@@ -41,5 +41,5 @@ def everything(gp: GPRegressor, X: Array, **options: Any) -> dict[str, Array]:
 
 
 def differing(left: dict[str, Array], right: dict[str, Array]) -> list[str]:
-    """Return the names of answers that differ in any bit."""
+    """Return the names of predictions that differ in any bit."""
     return [name for name in left if not np.array_equal(left[name], right[name])]

@@ -1,4 +1,4 @@
-"""Small tables of every kind of trouble, and what the contract asks about them."""
+"""Small tables with every kind of difficulty, and the problems that the contract solves on them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DTYPES, LIKELIHOODS = ("float64", "float32", "mixed"), ("gaussian", "laplace", "
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with the covariance that their targets are drawn from, in the units of the inputs.
+    """Rows with the covariance of the process that their targets are drawn from, in the units of the inputs.
 
     Attributes
     ----------
     X, new : arrays of shape (n, d) and (m, d)
-        Rows, and points between them.
+        Inputs of the rows, and points between them.
     kernel : Kernel
     covariance : Covariance
-        The same by formulas of `contract.dense`.
+        The kernel by the formulas of `contract.dense`.
     noise : float
-        Variance.
+        Noise variance.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Table:
 
 
 def _between(X: Array, seed: int) -> Array:
-    """Return a training row, points between neighbouring rows, and a corner of the rows' box."""
+    """Return a training row, points between neighbouring rows, and a corner of the bounding box of the rows."""
     draw = np.random.default_rng(seed)
     low, high = X.min(0), X.max(0)
     return np.concatenate([X[:1], low + (high - low) * draw.uniform(0.1, 0.9, size=(4, X.shape[1])), high[None]])
@@ -99,7 +99,7 @@ TABLES: tuple[Callable[[], Table], ...] = tuple(
 
 
 def known_mean(X: Array) -> Array:
-    """The known mean function of the cells that have one."""
+    """Return the known mean function of the cells that have one."""
     return 0.5 + 0.25 * np.sign(X[:, 0])
 
 
@@ -113,9 +113,9 @@ class Problem:
     Y : array of shape (n, t)
     mean : str
     noise : array of shape (n,)
-        The variance of each row.
+        Noise variance of each row.
     rows_known : bool
-        Whether it is handed in as the known noise of each row, or as one number.
+        Whether the estimator receives the noise as known variances of the rows, or as a single number.
     dtype, likelihood : str
     """
 
@@ -129,7 +129,7 @@ class Problem:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the estimator is given, but for the inference."""
+        """Arguments of the estimator except the inference."""
         has_noise = self.likelihood in ("gaussian", "laplace")
         one = self.table.noise if has_noise else None
         return {
@@ -144,7 +144,7 @@ class Problem:
 
     @property
     def y(self) -> Array:
-        """Targets as they are handed in: without an axis where there is one."""
+        """Targets in the form that `fit` takes, a vector if there is one target."""
         return self.Y[:, 0] if self.Y.shape[1] == 1 else self.Y
 
     @property
@@ -161,7 +161,7 @@ class Problem:
 
 @cache
 def problem(place: int, targets: str, mean: str, noise: str, dtype: str, likelihood: str = "gaussian") -> Problem:
-    """Return the problem of a cell: one of `TABLES` with targets that its model could have made."""
+    """Return the problem of a cell: one of `TABLES` with targets drawn from its model."""
     table = TABLES[place % len(TABLES)]()
     draw, n, t = np.random.default_rng(100 + place), len(table.X), 1 if targets == "one" else 3
     each = table.noise * (draw.uniform(0.5, 2.0, size=n) if noise == "rows" else np.ones(n))

@@ -1,4 +1,4 @@
-"""Every inference of the package, one line each: the contract holds for all of them.
+"""Every inference method of the package, one line each; the contract must hold for all of them.
 
 To put a new inference under the contract, add a line to `SYSTEMS`.
 """
@@ -20,18 +20,18 @@ from gigagp.bases import InducingBasis, RadialBasis
 
 
 class Limit(NamedTuple):
-    """What a system is exact for.
+    """The process that a system is exact for.
 
     Attributes
     ----------
     covariance : Covariance
-        Of the process that it conditions: the kernel, or the approximation of it that it is built on.
+        Covariance of the process that the system conditions: the kernel, or an approximation of it.
     rest : Covariance or None
-        Of the process whose covariance it predicts, where that is another.
+        Covariance of the process whose covariance the system predicts, if it is a different one.
     actions : array of shape (n, i) or None
-        What it conditions on, where that is not all rows.
+        Actions that the system conditions on, if these are not all rows.
     condition : float
-        Of what has to be solved beside the rows' own matrix.
+        Condition number of a system to solve in addition to that of the rows.
     """
 
     covariance: Covariance
@@ -45,7 +45,7 @@ def kernel_itself(gp: GPRegressor, problem: Problem) -> Limit:
 
 
 def _standardized(gp: GPRegressor, X: Array) -> torch.Tensor:
-    """Return points as the posterior sees them."""
+    """Return points in the units of the posterior."""
     return torch.from_numpy((X - gp.scaling_.x_centre) / gp.scaling_.x_scale)
 
 
@@ -55,7 +55,7 @@ def _own(gp: GPRegressor, points: torch.Tensor) -> Array:
 
 
 def _actions(gp: GPRegressor, problem: Problem) -> Limit:
-    """As many actions as were taken. Rows are in the order of the actions; equal ones are known by their targets."""
+    """Return the limit for the actions taken; rows are in the order of the actions, and are matched by targets."""
     found, table = gp.posterior_, problem.table
     own, given = found.X.numpy(), _standardized(gp, table.X).to(found.X.dtype).numpy()
     if len(np.unique(given, axis=0)) < len(given):
@@ -74,7 +74,7 @@ def _grid(gp: GPRegressor, problem: Problem) -> Limit:
 
 
 def _features(gp: GPRegressor, problem: Problem) -> Limit:
-    """The features themselves are the package's; `tests/kernels/test_features.py` has what they approximate."""
+    """Return the limit for the package's own features; `tests/kernels/test_features.py` compares them with kernels."""
     kernel, draw = gp.posterior_.model.kernel, gp.posterior_.draw
     dtype, unit = torch.float32 if problem.dtype == "float32" else torch.float64, gp.scaling_.y_scale[0]
 
@@ -85,14 +85,14 @@ def _features(gp: GPRegressor, problem: Problem) -> Limit:
 
 
 def _basis(gp: GPRegressor, problem: Problem) -> Limit:
-    """Weights of functions: covariances with points by formula, waves and eigenfunctions as they are."""
+    """Return the limit for weights of functions: kernels at points by formula; waves and eigenfunctions as they are."""
     basis, table, unit = gp.posterior_.basis, problem.table, gp.scaling_.y_scale[0]
     if isinstance(basis, InducingBasis | RadialBasis):
         points = _own(gp, basis.points)
         features = _covariances_with(table.covariance, points)
         if isinstance(basis, RadialBasis):
             precision = gp.posterior_.weights.log_precision.double().exp().numpy()
-            vectors = _own(gp, gp.posterior_.relevance_vectors)  # one at least, if no precision is below the threshold
+            vectors = _own(gp, gp.posterior_.relevance_vectors)  # at least one always remains
             kept = np.array([(np.abs(vectors - one).sum(1) == 0).any() for one in points])
             features = _covariances_with(table.covariance, points[kept])
             return Limit(dense.of_features(features, unit**2 * precision[kept]))
@@ -103,7 +103,7 @@ def _basis(gp: GPRegressor, problem: Problem) -> Limit:
         index = torch.arange(basis.size)
         precision = basis.prior_diagonal(index).double().numpy()
 
-        # weights that are learned from samples see waves in the fit's precision, which a far row shows
+        # weights learned from samples use waves in the precision of the fit, which matters for a far row
         sampled = gp.posterior_.from_samples and problem.dtype == "float32"
         working = torch.float32 if sampled else torch.float64
 
@@ -111,7 +111,7 @@ def _basis(gp: GPRegressor, problem: Problem) -> Limit:
             return unit * basis.columns(_standardized(gp, X).to(working), index).double().numpy()
 
         limit = Limit(dense.of_features(columns, precision))
-    # from samples the covariance is the kernel's own, given the rows of the start: here all
+    # with samples, the covariance is that of the kernel given the initial rows, which are all rows here
     return limit if gp.posterior_.covariance_of is None else limit._replace(rest=table.covariance)
 
 
@@ -119,7 +119,7 @@ def _covariances_with(covariance: Covariance, points: Array) -> Callable[[Array]
     return lambda X: covariance(X, points)
 
 
-#: How small residuals can get: in float32 no smaller than rounding lets them.
+#: Smallest residual that can be reached; in float32 rounding limits it.
 def _tight(problem: Problem) -> float:
     return 1e-4 if problem.dtype == "float32" else 1e-10
 
@@ -145,7 +145,7 @@ def _grid_of(p: Problem) -> int:
 
 
 def _grid_settings(more: int = 0, **settings: Any) -> Callable[[Problem], Any]:
-    # 1,000 nodes in three dimensions, so that they are dense
+    # 1,000 nodes in three dimensions, so that dense algebra is possible
     return lambda p: inference.Grid(_grid_of(p) + min(more, 12 // p.table.X.shape[1] ** 2), **settings)
 
 
@@ -185,42 +185,42 @@ EVERY_LIKELIHOOD = frozenset({"gaussian", "laplace", "poisson", "logistic"})
 
 @dataclass(frozen=True)
 class System:
-    """One inference.
+    """One inference method under the contract.
 
     Attributes
     ----------
     name : str
     make : callable
-        From a `Problem` to the inference, at its exact limit.
+        Function from a `Problem` to the inference at its exact limit.
     limit : callable
-        From the fitted estimator and the problem to what it is exact for.
+        Function from the fitted estimator and the problem to the process that the system is exact for.
     tolerance : float
-        Relative error that its own settings leave at that limit, in float64, times the condition number where it is a
+        Relative error in float64 that the settings allow at that limit, times the condition number if it is a
         residual.
     refuses : frozenset of str
-        Words of the cells that it refuses: "rows", "mixed", "float32", kernels of `test_kernels`.
+        Names of the cells that it refuses: "rows", "mixed", "float32", kernels of `test_kernels`.
     likelihoods : frozenset of str
     variance : {"auto", "solve"}
-        How predicted variances without sampling error are asked for.
+        Argument ``variance`` of `predict` for variances without sampling error.
     evidence : {"value", "bound", "unknown"}
-        "bound": of less than all rows' information, so at most the value.
+        "bound" if the evidence uses less information than all rows have, so that it is at most the value.
     by_features : bool
-        Whether samples as functions have the error of random features of the prior.
+        Whether sampled functions have the error of random features of the prior.
     inside : bool
-        Whether points beyond the rows' box are refused.
+        Whether points beyond the bounding box of the rows are refused.
     streamed : bool
-        Whether rows are handed to `fit_table`.
+        Whether the rows are passed to `fit_table`.
     random : bool
-        Whether the fit itself draws numbers that predictions show.
+        Whether the fit draws random numbers that affect predictions.
     keeps : object
-        The optimizer of the cells: None, or what leaves hyperparameters as they are where None takes long.
+        Optimizer of the cells: None, or one that does not change the hyperparameters where None is slow.
     learns : object
-        A few steps of learning, for checkpoints.
+        Optimizer with a few steps of learning, for checkpoints.
     variant : bool
-        Whether it differs from another line in settings that the fit alone sees: the matrix and the calibration have
-        it, what is about answers of a posterior has the other.
+        Whether it differs from another line only in settings of the fit. The matrix and the calibration include it;
+        tests of the posterior's predictions use the other line.
     warns : frozenset of str
-        Tables whose fit says that they are no good for it.
+        Names of tables whose fit warns that they are unsuitable for it.
     """
 
     name: str
@@ -241,11 +241,11 @@ class System:
     warns: frozenset[str] = frozenset()
 
     def refuses_cell(self, mean: str, noise: str, dtype: str, likelihood: str) -> bool:
-        """Whether a cell of the matrix has to be an `InvalidInputError`."""
+        """Whether a cell of the matrix must raise `InvalidInputError`."""
         if likelihood not in self.likelihoods:
             return True
         without_noise = likelihood in ("poisson", "logistic")
-        # counts and signs have no noise variance, no slopes of a mean, and no known mean can be taken off them
+        # counts and signs have no noise variance and no linear mean, and no known mean can be subtracted from them
         by_mean = without_noise and mean in ("function", "linear")
         return bool(self.refuses & {noise, dtype}) or by_mean or (without_noise and noise == "rows")
 
@@ -279,9 +279,9 @@ _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0)
 
 _QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
 _RVM = {**_QS, "random": True, "tolerance": 1e-3, "learns": optimization.LBFGS(2)}
-#: Inducing values have noise of j = 1e-8 of the prior's variance: ``K*z (K + j)^-1`` is off by up to ``sqrt(j) / 2``.
+#: Inducing values have noise of j = 1e-8 of the prior variance; ``K*z (K + j)^-1`` has an error up to ``sqrt(j) / 2``.
 _JITTER = 1e-4
-#: Iterative grids take a kernel that has no root on a torus for one that is off by a hundredth of the noise.
+#: Iterative grids use an approximate root of a kernel on a torus if its error is below a hundredth of the noise.
 _ROOT = 2e-3
 
 _ALL = {"refuses": NOT_MIXED}
@@ -327,12 +327,12 @@ SYSTEMS: tuple[System, ...] = (
 
 
 def family(*names: str) -> list[System]:
-    """Return the inferences whose name begins so, up to a comma."""
+    """Return the inference methods whose name, up to a comma, begins with one of these."""
     found = [system for system in SYSTEMS if system.name.split(",")[0] in names]
     assert {system.name.split(",")[0] for system in found} == set(names)
     return found
 
 
-#: One line for each kind of posterior.
+#: One system for each kind of posterior.
 KINDS = tuple(system for system in SYSTEMS if not system.variant)
 BY_NAME = {system.name: system for system in SYSTEMS}

@@ -1,4 +1,4 @@
-"""A prediction is about its own point: it does not depend on what else is asked at the same time."""
+"""A prediction at a point does not depend on the other points of the call."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GRIDS = [system for system in KINDS if system.inside]
 
 
 def far_rows(dtype, d):
-    """Return rows on both sides, all in one batch."""
+    """Return points on both sides of far rows, as one batch."""
     return np.concatenate([[[far], [-far]] for far in FAR[dtype]]) * np.ones(d)
 
 
 def answers(system, gp, X):
-    """Return means, deviations and samples at points, the points first."""
+    """Return means, standard deviations and samples at points, with the axis of points first."""
     functions = gp.sample_functions(3, random_state=4)(X)
     found = {"mean": gp.predict(X), "std": system.std(gp, X), "functions": functions}
     found["std of its own"] = gp.predict(X, return_std=True)[1]
@@ -61,7 +61,7 @@ def test_far_rows_change_nothing_else(system, place, dtype):
 @pytest.mark.parametrize("outside", ["clamp", "prior"])
 @pytest.mark.parametrize("system", GRIDS, ids=repr)
 def test_far_rows_of_a_grid(system, outside):
-    """Refused by default, by name; or answered as was asked for, and the others as ever."""
+    """Far rows are refused by default, by name; with other settings they do not change predictions at other points."""
     gp, cell = fitted(system.name, GAUSSIAN)
     new, far = cell.table.new, np.full((1, 2), 1e10)
     with pytest.raises(InvalidInputError, match="row 6"):
@@ -83,7 +83,7 @@ def test_a_point_alone_is_the_point_in_a_crowd(system):
     for place in (0, 2, 5):
         alone = answers(system, gp, new[place : place + 1])
         for name in ("mean", "std", "functions", "std of its own"):
-            # a solve that stops at its tolerance stops elsewhere with other right-hand sides beside it
+            # a solve with a tolerance stops at a different iterate with other right-hand sides
             most = 1e-8 + 0.1 * system.tolerance
             assert np.abs(alone[name] - crowd[name][place : place + 1]).max() <= most, name
 
@@ -91,5 +91,5 @@ def test_a_point_alone_is_the_point_in_a_crowd(system):
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_no_points_are_no_answers(system):
     gp, _ = fitted(system.name, GAUSSIAN)
-    with pytest.raises(ValueError, match="minimum of 1 is required"):  # scikit-learn's own
+    with pytest.raises(ValueError, match="minimum of 1 is required"):  # raised by scikit-learn
         gp.predict(np.zeros((0, 2)))

@@ -1,4 +1,4 @@
-"""Simulation-based calibration in its short form; `benchmarks/simulation_based_calibration.py` has the long one."""
+"""Simulation-based calibration, short version; `benchmarks/simulation_based_calibration.py` has the long one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contract.calibration import NO_PRIOR, OWN_PRIOR, simulate
 from contract.systems import BY_NAME, SYSTEMS
 from gigagp import actions, inference
 
-#: Chance of a false alarm of one system.
+#: Probability of a false alarm for one system.
 LEVEL = 1e-4
 
 
 @pytest.mark.parametrize("system", [one for one in SYSTEMS if one.name not in NO_PRIOR], ids=repr)
 def test_the_truth_ranks_evenly(system):
-    count = 12 if system.variance == "solve" and system.by_features else 24  # which are slower
+    count = 12 if system.variance == "solve" and system.by_features else 24  # these systems are slower
     found = simulate(system, count, mean="linear", own_prior=system.name in OWN_PRIOR)
     assert found.p_values(8)["all"] > LEVEL, (found.p_values(8), found.spread)
 
 
 def test_narrow_samples_are_found():
-    """The control: 15 % less spread."""
+    """The control: samples with 15 % less spread are rejected."""
     assert simulate(BY_NAME["exact"], 100).p_values()["all"] > LEVEL
     narrow = simulate(BY_NAME["exact"], 100, shrink=0.85)
     assert narrow.p_values()["all"] < LEVEL
@@ -31,7 +31,7 @@ def test_narrow_samples_are_found():
 
 
 def test_what_is_too_sure_is_found():
-    """Another control: functions at eight rows alone leave nothing between them."""
+    """Another control: a model with functions at only eight rows has no variance between them."""
     few = replace(BY_NAME["quadruply, inducing"], make=lambda p: inference.QuadruplyStochastic(8, basis="inducing"))
     assert simulate(few, 24).p_values(8)["all"] < LEVEL
 
@@ -42,6 +42,6 @@ def test_few_actions_are_never_overconfident(policy, mean):
     few = replace(BY_NAME["exact"], make=lambda p: inference.ComputationAware(6, policy), evidence="bound")
     found = simulate(few, 20, mean=mean)
     assert found.gains.min() >= -1e-10  # at every point of every problem
-    assert found.gains.max() > 0.05  # and something was left out
+    assert found.gains.max() > 0.05  # the variance is larger than the exact one somewhere
     squares = (found.scores**2).mean(1)
     assert squares.mean() <= 1 + 4 * squares.std() / np.sqrt(len(squares))

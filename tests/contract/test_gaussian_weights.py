@@ -1,4 +1,4 @@
-"""Quadruply stochastic inference, relevance vectors: every cell of the matrix by dense algebra at the exact limit.
+"""Quadruply stochastic inference, relevance vectors: every cell of the matrix against dense algebra.
 
 Each cell is checked on one of the tables of `contract.problems`, in turn, so that every inference meets all of them.
 """

@@ -1,4 +1,4 @@
-"""Derivatives by the inputs of everything that a posterior answers: right, or refused. There is no third way."""
+"""Derivatives by the inputs of all predictions of a posterior are correct, or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gigagp.errors import InvalidInputError
 
 
 def functions(count):
-    """Return what draws functions from a posterior, once."""
+    """Return a function that draws functions from a posterior, once."""
 
     def draw(posterior):
         found = posterior.sample_functions(count, torch.Generator().manual_seed(3))
@@ -20,7 +20,7 @@ def functions(count):
     return draw
 
 
-#: What is asked of a posterior: functions of the points with tensors as values.
+#: Predictions as functions of the points, with tensors as values.
 ASKED = {
     "mean": lambda posterior: lambda X: (posterior.mean(X),),
     "mean and variance": lambda posterior: posterior.mean_and_variance,
@@ -31,13 +31,13 @@ ASKED = {
     "many functions": functions(70),
     "joint samples": lambda posterior: lambda X: (posterior.sample_at(X, 2, torch.Generator().manual_seed(3)),),
 }
-#: What cannot be differentiated by differences: eigenvectors of a covariance turn where two values meet.
+#: Predictions without finite differences: eigenvectors of a covariance rotate where two eigenvalues meet.
 ONLY_REFUSED_OR_ANY = ("joint samples",)
 STEP = 1e-5
 
 
 def by_differences(function, X):
-    """Return derivatives of each of the values by central differences."""
+    """Return the derivatives of all values by central differences."""
     found = None
     for row in range(X.shape[0]):
         for column in range(X.shape[1]):

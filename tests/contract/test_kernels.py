@@ -1,4 +1,4 @@
-"""Every inference x kernel: right by dense algebra, or refused."""
+"""Every inference method with every kernel: correct by dense algebra, or refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gigagp import kernels
 from gigagp.errors import InvalidInputError
 
 L = np.array([1.0, 1.6])
-#: Name, kernel, its formula, its white part.
+#: Name, kernel, formula, white-noise variance.
 KERNELS = {
     "rbf": (kernels.RBF(L), dense.rbf(L), 0.0),
     "matern12": (kernels.Matern(0.5, 2 * L, 0.8), dense.matern(0.5, 2 * L, 0.8), 0.0),

@@ -1,6 +1,6 @@
-"""Likelihoods that are not Gaussian: every cell of the matrix against the best Gaussian posterior, by a dense search.
+"""Likelihoods that are not Gaussian: every cell of the matrix against the best Gaussian posterior by dense search.
 
-`test_likelihoods` has that all other inferences refuse them.
+`test_likelihoods` tests that all other inference methods refuse them.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ WITH = [(system, one) for system in SYSTEMS for one in LIKELIHOODS[1:] if one in
 @pytest.mark.parametrize(("place", "cell"), CELLS, ids=lambda one: "-".join(one) if isinstance(one, tuple) else "")
 @pytest.mark.parametrize(("system", "likelihood"), WITH, ids=repr)
 def test_a_cell(system, likelihood, place, cell):
-    # but the table with a far row: linear counts leave float64 there
+    # all tables except the one with a far row, where linear counts leave the range of float64
     check(system, place % 6, *cell, likelihood)

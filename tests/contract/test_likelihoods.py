@@ -1,4 +1,4 @@
-"""Likelihoods that are not Gaussian: refused where they are not known, and the probabilities of classes."""
+"""Likelihoods that are not Gaussian: refused where they are not supported, and the probabilities of classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_all_cells_are_refused(system, likelihood):
 
 
 def probit(y, mean, std, noise):
-    """Signs with the probability ``Phi(f)``; by quadrature."""
+    """Signs with the probability ``Phi(f)``, by quadrature."""
     places, weights = np.polynomial.hermite_e.hermegauss(101)
     weights = weights / weights.sum()
     f = y[:, None] * (mean[:, None] + std[:, None] * places)
@@ -36,11 +36,11 @@ def probit(y, mean, std, noise):
 EXPECTATIONS = {"logistic": dense.logistic, "probit": probit}
 
 
-@pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # of a few signs no function may be left
+@pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # with few signs no function may remain
 @pytest.mark.parametrize("likelihood", ["logistic", "probit"])
 @pytest.mark.parametrize("system", WITH, ids=repr)
 def test_probabilities_of_classes(system, likelihood):
-    """Averages of the class's probability over the latent posterior, by fine quadrature."""
+    """Probabilities of the class, averaged over the latent posterior by fine quadrature."""
     cell = problem(0, "one", "zero", "one", "float64", "logistic")
     table, new = cell.table, cell.table.new
     gp = GPClassifier(table.kernel, system.make(cell), system.keeps, likelihood, standardize=False)
@@ -54,6 +54,6 @@ def test_probabilities_of_classes(system, likelihood):
     link = {"logistic": lambda f: 1 / (1 + np.exp(-f)), "probit": stats.norm.cdf}[likelihood]
     assert (
         np.abs(gp.predict_proba(new)[:, 1] - link(f) @ weights).max() < 1e-3 + 2 * system.tolerance
-    )  # as Newton's search leaves the latent function
-    clear = np.abs(found.mean[:, 0]) > 1e-6  # a single vector can leave all probabilities at a half
+    )  # the accuracy of the latent function after Newton's search
+    clear = np.abs(found.mean[:, 0]) > 1e-6  # with a single vector, all probabilities may be one half
     assert (gp.predict(new)[clear] == np.where(found.mean[:, 0] > 0, "yes", "no")[clear]).all()

@@ -1,4 +1,4 @@
-"""The same model is the same model: by its seed, from a file, pickled, copied, cloned, or killed and resumed."""
+"""The same model gives the same bits: by its seed, from a file, pickled, copied, cloned, or killed and resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD = [system for system in KINDS if not system.streamed]
 
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_seeds(system):
-    """The same ones give the same bits whatever others do; another one is another draw."""
+    """The same seed gives the same bits whatever else runs; another seed gives another draw."""
     gp, cell = fitted(system.name)
     first = everything(gp, cell.table.new)
     torch.manual_seed(123)
@@ -46,7 +46,7 @@ def test_seeds(system):
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_files(system, mean, dtype, tmp_path):
-    """What is loaded answers to the bit what was saved; a function of one's own has to be handed in."""
+    """A loaded model predicts the same bits as the saved one; a user's own function must be passed to `load`."""
     if dtype in system.refuses:
         with pytest.raises(InvalidInputError):
             system.fit(problem(GAUSSIAN, "one", mean, "one", dtype))
@@ -61,7 +61,7 @@ def test_files(system, mean, dtype, tmp_path):
             gigagp.load(path)
     loaded = gigagp.load(path, custom=own)
     before, after = everything(gp, cell.table.new), everything(loaded, cell.table.new)
-    # a grid adds its evidence up again from its sums, whose order in the memory a file does not keep
+    # a grid recomputes its evidence from its sums, whose memory layout a file does not preserve
     assert np.allclose(before.pop("evidence"), after.pop("evidence"), rtol=1e-11)
     assert differing(before, after) == []
     for name, value in gp.kernel_.parameters().items():
@@ -79,11 +79,11 @@ def test_copies(system):
     assert not hasattr(cloned, "posterior_")
     refitted = system.fit_to(cloned, cell.table.X, cell.y)
     assert differing(before, everything(refitted, cell.table.new)) == []
-    assert differing(before, everything(gp, cell.table.new)) == []  # and nothing has touched the first
+    assert differing(before, everything(gp, cell.table.new)) == []  # and the original has not changed
 
 
 class Killed(BaseException):
-    """What a kill is to the test."""
+    """Exception that stands for a kill."""
 
 
 @pytest.mark.parametrize("system", HELD, ids=repr)
@@ -110,13 +110,13 @@ def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     moved = [
         not torch.equal(whole.kernel_.parameters()[k], v) for k, v in cell.table.kernel.bind(2).parameters().items()
     ]
-    assert any(moved) or system.name == "relevance vectors"  # it learned; the control of all this
+    assert any(moved) or system.name == "relevance vectors"  # the control: something was learned
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 @pytest.mark.parametrize("system", STREAMED, ids=repr)
 def test_a_killed_pass_resumes_to_the_same_bits(system, tmp_path):
-    """Rows from files; the last one is damaged at first."""
+    """Rows come from files; the last one is damaged at first."""
     cell, path = problem(GAUSSIAN, "one", "constant", "one", "float64"), tmp_path / "fit.checkpoint"
     folder = tmp_path / "rows"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The table of inferences holds all of them, and no file of the contract leaves one out."""
+"""The contract includes every inference method, and every family has its test file."""
 
 from __future__ import annotations
 

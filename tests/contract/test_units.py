@@ -1,4 +1,4 @@
-"""Hyperparameters are in the data's own units, whatever is standardized inside."""
+"""Hyperparameters are in the data's own units, regardless of internal standardization."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from contract.problems import TABLES, Problem, Table, known_mean
 from contract.systems import BY_NAME, KINDS
 from gigagp import kernels
 
-#: Where inputs and targets lie, and how large they are: nothing of it near zero or one.
+#: Location and scale of inputs and targets, none of them near zero or one.
 SHIFT, SIZE, TARGET_SHIFT, TARGET_SIZE = 700.0, np.array([40.0, 0.003]), -2000.0, 30.0
 
 
 def in_other_units(mean: str, noise: str, kernel=None, covariance=None) -> Problem:
-    """Return the Gaussian table with other units of everything."""
+    """Return the Gaussian table with inputs and targets in other units."""
     plain = TABLES[0]()
     draw, n = np.random.default_rng(8), len(plain.X)
     scale = SIZE * np.array([0.9, 1.4])
@@ -35,7 +35,7 @@ def in_other_units(mean: str, noise: str, kernel=None, covariance=None) -> Probl
 
 
 def assert_own_units(gp, cell):
-    """What is read is what was given: nothing was learned."""
+    """The hyperparameters read are those given, because nothing was learned."""
     given = cell.table.kernel.bind(2)
     for name, value in given.parameters().items():
         assert torch.allclose(gp.kernel_.parameters()[name].double(), value.double(), rtol=1e-9), name
@@ -46,13 +46,13 @@ def assert_own_units(gp, cell):
 @pytest.mark.parametrize("mean", ["constant", "linear", "function"])
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_standardizing_is_internal(system, mean, noise):
-    """With a mean that takes up the targets' centre, the answers are those of the data's own units."""
+    """With a mean that includes the targets' centre, predictions are those in the data's own units."""
     if noise in system.refuses:
-        return  # `test_gaussian` has that it is refused
+        return  # `test_gaussian` tests that it is refused
     cell = in_other_units(mean, noise)
     gp = system.fit(cell, standardize=True)
     assert_own_units(gp, cell)
-    if mean == "function":  # no constant beside it: the targets' centre is taken off, which is a mean of zero then
+    if mean == "function":  # without a constant beside it, centred targets have a mean of zero
         shift = (cell.Y - cell.offset(cell.table.X)).mean()
         centred = replace(cell, Y=cell.Y - shift)
         found = _moved(system, gp, centred, shift)
@@ -62,10 +62,10 @@ def test_standardizing_is_internal(system, mean, noise):
 
 
 def _moved(system, gp, centred, shift):
-    """Return the answers of an estimator whose targets were centred, beside a reference with centred targets."""
+    """Return the predictions of an estimator for centred targets, with a reference for centred targets."""
 
     class Centred:
-        """The estimator less its centre."""
+        """An estimator whose predictions are shifted by the centre of the targets."""
 
         def __getattr__(self, name):
             return getattr(gp, name)
@@ -132,12 +132,12 @@ def test_learned_hyperparameters_follow_the_units():
     ratio = right.kernel_.parameters()["lengthscale"] / left.kernel_.parameters()["lengthscale"]
     assert torch.allclose(ratio, torch.full_like(ratio, 1000.0), rtol=1e-4)
     assert np.isclose(left.noise_variance_ / right.noise_variance_, TARGET_SIZE**2, rtol=1e-4)
-    assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # metres, not standard deviations
+    assert float(left.kernel_.parameters()["lengthscale"][1]) < 1  # in metres, not in standard deviations
 
 
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_variance_of_several_targets_is_a_share_of_each(system):
-    """Targets are scaled apart: what they share is a share of the variance of each."""
+    """Targets are scaled separately, so a shared variance is a share of the variance of each."""
     cell = in_other_units("constant", "one")
     draw, n = np.random.default_rng(9), len(cell.table.X)
     Y = cell.Y * [1.0, 1e-3, 50.0] + draw.normal(size=(n, 3))

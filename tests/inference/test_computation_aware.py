@@ -1,4 +1,4 @@
-"""The computation-aware posterior and its losses: golden values, and the paper's identities against dense algebra."""
+"""The computation-aware posterior and its losses: golden values, and the paper's identities by dense algebra."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_golden_losses(form, storage):
 
 
 def test_the_wrong_logarithm_is_noticed():
-    """The public code's error: the logarithm of the sum of the squared norms, where the sum of logarithms belongs."""
+    """The error of the published code: the logarithm of a sum of squared norms in place of the sum of logarithms."""
     terms = evidence_of(blocks()).terms()
     squares = blocks().gram(torch.ones(12, **F64)).diagonal()
     wrong = -terms.elbo + 0.5 * float(squares.log().sum() - squares.sum().log())
@@ -143,14 +143,14 @@ def problem(name):
 
 
 def dense_bound(kernel, X, Y, noise, S):
-    """Return log likelihood minus the divergence of the posterior over the rows from the exact one, all dense."""
+    """Return the log likelihood minus the divergence of the posterior at the rows from the exact one, all dense."""
     n = len(X)
     matrix = reference_matrix(kernel, X, noise)
     diagonal = matrix.diagonal() - reference_block(kernel, X, X).diagonal()
     K = matrix - torch.diag(diagonal)
     C = S @ torch.linalg.solve(S.T @ matrix @ S, S.T)
     inverse = torch.linalg.inv(matrix)
-    # q(f) - p(f | y) as Gaussians on H^-1-whitened weights: f = K w keeps singular K out of the formula
+    # compare q(f) and p(f | y) as Gaussians on H^-1-whitened weights: f = K w avoids a singular K
     mean_gap = (inverse - C) @ Y
     covariance_q, covariance_p = K - K @ C @ K, K - K @ inverse @ K
     jitter = 1e-10 * torch.eye(n, **F64)
@@ -178,7 +178,7 @@ def test_the_elbo_is_the_likelihood_less_the_divergence(name):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_compact_form_agrees(name):
-    """The projected likelihood plus the unseen directions taken as noise: no S'KS enters it."""
+    """The projected likelihood plus the unseen directions treated as noise; S'KS does not occur in it."""
     kernel, noise, X, Y, count = problem(name)
     n = len(X)
     actions = dense_actions(n, count)
@@ -225,12 +225,12 @@ def test_only_the_span_matters():
     close(second.elbo, first.elbo, rtol=1e-10)
     close(second.projected_log_likelihood, first.projected_log_likelihood, rtol=1e-10)
     close(posterior_of(mixed).covariance(NEW), posterior_of(actions).covariance(NEW), rtol=1e-10, atol=1e-12)
-    other = posterior_of(dense_actions(12, 4, seed=8)).covariance(NEW)  # the control: another span
+    other = posterior_of(dense_actions(12, 4, seed=8)).covariance(NEW)  # the control: a different span
     assert float((other - posterior_of(actions).covariance(NEW)).abs().max()) > 1e-2
 
 
 def test_never_surer_than_the_exact_posterior():
-    """A thousand random problems: the variance itself, not the sum of its parts, beside the exact one."""
+    """A thousand random problems: the variance itself, not the sum of its parts, against the exact one."""
     smallest = math.inf
     for seed in range(100):
         draw = generator(seed)
@@ -264,7 +264,7 @@ def test_more_nested_actions_never_raise_a_variance():
         assert bool((after <= before + 1e-12).all())
         before = after
     close(before, dense_posterior(KERNEL, ROWS, TARGETS, grid, NOISE).covariance.diagonal(), rtol=1e-8)
-    # The control: two actions that do not contain the one may know less.
+    # The control: two actions that do not contain the first may explain less.
     one = posterior_of(RowActions(torch.tensor([4]), 12)).mean_and_variance(NEW)[1][0]
     two = posterior_of(RowActions(torch.tensor([0, 11]), 12)).mean_and_variance(NEW)[1][0]
     close([one, two], [0.0921, 0.8633], rtol=1e-3)
@@ -294,7 +294,7 @@ def test_it_is_conditioning_on_the_projected_targets():
 
 
 def test_the_variance_is_the_worst_case_error():
-    """Theorem S2: the largest squared error over the unit ball of the space of the noisy kernel is K_i + noise."""
+    """Theorem S2: the largest squared error over the unit ball of the RKHS of the noisy kernel is K_i + noise."""
     S = blocks().dense()
     C = S @ torch.linalg.solve(S.T @ H @ S, S.T)
     variance = posterior_of(blocks()).mean_and_variance(NEW)[1]
@@ -316,7 +316,7 @@ def test_the_variance_is_the_worst_case_error():
 
 
 def test_overconfidence_belongs_to_inducing_points():
-    """P14 and the golden contrast: at inducing points SGPR <= exact <= computation-aware with actions K(X, Z)."""
+    """P14 and the golden contrast: at inducing points, SGPR <= exact <= computation-aware with actions K(X, Z)."""
     for inducing, middle in ([[0.1, 0.5, 0.9], None], [[0.25, 0.75, 1.3], 0.775983973997]):
         Z = torch.tensor(inducing, **F64)[:, None]
         Kzz, Kzx = reference_block(KERNEL, Z, Z), reference_block(KERNEL, Z, ROWS)
@@ -330,7 +330,7 @@ def test_overconfidence_belongs_to_inducing_points():
 
 
 class Nystrom(Leaf):
-    """``k(x, Z) k(Z, Z)^-1 k(Z, z)``, the kernel that inducing points leave of another."""
+    """``k(x, Z) k(Z, Z)^-1 k(Z, z)``, the approximation of a kernel by inducing points."""
 
     def __init__(self, Z):
         super().__init__({})
@@ -345,7 +345,7 @@ class Nystrom(Leaf):
 
 
 def test_sparse_regression_is_pseudo_inputs_with_the_nystrom_kernel():
-    """P13: with K replaced by Q everywhere, actions K(X, Z) give SGPR's mean, which is golden and also ours."""
+    """P13: with Q in place of K, actions K(X, Z) give SGPR's mean, which agrees with the golden value and with ours."""
     settings = {"optimizer": None, "mean": "zero", "noise_variance": NOISE, "standardize": False}
     method = inference.SparseVariational(3, learn_inducing_points=False)
     sparse = GPRegressor(KERNEL, method, **settings).fit(ROWS.numpy(), TARGETS.numpy())
@@ -419,7 +419,7 @@ def test_a_matrix_without_a_factor_is_an_error():
 
 
 def test_samples_know_the_noise_of_a_white_part():
-    """All rows are actions, so that samples have the exact covariance; without it they would be too sure."""
+    """All rows are actions, so samples must have the exact covariance; without the white part they are too narrow."""
     kernel, noise = (Matern(1.5, 0.3, 1.0) + White(1.0)).bind(1), 0.05
     exact = dense_posterior(kernel, ROWS, TARGETS, NEW, noise).covariance
     found = posterior_of(RowActions(torch.arange(12), 12), kernel=kernel, noise=noise)
@@ -428,7 +428,7 @@ def test_samples_know_the_noise_of_a_white_part():
         deviations = found.sample_functions(20, generator(seed))(NEW)[:, 0] - found.mean(NEW)
         products.append(deviations @ deviations.T / 20)
     assert within_standard_errors(torch.stack(products), exact)
-    # the control: what the update takes for noise without the white part
+    # the control: the noise of the update without the white part
     K, cross = reference_block(kernel, ROWS, ROWS), reference_block(kernel, ROWS, NEW)
     update = torch.linalg.solve(reference_matrix(kernel, ROWS, noise), cross)
     short = reference_block(kernel, NEW, NEW) - 2 * cross.T @ update + update.T @ (K @ update + noise * update)

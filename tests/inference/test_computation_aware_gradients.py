@@ -1,4 +1,4 @@
-"""Gradients of both losses by hyperparameters and actions: golden values, differences, invariances, sparse = dense."""
+"""Gradients of both losses by hyperparameters and actions: golden values, differences, invariances, block forms."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_differences_for_dense_and_row_actions(loss):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_directions_that_change_nothing_have_no_slope(loss):
-    """The span decides: ``S' grad = 0`` for dense actions, and for blocks each is orthogonal to its own gradient."""
+    """Losses depend only on the span: ``S' grad = 0`` for dense actions; each block is orthogonal to its gradient."""
     by_entries = loss_gradient(blocks(), loss=loss)["actions"]
     assert float(blocks().project(by_entries[:, None]).abs().max()) < 1e-10
     S = torch.randn(12, 4, generator=generator(6), **F64)
@@ -137,13 +137,13 @@ def test_blocks_are_dense_actions_with_zeros(n, count, dtype, loss):
     left, right = loss_gradient(sparse, X, Y, **options), loss_gradient(dense, X, Y, **options)
     right["actions"] = (right["actions"] * (sparse.dense() != 0)).sum(1)
     for name in left:
-        # blocks of one row have no slope at all: what is left is rounding, to be judged beside numbers of order one
+        # blocks of one row have no slope; the remainder is rounding, compared with numbers of order one
         error = (left[name] - right[name]).abs().max() / right[name].abs().max().clamp_min(1.0)
         assert float(error) < (1e-10 if tight else 1e-3), name
 
 
 def test_several_groups_of_blocks_agree_with_one(monkeypatch):
-    """Large tables multiply their blocks group by group."""
+    """Large tables multiply their blocks in groups."""
     X, Y = points(60, 2, seed=1), points(60, 1, seed=2)
     actions = BlockActions(torch.randn(60, generator=generator(3), **F64), balanced_bounds(60, 13))
     together = loss_gradient(actions, X, Y, kernel=Matern(1.5, 0.9).bind(2))
@@ -157,7 +157,7 @@ def test_several_groups_of_blocks_agree_with_one(monkeypatch):
 
 
 def test_known_products_are_used():
-    """Iterative policies hand in ``H S``: the same numbers, whatever the kernel computes."""
+    """Iterative policies provide ``H S``, and the results are the same for any kernel."""
     actions = DenseActions(blocks().dense())
     matrix = evidence_of(actions).matrix
     known = loss_gradient(actions, ROWS, TARGETS[:, None], product=matrix @ actions.dense())

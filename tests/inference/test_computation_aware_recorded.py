@@ -1,4 +1,4 @@
-"""Computational uncertainty of unfinished solves: what any solver multiplies becomes actions."""
+"""Computational uncertainty of unfinished solves: the vectors that a solver multiplies become actions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_unfinished_solve_is_never_surer_than_a_finished_one(name):
 
 
 def test_the_mean_of_conjugate_gradients_is_kept():
-    """Without a preconditioner the products span the Krylov space, so this is CaGP-CG after as many steps."""
+    """Without a preconditioner the products span the Krylov space, so this is CaGP-CG after equally many steps."""
     matrix, solution = solved("CG")
     found = matrix.posterior()
     sequence, _ = actions.ConjugateGradients(0.0).run(matrix, Y, 3)
@@ -83,7 +83,7 @@ def test_the_mean_of_conjugate_gradients_is_kept():
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_solution_in_blocks_is_at_least_as_near(name):
-    """In the norm of H; the solution itself is the sum of its blocks."""
+    """The error is measured in the norm of H; the solution is the sum of its blocks."""
     matrix, solution = solved(name)
     exact = torch.linalg.solve(H, Y)
 
@@ -102,7 +102,7 @@ def test_means_targets_and_noise_of_each_row():
     finished.solve(matrix, torch.cat([both, torch.ones(150, 1, **F64)], 1))
     exact = dense_posterior(KERNEL, X, both, X_NEW, noise, ConstantMean().basis)
     found = matrix.posterior()
-    # directions of which less than 1e-5 is new are taken for repetitions: that is the error
+    # directions whose new part is below 1e-5 count as repetitions, which causes this error
     torch.testing.assert_close(found.mean(X_NEW), exact.mean, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.coefficients, exact.coefficients, rtol=1e-5, atol=1e-5)
 
@@ -136,7 +136,7 @@ def test_repeated_and_empty_products_do_no_harm():
         recording(capacity=0)
 
 
-MANY = points(700, 2, seed=8)  # more rows than the clusters that a solution is cut into, or nothing is left uncomputed
+MANY = points(700, 2, seed=8)  # more rows than clusters of a solution, so that something is left uncomputed
 MANY_Y = draw_targets(KERNEL, MANY, 0.05)
 EXACT = dense_posterior(KERNEL, MANY, MANY_Y, X_NEW, 0.05)
 
@@ -164,7 +164,7 @@ def test_the_option_of_iterative_inference_keeps_the_variance_above_the_exact_on
     mean, std = aware.predict(X_NEW.numpy(), return_std=True)
     assert (std >= exact - 1e-9).all()
     assert std.mean() > 1.05 * exact.mean()
-    samples = budgeted(False, max_epochs=300).predict(X_NEW.numpy(), return_std=True)[1]  # as good as samples can be
+    samples = budgeted(False, max_epochs=300).predict(X_NEW.numpy(), return_std=True)[1]  # with converged solves
     assert not (samples >= exact - 1e-9).all()
     assert "what ConjugateGradients multiplied in 3 epochs" in aware.solver_
     assert "budget_spent" in aware.describe()
@@ -177,7 +177,7 @@ def test_the_option_of_iterative_inference_keeps_the_variance_above_the_exact_on
 
 def test_where_the_solve_converges_the_option_keeps_the_mean_and_stays_above_the_variance():
     mean, std = budgeted(True, max_epochs=300).predict(X_NEW.numpy(), return_std=True)
-    # directions of which less than 1e-5 is new are taken for repetitions
+    # directions whose new part is below 1e-5 count as repetitions
     torch.testing.assert_close(torch.from_numpy(mean), EXACT.mean[:, 0], rtol=5e-5, atol=5e-5)
     exact = EXACT.covariance.diagonal().sqrt().numpy()
     assert (std >= exact - 1e-9).all()
@@ -187,13 +187,13 @@ def test_where_the_solve_converges_the_option_keeps_the_mean_and_stays_above_the
 @pytest.mark.filterwarnings("ignore::gigagp.errors.SolverWarning")
 @pytest.mark.parametrize("max_epochs", [3, 300])
 def test_single_precision_keeps_what_double_precision_keeps(max_epochs):
-    """Not the few directions that float32 images tell apart: the rest went, and the mean with them."""
+    """float32 keeps most directions; it once kept only the few that float32 images distinguish, and lost the mean."""
     fits = {dtype: budgeted(True, max_epochs, 1e-5, dtype) for dtype in ("float32", "float64")}
     (narrow, narrow_std), (wide, wide_std) = (
         fits[dtype].predict(X_NEW.numpy(), return_std=True) for dtype in ("float32", "float64")
     )
     kept = {dtype: fit.posterior_.n_actions for dtype, fit in fits.items()}
-    assert kept["float32"] > 0.9 * kept["float64"]  # late directions are those of its own rounding
+    assert kept["float32"] > 0.9 * kept["float64"]  # late directions are due to its own rounding
     scale = float(MANY_Y.std())
     torch.testing.assert_close(torch.from_numpy(narrow).double(), torch.from_numpy(wide), rtol=0, atol=2e-3 * scale)
     torch.testing.assert_close(torch.from_numpy(narrow_std).double(), torch.from_numpy(wide_std), rtol=2e-2, atol=0)

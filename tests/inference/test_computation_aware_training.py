@@ -1,4 +1,4 @@
-"""Learning with computation-aware inference: what the ELBO cures, learned actions, and the estimator around it."""
+"""Learning with computation-aware inference: failures that the ELBO avoids, learned actions, and the estimator."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def train(policy, loss, steps=150):
 
 
 def test_the_projected_likelihood_overestimates_the_noise_and_the_elbo_does_not():
-    """Figures S1 and S2; the truth is 0.05 and the notes' toy gave 4.96 and 0.087."""
+    """Figures S1 and S2. The truth is 0.05; the toy of the notes gave 4.96 and 0.087."""
     policy = actions.ConjugateGradients(1e-4)
     good, good_nll = train(policy, "elbo")
     bad, bad_nll = train(policy, "projected")
@@ -102,7 +102,7 @@ def objective_of(policy=BLOCKS, count=12, n=90, seed=0):
 
 
 def test_actions_are_learned_with_the_hyperparameters():
-    """Every optimizer moves both; the ELBO it reports is that of the posterior."""
+    """Every optimizer changes both, and reports the ELBO of the posterior."""
     model = Model(kernels.Matern(1.5).bind(2), ZeroMean(), torch.tensor(0.09, **F64))
     for optimizer in (optimization.Adam(0.1, 30, final_share=0.1), optimization.LBFGS(30), optimization.Auto()):
         gp = fit(optimizer=optimizer, mean="zero", standardize=False)
@@ -115,7 +115,7 @@ def test_actions_are_learned_with_the_hyperparameters():
 
 
 def test_the_objective_is_one_function_of_hyperparameters_and_actions():
-    """Directional differences of the whole objective, as an optimizer sees it: shuffling, trend, joint vector."""
+    """Directional differences of the whole objective, including shuffling, the trend and the joint vector."""
     objective = objective_of(PAPER)
     model = objective.start(Model(kernels.Matern(1.5).bind(2), ZeroMean(), torch.tensor(0.09, **F64)))
     space = ParameterSpace(model, "log")
@@ -140,7 +140,7 @@ def test_every_row_has_an_action_and_rows_are_shuffled():
 
 
 def test_actions_of_other_rows_are_made_anew():
-    """After a stage on a subset: its actions do not fit, its hyperparameters stay."""
+    """After a stage on a subset the hyperparameters are kept, but its actions do not fit and are replaced."""
     objective, thin = objective_of(), objective_of().thin(torch.arange(40))
     model = thin.start(Model(kernels.Matern(1.5).bind(2), ZeroMean(), torch.tensor(0.09, **F64)))
     assert model.free["actions"].shape == (40,)
@@ -184,7 +184,7 @@ def test_every_policy_fits_predicts_and_survives_a_file(policy, tmp_path):
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("noise", ["learned", "each row"])
 def test_parts_add_up_to_exact_predictions_with_as_many_actions_as_rows(mean, noise):
-    """Several targets, a learned mean, a noise for each row: with 90 actions everything is exact inference."""
+    """Several targets, a learned mean, a noise variance for each row: with 90 actions inference is exact."""
     both = np.stack([Y, Y**2 + 3], 1)
     given = 0.05 if noise == "learned" else np.linspace(0.01, 0.3, 90)
     options = {"optimizer": None, "mean": mean, "noise_variance": given, "standardize": False}
@@ -200,7 +200,7 @@ def test_parts_add_up_to_exact_predictions_with_as_many_actions_as_rows(mean, no
 
 @pytest.mark.parametrize("policy", [BLOCKS, actions.ConjugateGradients()], ids=repr)
 def test_it_is_a_bound_and_never_surer(policy):
-    """At one and the same hyperparameters, with a noise for each row and a trend."""
+    """At the same hyperparameters, with a noise variance for each row and a trend."""
     options = {"optimizer": None, "mean": "linear", "noise_variance": np.linspace(0.01, 0.3, 90), "standardize": False}
     kernel = kernels.Matern(1.5, [0.8, 1.1])
     gp = GPRegressor(kernel, inference=aware(12, policy), **options).fit(X, Y)
@@ -233,7 +233,7 @@ def test_samples_have_the_posterior_s_moments():
     pathwise = torch.from_numpy(functions(x)).T
     assert within_standard_errors(pathwise, torch.from_numpy(mean))
     spread = (pathwise - torch.from_numpy(mean)).square()
-    # features approximate the prior: a tenth of the variance is theirs
+    # the error of the features is a tenth of the variance
     ratio = spread.mean(0) / torch.from_numpy(covariance.diagonal().copy())
     assert bool(((ratio - 1).abs() < 0.15).all())
     np.testing.assert_array_equal(functions(x), functions(x))
@@ -309,7 +309,7 @@ def test_what_cannot_fit_the_budget_is_refused():
 
 
 def test_no_step_allocates_more_than_rows_times_actions():
-    """The largest tensor of a step and of predictions, at twice the rows: linear, far below n x n."""
+    """The largest tensor of a step and of predictions, at twice the number of rows: linear in n, far below n x n."""
     sizes = []
     for n in (800, 1600):
         x, y = points(n, 2), points(n, 1, seed=1)
@@ -336,7 +336,7 @@ def test_only_inference_that_can_tells_the_parts_apart():
 
 @pytest.mark.parametrize("count", [4, 16, 64])
 def test_intervals_cover_what_was_drawn_from_the_model(count):
-    """Over 20 draws of targets at any budget: no level is missed by more than 2 points on average."""
+    """Over 20 draws of targets and at any budget, the coverage is within 2 points of every level on average."""
     kernel = kernels.Matern(1.5, [0.5, 0.8]).bind(2)
     covered = {level: [] for level in metrics.INTERVALS}
     for seed in range(20):
@@ -350,6 +350,6 @@ def test_intervals_cover_what_was_drawn_from_the_model(count):
     for level, shares in covered.items():
         assert np.mean(shares) >= level - 0.02
     exact = dense_posterior(kernel, x[:160], y[:160], x[160:], 0.05)
-    too_sure = 0.3 * exact.covariance.diagonal().clamp_min(0).sqrt().numpy()  # the control: a third of the exact spread
+    too_sure = 0.3 * exact.covariance.diagonal().clamp_min(0).sqrt().numpy()  # the control: a third of the spread
     assert metrics.coverage(y[160:, 0].numpy(), exact.mean[:, 0].numpy(), too_sure, 0.95) < 0.7
     assert math.isfinite(gp.log_marginal_likelihood().value)

@@ -1,4 +1,4 @@
-"""Every answer of every posterior as a function of the points: the right gradient by them, or a refusal."""
+"""Predictions of every posterior as functions of the points: correct gradients, or refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMOOTH = kernels.Matern(2.5, [0.9, 1.4], 1.2).bind(2)
 NOISE = 0.1
 X = points(36, 2, seed=1)
 Y = draw_targets(KERNEL, X, NOISE, columns=2) + X[:, :1]
-#: away from the training rows, and all but one within them
+#: away from the training rows, and all but one within their range
 NEW = torch.cat([points(4, 2, seed=2) * 0.7, torch.tensor([[1.9, -1.7]], dtype=torch.float64)])
 FINISHED = solvers.ConjugateGradients(tolerance=1e-11)
 
@@ -71,7 +71,7 @@ ANSWERS: dict[str, Answer] = {
     "parts": lambda posterior, points: torch.stack(posterior.variance_parts(points)),
     "sample at": lambda posterior, points: posterior.sample_at(points, 3, generator(5)),
 }
-#: what no posterior gives a gradient of
+#: predictions that have no gradient for any posterior
 REFUSED = {"sample at"}
 
 
@@ -94,17 +94,17 @@ def fitted(name: str) -> Posterior:
 
 
 def differences(function: Callable[[Tensor], Tensor], at: Tensor, move: Tensor, step: float = 1e-4) -> Tensor:
-    """Return the derivative of a function along a direction, by central differences of fourth order."""
+    """Return the derivative of a function along a direction, by fourth-order central differences."""
     near, far = ((function(at + k * step * move) - function(at - k * step * move)) / (2 * k * step) for k in (1, 2))
     return (4 * near - far) / 3
 
 
 def check(name: str, answer: str, at: Tensor = NEW) -> None:
-    """Compare a gradient with differences; refusals of the answer itself count as answers."""
+    """Compare a gradient with differences; a posterior may also refuse the prediction itself."""
     posterior, function = fitted(name), ANSWERS[answer]
     try:
         plain = function(posterior, at)
-    except InvalidInputError:  # it has no such answer, gradient or not
+    except InvalidInputError:  # the posterior does not support this prediction at all
         with pytest.raises(InvalidInputError):
             function(posterior, at.clone().requires_grad_())
         return
@@ -134,7 +134,7 @@ def _without_graph(kernel, X, Z, V, *, budget):
     return select(kernel, X.device, X.dtype).product(kernel, X, Z, V, budget=budget)
 
 
-#: parts of formulas as they are without their half of the derivative, and what that makes wrong
+#: factors of formulas without their part of the derivative, and the predictions that this makes wrong
 HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
     "kernel products": (
         posterior_module,
@@ -182,7 +182,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("half", HALVES)
 def test_a_half_that_is_held_does_not_pass(half, monkeypatch):
-    """The control: derivatives of some parts of a formula and not of others, as they were, fail the test above."""
+    """The control: with the derivative of only some factors of a formula, as in an old error, the test above fails."""
     module, name, replacement, cells = HALVES[half]
     for cell in cells:
         check(*cell)
@@ -196,7 +196,7 @@ def test_a_half_that_is_held_does_not_pass(half, monkeypatch):
 
 
 def dense(at: Tensor, X: Tensor = X, Y: Tensor = Y) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance at points by textbook formulas that autograd can follow."""
+    """Return mean and covariance at points by textbook formulas that autograd can differentiate."""
     basis = LinearMean().basis
     H, cross = reference_matrix(KERNEL, X, NOISE), reference_block(KERNEL, X, at)
     Phi = basis(X)
@@ -253,12 +253,12 @@ def test_what_has_no_gradient_is_refused(name, answer):
     with pytest.raises(InvalidInputError, match=f"sample_at of a {posterior.kind} posterior has no gradient by X"):
         function(posterior, moving)
     with torch.no_grad():
-        expected = function(posterior, moving)  # nobody asks for one
+        expected = function(posterior, moving)  # without a request for a gradient
     torch.testing.assert_close(function(posterior, NEW), expected)
 
 
 def test_training_rows_that_require_a_gradient_are_refused():
-    """With them on both sides of a product the derivative would be that by half of them."""
+    """If they occurred on both sides of a product, the derivative would be by only half of the occurrences."""
     posterior = fit(inference.Exact(), KERNEL)
     posterior.X.requires_grad_()
     with pytest.raises(InvalidInputError, match="Z of a product with new points must not require a gradient"):
@@ -290,10 +290,10 @@ def test_nothing_is_recorded_where_nobody_asks(name, monkeypatch):
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_gradients_at_training_rows_are_finite(nu):
     kernel = kernels.Matern(nu, [0.9, 1.4], 1.2).bind(2)
-    at = torch.cat([X[:3], X[:1]])  # one of them twice
+    at = torch.cat([X[:3], X[:1]])  # one of them occurs twice
     for method, _ in SYSTEMS.values():
         if method.__class__.__name__ == "QuadruplyStochastic" and method.basis == "grid":
-            continue  # for kernels that separate
+            continue  # kernels that are products over inputs
         posterior = fit(method, kernel)
         for name, function in ANSWERS.items():
             moving = at.clone().requires_grad_()

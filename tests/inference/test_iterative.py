@@ -1,4 +1,4 @@
-"""The iterative objective: which probes, which starts, which solver, and one solve for everything."""
+"""The iterative objective: probes, starts, solvers, and the joint solve for all right-hand sides."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_last_solve_is_as_tight_as_it_was_asked_to_be():
 
 
 def test_the_automatic_last_solve_keeps_errors_below_the_noise():
-    """Little noise asks for a smaller residual: in the units of the targets it stays far below the noise."""
+    """With little noise the residual must be smaller, so that it stays far below the noise in units of the targets."""
     for noise in (1e-6, 1e-3, 0.1):
         model = MODEL.replace({NOISE: torch.tensor(noise, dtype=torch.float64)})
         targets = draw_targets(kernels.Matern(1.5, 1.0), X, noise)

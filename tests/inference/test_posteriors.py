@@ -1,4 +1,4 @@
-"""Posteriors against dense algebra: variances by samples, by solves and by the factor, and their honesty."""
+"""Posteriors against dense algebra: variances from samples, solves and a factor, and bounds on their errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def iterative(solver=FINISHED, n_samples=64, gradient="auto"):
 
 # Variances from samples -----------------------------------------------------------------------------------------------
 
-#: many rows and little noise in two dimensions: what the data leave open are high frequencies
+#: with many rows and little noise in two dimensions, the posterior varies at high frequencies only
 ROUGH = kernels.Matern(1.5, 2.0, 1.0).bind(2)
 X, X_NEW = points(400, 2, seed=1), points(60, 2, seed=2)
 LITTLE = 1e-4
@@ -50,7 +50,7 @@ def exact_variance():
 
 
 def variance_ratios(law, exact_variance, n_draws=25, n_samples=64):
-    """Return, for independent draws of the features, the samples' variance over the exact one, mean over points."""
+    """Return ratios of the samples' variance to the exact one, averaged over points, for independent feature draws."""
     H = ROUGH.block(X, X) + LITTLE * torch.eye(len(X))
     update = torch.linalg.solve(H, ROUGH.block(X, X_NEW))
     ratios = []
@@ -64,7 +64,7 @@ def variance_ratios(law, exact_variance, n_draws=25, n_samples=64):
 
 
 def test_balanced_features_give_honest_variances(exact_variance):
-    """The default law: right in the mean, and right within sampling error for a single draw of the features."""
+    """The default law gives correct variances in the mean, and within sampling error for a single feature draw."""
     ratios = variance_ratios("balanced", exact_variance)
     assert within_standard_errors(ratios, 1.0)
     assert float(ratios.median()) == pytest.approx(1.0, abs=0.1)
@@ -72,7 +72,7 @@ def test_balanced_features_give_honest_variances(exact_variance):
 
 
 def test_plain_features_are_overconfident(exact_variance):
-    """The control: as many features from the spectral density itself; most draws are far too sure of themselves."""
+    """The control: the same number of features from the spectral density itself; most draws are overconfident."""
     ratios = variance_ratios("joint", exact_variance)
     assert float(ratios.median()) < 0.75
     assert float((ratios < 0.8).double().mean()) > 0.6
@@ -83,14 +83,14 @@ def test_the_posterior_has_the_honest_variances(exact_variance):
     found = posterior_of(iterative(n_samples=256), ROUGH, X, Y, LITTLE)
     mean, variance = found.mean_and_variance(X_NEW)
     ratio = variance / exact_variance
-    # 256 samples at 60 correlated points: the error of one point bounds that of their mean, features add theirs
+    # 256 samples at 60 correlated points: the error of one point bounds that of their mean; features add their own
     assert float(ratio.mean()) == pytest.approx(1.0, abs=4 * (math.sqrt(2 / 256) / math.sqrt(10) + 0.075))
     assert float((ratio - 1).square().mean().sqrt()) < 2.5 * math.sqrt(2 / 256)
     torch.testing.assert_close(mean, dense_posterior(ROUGH, X, Y, X_NEW, LITTLE).mean, atol=1e-5, rtol=0)
 
 
 def test_variances_of_several_samplings_average_to_the_exact_ones(exact_variance):
-    """Through the whole posterior, features redrawn each time, with a white part and several targets."""
+    """Through the whole posterior, with new features each time, a white part and several targets."""
     kernel = kernels.Matern(1.5, 1.0) + kernels.Linear(0.3) + kernels.White(0.1)
     rows, new = X[:80], X_NEW[:5]
     Y = draw_targets(kernel, rows, 0.05, columns=2)
@@ -106,7 +106,7 @@ def test_variances_of_several_samplings_average_to_the_exact_ones(exact_variance
 
 
 def test_the_error_of_a_likelihood_is_that_of_all_targets():
-    """They share one determinant, so errors add up and do not average out."""
+    """Targets share one determinant, so their errors add up and do not average out."""
     rows = X[:120]
     Y = draw_targets(ROUGH, rows, 0.05)
     one, two = (
@@ -181,20 +181,20 @@ UNFINISHED = [
 @pytest.mark.parametrize("solver", UNFINISHED, ids=lambda s: f"{type(s).__name__} {s.max_epochs:g} {s.tolerance:g}")
 @pytest.mark.filterwarnings("ignore::gigagp.errors.SolverWarning")
 def test_unfinished_solves_give_too_much_variance_never_too_little(solver):
-    """The covariance of predicting f(X*) by S' y, whatever S is: exact plus the error's, positive semi-definite."""
+    """The covariance of predicting f(X*) by S' y, for any S: exact plus that of the error, positive semi-definite."""
     rows, new = X[:200], X_NEW[:30]
     Y = draw_targets(ROUGH, rows, 0.01)
     exact = dense_posterior(ROUGH, rows, Y, new, 0.01).covariance
     posterior = posterior_of(iterative(solver), ROUGH, rows, Y, 0.01)
     excess = torch.linalg.eigvalsh(posterior.covariance(new) - exact)
     assert float(excess.min()) > -1e-8
-    assert float(excess.max()) > 1e-6  # the solves were unfinished indeed
+    assert float(excess.max()) > 1e-6  # the solves did not converge
     _, variance = posterior.mean_and_variance(new, method="solve")
     assert bool((variance >= exact.diagonal() - 1e-8).all())
 
 
 def test_plugging_in_an_unfinished_solve_would_not_be_honest():
-    """The control: k** - k' s with s from an unfinished solve can lie below the exact variance, even below zero."""
+    """The control: k** - k' s for s from an unfinished solve can be below the exact variance, and even negative."""
     rows, new = X[:200], X_NEW[:30]
     cross = ROUGH.block(rows, new)
     H = ROUGH.block(rows, rows) + 0.01 * torch.eye(200)
@@ -210,7 +210,7 @@ def test_plugging_in_an_unfinished_solve_would_not_be_honest():
 @pytest.mark.parametrize("kernel", [kernels.RBF(2.0, 1.0), kernels.Matern(0.5, 1.0, 1.0), kernels.Linear(1.0)])
 @pytest.mark.filterwarnings("ignore::gigagp.errors.SolverWarning")
 def test_variances_are_never_negative(kernel, dtype):
-    """Little noise, and points on training rows, where the variance is rounding away from zero."""
+    """With little noise, at training rows, where the variance is zero up to rounding."""
     rows = X[:150].to(dtype)
     noise = 1e-8 if dtype == torch.float64 else 1e-4
     for method in (inference.Exact(), inference.Iterative(solver=solvers.ConjugateGradients(tolerance=1e-3))):
@@ -245,7 +245,7 @@ def test_predictions_cost_no_solve():
 
 @pytest.mark.parametrize("reuse", [True, False])
 def test_the_last_solve_starts_from_training(reuse):
-    """Frozen pathwise probes that are enough serve again; otherwise new ones are drawn, and more samples made."""
+    """Frozen pathwise probes are used again if there are enough; otherwise new ones are drawn for more samples."""
     rows = X[:100]
     Y = draw_targets(ROUGH, rows, 0.1)
     solver = RecordingSolver(FINISHED)
@@ -261,12 +261,12 @@ def test_the_last_solve_starts_from_training(reuse):
         assert last.solution.iterations == 0
     else:
         assert last.right_hand_sides.shape[1] == 1 + 8
-        assert last.initial is not None  # the targets were solved for already
+        assert last.initial is not None  # the solutions for the targets are known
         assert float(last.initial.residual[:, 0].norm()) < 1e-8 * float(Y.norm())
 
 
 def test_the_likelihood_finishes_what_the_solve_left_undone():
-    """``2 r'v - v'Hv`` of an unfinished solve is too small by ``e'He``, which no standard error would show."""
+    """``2 r'v - v'Hv`` of an unfinished solve is too small by ``e'He``, which the standard error does not include."""
     rows = X[:150]
     Y = draw_targets(ROUGH, rows, 0.05) * 5
     exact = dense_posterior(ROUGH, rows, Y, X_NEW, 0.05).log_likelihood
@@ -279,7 +279,7 @@ def test_the_likelihood_finishes_what_the_solve_left_undone():
     posterior.target_solutions = solved - error
     moved = posterior.log_marginal_likelihood(generator(2)).value
     assert abs(moved - value) <= 0.01
-    assert 0.5 * float((error * (H @ error)).sum()) > 0.5  # the control: what it would have been off by
+    assert 0.5 * float((error * (H @ error)).sum()) > 0.5  # the control: the error without this
 
 
 def test_nothing_of_the_size_of_all_pairs_is_allocated_for_predictions():
@@ -290,4 +290,4 @@ def test_nothing_of_the_size_of_all_pairs_is_allocated_for_predictions():
     with largest_tensor() as spy:
         posterior.mean_and_variance(many)
         posterior.sample_functions(8, generator())(many)
-    assert spy.elements * 8 <= 2**21  # a table of all pairs would be 2**24
+    assert spy.elements * 8 <= 2**21  # all pairs would take 2**24

@@ -1,4 +1,4 @@
-"""Likelihoods with random features: exact for them, and unbiased when cut at random."""
+"""Likelihoods with random features: exact for the features, and unbiased with random truncation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def table_of(mean=None, budget=2**30):
 
 
 def enumerated(objective, model, draw_of):
-    """Return the mean of value and gradient over every length of the law, with frequencies from ``draw_of``."""
+    """Return the mean of value and gradient over all lengths of the law, with frequencies from ``draw_of``."""
     law = objective.series.distribution
     value, gradient = 0.0, {name: torch.zeros_like(one) for name, one in model.parameters().items()}
     for length in law.support():
@@ -63,7 +63,7 @@ def enumerated(objective, model, draw_of):
 @pytest.mark.parametrize("series", SERIES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_mean_over_all_lengths_is_the_exact_likelihood(name, series, noise):
-    """No Monte Carlo: for fixed frequencies the sum over the law telescopes, for the value and for the gradient."""
+    """Without Monte Carlo: for fixed frequencies, the sums of value and gradient over the law telescope."""
     model, table = model_of(name, noise=noise), table_of()
     objective = RandomFeatures(truncation=SERIES[series]).objective(table, generator())
     draw = objective._frequencies(model)
@@ -76,7 +76,7 @@ def test_the_mean_over_all_lengths_is_the_exact_likelihood(name, series, noise):
 
 
 def test_frequencies_that_are_not_nested_do_not_telescope():
-    """The control: other frequencies for every length leave the errors of each in the sum."""
+    """The control: with other frequencies for each length, their errors do not cancel."""
     model, table = model_of(), table_of()
     objective = RandomFeatures(truncation=SERIES["single"]).objective(table, generator())
     draws = {length: objective._new_frequencies(model, 40, generator(length)) for length in range(50)}
@@ -85,7 +85,7 @@ def test_frequencies_that_are_not_nested_do_not_telescope():
 
 
 def test_differences_of_neighbours_at_a_step_above_one_do_not_telescope(monkeypatch):
-    """The control: ``L(J) - L(J - 1)`` with J in steps of four, as in the published code, leaves increments out."""
+    """The control: ``L(J) - L(J - 1)`` with J in steps of four, as in the published code, omits increments."""
     model, table = model_of(), table_of()
     objective = RandomFeatures(truncation=SERIES["single"]).objective(table, generator())
     law = SERIES["single"].distribution
@@ -112,7 +112,7 @@ def test_a_series_of_one_term_is_the_exact_likelihood(law):
 def test_the_longest_series_ends_at_half_the_rows():
     objective = RandomFeatures(truncation=SingleSample(OneOverJ(base=2))).objective(table_of(), generator())
     assert objective.series.distribution.last == 22
-    assert objective._frequencies(model_of()).n_features == 2 * 21  # the last one needs none
+    assert objective._frequencies(model_of()).n_features == 2 * 21  # the last term needs none
 
 
 def test_a_distribution_alone_is_a_single_sample_of_it():
@@ -208,7 +208,7 @@ def test_the_default_outer_loop_runs_on_features():
 def test_thinning_keeps_the_settings():
     thinned = RandomFeatures(truncation=SERIES["single"]).objective(table_of(), generator()).thin(torch.arange(20))
     assert thinned.n_rows == 20
-    assert thinned.series == SERIES["single"]  # longer than half of these rows: still unbiased
+    assert thinned.series == SERIES["single"]  # longer than half of these rows, but still unbiased
     model = model_of()
     value, _ = enumerated(thinned, model, lambda length: thinned._frequencies(model))
     assert value == pytest.approx(ExactObjective(thinned.table).evaluate(model).value, rel=1e-11)
@@ -260,7 +260,7 @@ def test_more_features_than_memory_and_longer_series_than_rows():
         RandomFeatures(truncation=SingleSample(OneOverJ(1, 30))).objective(table_of(), generator())
     with pytest.raises(MemoryBudgetError, match="Exact inference on 44 rows needs"):
         RandomFeatures(4, prediction=inference.Exact()).objective(table_of(budget=20_000), generator())
-    # a sum has as many columns for each of its random terms, which only the kernel tells
+    # a sum of kernels has columns for each of its random terms, which only the kernel knows
     two = Model((kernels.RBF() + kernels.Matern()).bind(3), ZeroMean(), NOISES["one"])
     objective = RandomFeatures(200).objective(table_of(ZeroMean(), budget=7 * 8 * 300**2), generator())
     with pytest.raises(MemoryBudgetError, match="400 columns"):

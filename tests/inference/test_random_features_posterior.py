@@ -1,4 +1,4 @@
-"""Predictions from features: right for the model they are, converging to the exact ones, saved and read."""
+"""Predictions from features: correct for their model, convergent to the exact ones, saved and loaded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_predictions_are_those_of_the_covariance_that_the_features_make(mean, no
 
 
 def test_predictions_converge_to_the_exact_ones():
-    """The error falls with the root of the number of features, and does not (the control) for another kernel's."""
+    """The error decreases with the root of the number of features, but not for a different kernel (the control)."""
     exact = dense_posterior(KERNEL, X, Y, X_NEW, 0.1)
 
     def error(n_features, kernel=KERNEL):
@@ -105,14 +105,14 @@ def test_predictions_keep_to_the_budget():
     with largest_tensor() as spy:
         posterior.mean_and_variance(many)
         posterior.sample_functions(2, generator())(many)
-    assert 8 * spy.elements <= budget  # all features of these points would take four times that
+    assert 8 * spy.elements <= budget  # all features of these points would need four times this
     assert posterior.mean(X_NEW[:0]).shape == (0, 2)
     assert posterior.mean_and_variance(X_NEW[:0])[1].shape == (0,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_variances_are_never_negative(dtype):
-    """Next to no noise, on the training rows."""
+    """With almost no noise, at the training rows."""
     table = TrainingTable(X.to(dtype), Y.to(dtype), ZeroMean(), 2**30)
     model = Model(kernels.RBF(3.0).bind(2), ZeroMean(), torch.tensor(1e-8).double())
     posterior = RandomFeatures(40).objective(table, generator()).posterior(model, generator())

@@ -1,4 +1,4 @@
-"""Sums over rows, the likelihood in the space of the weights, and its derivatives, against dense algebra."""
+"""Sums over rows, the likelihood in weight space and its derivatives, against dense algebra."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table_of(mean=None, budget=2**30, dtype=torch.float64):
 
 
 def dense_value(model, draw, table):
-    """Return the likelihood of the targets under ``F F' + noise``, the mean's coefficients at their best; autograd."""
+    """Return the log likelihood under ``F F' + noise`` with optimal mean coefficients, differentiable by autograd."""
     features = model.kernel.features(table.X, draw)
     H = features @ features.T + torch.diag(model.noise_variance + model.kernel.white(table.X))
     basis = table.basis
@@ -61,10 +61,10 @@ def test_value_and_gradient_are_those_of_the_dense_formula(name, mean, noise):
     assert set(gradient) == set(values)
     for key, slope in zip(values, slopes, strict=True):
         slope = torch.zeros_like(values[key]) if slope is None else slope
-        # phases of a hundred million, which a Matern-1/2 has, lose eight digits
+        # Matern-1/2 has phases of a hundred million, which lose eight digits
         assert torch.allclose(gradient[key], slope, rtol=1e-6, atol=1e-7), key
     other = model.kernel.draw_features(22, 4, generator(1))
-    if count_columns(model.kernel, draw) > 5:  # the control: another draw is another model
+    if count_columns(model.kernel, draw) > 5:  # the control: another draw gives another model
         assert abs(WeightSpace.fit(sum_rows(model, other, table), 60, 2).value - space.value) > 0.01
 
 
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused_with_its_bytes():
 
 
 def test_float32_features_have_float64_products():
-    """Rounding in a float32 product is divided by the noise, and would swamp the small eigenvalues."""
+    """The rounding error of a float32 product is divided by the noise, and would exceed the small eigenvalues."""
     model = Model(kernels.RBF(6.0, 1.0).bind(4), ZeroMean(), torch.tensor(1e-6).double())
     draw = model.kernel.draw_features(40, 4, generator())
     features = model.kernel.features(X.float(), draw)

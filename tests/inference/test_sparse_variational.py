@@ -1,4 +1,4 @@
-"""SGPR: the collapsed bound, its gradient and its posterior against dense formulas and against exact inference."""
+"""SGPR: the collapsed bound, its gradient and its posterior against dense formulas and exact inference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model_of(kernel, noise, mean=None, Z=None):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Let tables of a few dozen rows have several blocks, the last one smaller."""
+    """Make tables of a few dozen rows have several blocks, the last one smaller."""
     monkeypatch.setattr(blocks, "_CPU_ENTRIES", 70)
 
 
@@ -52,7 +52,7 @@ def small_blocks(monkeypatch):
 
 
 def test_golden_numbers():
-    """Made for issue 5 with an independent program: 12 rows, Matern-3/2 of lengthscale 0.3, noise 0.1."""
+    """Computed by an independent program: 12 rows, Matern-3/2 with lengthscale 0.3, noise 0.1."""
     X = torch.arange(12, dtype=torch.float64)[:, None] / 11
     y = torch.sin(2 * torch.pi * X[:, 0]) + 0.5 * torch.cos(5 * torch.pi * X[:, 0])
     at = torch.tensor([[0.37], [0.5], [1.5]], dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_golden_numbers():
     variance = objective(X, y, n_inducing=3).posterior(model_of(kernel, 0.1, Z=far)).mean_and_variance(far)[1]
     assert float(variance[2]) == pytest.approx(0.351497778919, rel=1e-11)
     exact = dense_posterior(kernel, X, y, far, 0.1).covariance.diagonal()
-    assert float(exact[2]) == pytest.approx(0.775983973997, rel=1e-11)  # the overconfidence that the notes warn of
+    assert float(exact[2]) == pytest.approx(0.775983973997, rel=1e-11)  # the overconfidence described in the notes
 
 
 @pytest.mark.parametrize("n_targets", [1, 3])
@@ -91,13 +91,13 @@ def test_all_rows_as_inducing_points_are_exact_inference(n_targets):
 
 
 def test_the_bound_lies_below_the_likelihood_and_needs_its_trace_term():
-    """100 random problems; without the trace term many numbers lie above, so the comparison can fail."""
+    """100 random problems. Without the trace term many values exceed the likelihood, so the comparison can fail."""
     above = 0
     for seed in range(100):
         X = points(25, 2, seed=seed)
         noise = 10.0 ** float(-3 * torch.rand((), generator=generator(seed)))
         kernel = Matern([0.5, 1.5, 2.5][seed % 3], [0.5, 2.0], 1.5).bind(2)
-        Y = draw_targets(kernel, X, noise, seed=seed + 1) * [1.0, 0.2][seed % 2]  # small targets flatter a small matrix
+        Y = draw_targets(kernel, X, noise, seed=seed + 1) * [1.0, 0.2][seed % 2]  # small targets favour a small matrix
         Z, jitter = points(6, 2, seed=seed + 2), [0.0, 0.1][seed // 2 % 2]
         bound = objective(X, Y, jitter=jitter).evaluate(model_of(kernel, noise, Z=Z)).value
         exact = dense_posterior(kernel, X, Y, X, noise).log_likelihood
@@ -107,7 +107,7 @@ def test_the_bound_lies_below_the_likelihood_and_needs_its_trace_term():
 
 
 def test_more_points_never_lower_the_bound():
-    """Nested inducing points (Titsias 2009, section 3.1), also where jitter counts."""
+    """Nested inducing points (Titsias 2009, section 3.1), including large jitter."""
     X = points(40, 2)
     Y = draw_targets(Matern(1.5), X, 0.05)
     values = [
@@ -140,7 +140,7 @@ def test_value_gradient_and_posterior_of_every_kernel(name, small_blocks):
     fitted = ours.current_posterior()
     torch.testing.assert_close(fitted.mean(new), expected.mean.detach(), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(fitted.coefficients, expected.coefficients.detach(), rtol=1e-9, atol=1e-9)
-    # the reference has plain inducing values, ours noisy ones: the same to the jitter's effect within the reference
+    # the reference has noise-free inducing values; they agree to the effect of the jitter
     scale = float(kernel.diagonal(new).max()) or 1.0
     covariance = fitted.covariance_given_trend(new)
     torch.testing.assert_close(covariance, expected.covariance.detach(), rtol=1e-9, atol=1e-9 * scale)
@@ -177,7 +177,7 @@ def test_blocks_do_not_change_the_numbers(monkeypatch):
 
 
 def test_a_large_mean_costs_no_digits():
-    """Targets a million from zero: sums of squares would lose twelve digits."""
+    """For targets a million from zero, sums of squares would lose twelve digits."""
     X, Y = points(60, 2), draw_targets(Matern(1.5), points(60, 2), 0.01)
     model = model_of(Matern(1.5).bind(2), 0.01, ConstantMean(), X[:20])
     near, far = (objective(X, Y + shift, ConstantMean()).evaluate(model) for shift in (0.0, 1e6))
@@ -185,7 +185,7 @@ def test_a_large_mean_costs_no_digits():
 
 
 def test_gradients_keep_their_digits_where_points_nearly_coincide():
-    """A covariance of condition 1e9 and low noise, against the same formula from whitened features."""
+    """A covariance of condition number 1e9 and low noise, against the same formula from whitened features."""
     X = points(80, 1)
     Y = torch.sin(X) + 0.01 * points(80, 1, seed=1)
     kernel = RBF(2.0, 1.0).bind(1)
@@ -232,7 +232,7 @@ def test_nothing_has_n_rows_and_m_columns():
     model = model_of(KERNEL, 0.1, Z=X[:m])
     with largest_tensor() as spy:
         ours.evaluate(model)
-    assert spy.elements <= max(budget // (8 * 8), 5 * n)  # blocks; the rows with what belongs to them
+    assert spy.elements <= max(budget // (8 * 8), 5 * n)  # blocks, and the rows with their targets
     with largest_tensor() as spy:
         ours.points(model).features(X)  # the control: all rows at once
     assert spy.elements >= n * m
@@ -261,7 +261,7 @@ def test_starts_are_distinct_rows(rule):
         assert bool((torch.cdist(Z, X).min(1).values < 1e-7).all())
         again = choose_points(rule, model_of(KERNEL, 0.1), table, count, generator())
         assert torch.equal(Z, again)
-        if expected < 50 and rule != "greedy":  # which has a choice only among equals
+        if expected < 50 and rule != "greedy":  # the greedy rule can only choose among equals
             assert not torch.equal(Z, choose_points(rule, model_of(KERNEL, 0.1), table, count, generator(1)))
 
 
@@ -293,7 +293,7 @@ def test_spread_starts_cover_clusters_that_random_rows_miss():
 
 
 def test_a_smooth_kernel_still_gets_all_its_points():
-    """Greedy ends where rounding begins; a shorter lengthscale will need the rest."""
+    """The greedy choice ends at the level of rounding; a shorter lengthscale will need the other points."""
     X = points(60, 1)
     table = TrainingTable(X, X, ZeroMean(), 2**28)
     assert choose_points("greedy", model_of(RBF(100.0).bind(1), 0.1), table, 40, generator()).shape == (40, 1)
@@ -310,7 +310,7 @@ def test_large_tables_are_looked_at_in_part(monkeypatch):
     monkeypatch.setattr(start, "_LEAST_ROWS", 30)
     monkeypatch.setattr(start, "_ROWS_PER_POINT", 2)
     X = points(500, 2)
-    X[:495] = X[0]  # nearly all rows alike: the part may hold too few distinct ones, the whole has six
+    X[:495] = X[0]  # nearly all rows are equal: a part may have too few distinct ones, but the whole has six
     table = TrainingTable(X, X[:, :1], ZeroMean(), 2**28)
     for rule in ("greedy", "kmeans++", "random"):
         assert len(choose_points(rule, model_of(KERNEL, 0.1), table, 6, generator())) == 6
@@ -327,7 +327,7 @@ def test_points_stay_where_they_are_fixed():
     assert torch.equal(ours.posterior(later).inducing_points, ours.posterior(model).inducing_points)
     moving = objective(X, Y, n_inducing=10)
     handed = replace(model, free={"inducing_points": X[:4]})
-    assert moving.start(handed) is handed  # what an earlier stage has learned stays
+    assert moving.start(handed) is handed  # points learned in an earlier stage are kept
     assert torch.equal(moving.start(model).free["inducing_points"], ours.posterior(model).inducing_points)
 
 

@@ -1,4 +1,4 @@
-"""What a fitted sparse model answers, as a posterior, as an estimator and as a file."""
+"""Fitted sparse models as posteriors, as estimators and as files."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_mean_variance_and_covariance_agree(method, monkeypatch):
 @pytest.mark.parametrize("way", ["at points", "functions"])
 @pytest.mark.parametrize("kernel", [None, kernels.Matern(2.5, 1.5) + kernels.Linear(0.3)])
 def test_samples_have_the_posterior_as_their_law(kernel, way):
-    """From the full covariance and from functions, against what is known in closed form."""
+    """From the full covariance and from functions, compared with closed forms."""
     fitted, s = posterior(kernel=kernel), 600
     mean, covariance = fitted.mean(NEW), fitted.covariance(NEW)
     if way == "at points":
         draws, slack = fitted.sample_at(NEW, s, generator(1)), 0.0
-    else:  # 2,000 frequencies know the prior covariance to a standard error of its root
+    else:  # 2,000 frequencies estimate the prior covariance to within a standard error of its root
         draws, slack = fitted.sample_functions(s, generator(2))(NEW), 4 * 1.3 / math.sqrt(2000)
     assert draws.shape == (len(NEW), 2, s)
     samples = draws.movedim(2, 0).reshape(s, -1)
@@ -167,7 +167,7 @@ def test_known_noise_and_fixed_kernels_go_through_every_optimizer():
 
 
 def test_tables_smaller_than_the_settings():
-    """More inducing points and larger batches than rows: all there are, and the model says so."""
+    """More inducing points and larger batches than rows: all rows are used, and the model reports it."""
     gp = GPRegressor(inference=SparseVariational(512, batch_size=4096), optimizer=None).fit(TABLE[:40], TARGET[:40])
     assert gp.posterior_.n_inducing == 40
     exact = GPRegressor(inference=inference.Exact(), optimizer=None).fit(TABLE[:40], TARGET[:40])
@@ -193,7 +193,7 @@ def test_a_rate_that_is_too_high_keeps_the_best_state():
 
 
 class Killed(BaseException):
-    """What a kill is to the tests."""
+    """Stands for a kill in these tests."""
 
 
 @pytest.mark.parametrize("learn", [True, False])
@@ -224,7 +224,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, method, op
         with pytest.raises(Killed):
             GPRegressor(inference=chosen, optimizer=optimizer).fit(TABLE, TARGET, checkpoint=path)
     tensors = checkpoint.load_state(path)[1]
-    # Adam's log is its moments and one evaluation; L-BFGS has them all
+    # Adam logs its moments and one evaluation; L-BFGS logs all evaluations
     assert len(tensors["gradients"]) == (1 if isinstance(optimizer, optimization.Adam) else 4)
     monkeypatch.undo()
     ran["count"] = 0

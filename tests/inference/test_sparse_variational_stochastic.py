@@ -1,4 +1,4 @@
-"""SVGP: minibatches are unbiased, the gradient is right, and the optimum is SGPR's."""
+"""SVGP: minibatches are unbiased, the gradient is correct, and the optimum is that of SGPR."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model_of(kernel=KERNEL, noise=0.1):
 
 
 def shaken(model, size=0.2):
-    """Return the model with all its free numbers moved; the root stays lower triangular."""
+    """Return the model with all free parameters perturbed; the root remains lower triangular."""
     free = {
         name: value + size * torch.randn(value.shape, generator=generator(7), dtype=torch.float64)
         for name, value in model.free.items()
@@ -54,7 +54,7 @@ def test_it_starts_at_the_optimum_which_is_that_of_the_collapsed_bound(noise):
         torch.testing.assert_close(found.gradient[name], value, rtol=1e-7, atol=1e-7)
     for name in ("whitened_mean", "whitened_root", "coefficients"):
         assert float(found.gradient[name].abs().max()) < 1e-8
-    moved = ours.evaluate(shaken(model))  # the control: elsewhere it is lower and has a slope
+    moved = ours.evaluate(shaken(model))  # the control: elsewhere the bound is lower and has a slope
     assert moved.value < found.value - 1
     assert float(moved.gradient["whitened_mean"].abs().max()) > 0.1
 
@@ -80,7 +80,7 @@ def test_a_minibatch_is_unbiased():
         rows = torch.randperm(60, generator=generator(seed))[:7]
         one = ours.evaluate_rows(model, points_, place, rows)
         draws.append(one.value)
-        unscaled.append(one.value * 7 / 60)  # the control: what rows do not see is not made up for
+        unscaled.append(one.value * 7 / 60)  # the control: not scaled to all rows
         slopes.append(torch.cat([one.gradient[name].reshape(-1) for name in expected.gradient]))
     assert within_standard_errors(torch.tensor(draws), expected.value)
     assert not within_standard_errors(torch.tensor(unscaled), expected.value)
@@ -119,7 +119,7 @@ def test_the_optimum_for_fixed_hyperparameters_is_that_of_sgpr():
 
 
 def test_minibatches_find_the_neighbourhood_of_the_optimum():
-    """From far away, by Adam with a falling rate."""
+    """From a distant start, by Adam with a decreasing rate."""
     ours, collapsed = objective(20), objective(None)
     expected = collapsed.posterior(model_of()).log_marginal_likelihood(generator()).value
     start = shaken(ours.start(model_of()), 0.5)
@@ -144,7 +144,7 @@ def test_the_bound_of_the_posterior_is_of_all_rows():
 
 def test_only_a_batch_of_all_rows_is_deterministic():
     assert objective(60).deterministic
-    assert objective(100).deterministic  # more than all rows are all rows
+    assert objective(100).deterministic  # larger batches than the table contain all rows
     assert objective(100).batch_size == 60
     assert not objective(59).deterministic
     assert not objective(59).is_likelihood
@@ -155,7 +155,7 @@ def test_the_memory_of_a_step_does_not_know_the_rows():
     rows, targets = points(n, 2), points(n, 1, seed=1)
     ours = objective(50, ConstantMean(), (rows, targets), n_inducing=m)
     model = ours.start(Model(KERNEL, ConstantMean(), torch.tensor(0.1, dtype=torch.float64)))
-    ours.evaluate(model)  # draws the epoch's order, n numbers
+    ours.evaluate(model)  # draws the order of the epoch, n numbers
     with largest_tensor() as spy:
         ours.evaluate(model)
     assert spy.elements <= 2 * 50 * (m + 4)
@@ -167,7 +167,7 @@ def test_the_memory_of_a_step_does_not_know_the_rows():
 def test_steps_and_resumed_steps_are_the_same():
     first, second = objective(7), objective(7)
     model = first.start(model_of())
-    values = [first.evaluate(model).value for _ in range(15)]  # nine batches an epoch
+    values = [first.evaluate(model).value for _ in range(15)]  # nine batches per epoch
     assert [second.evaluate(model).value for _ in range(12)] == values[:12]
     third = objective(7)
     third.restore(model, *second.snapshot())

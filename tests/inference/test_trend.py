@@ -1,4 +1,4 @@
-"""Generalised least squares from solves."""
+"""The trend by generalised least squares, from solves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_formula():
     expected = torch.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ Y)
     found = estimate_trend(basis, Y, inverse @ basis)
     torch.testing.assert_close(found.coefficients, expected, rtol=1e-9, atol=1e-9)
-    ordinary = torch.linalg.lstsq(basis, Y).solution  # the control: not ordinary least squares
+    ordinary = torch.linalg.lstsq(basis, Y).solution  # the control: ordinary least squares gives other numbers
     assert not torch.allclose(found.coefficients, ordinary, rtol=1e-2)
 
 

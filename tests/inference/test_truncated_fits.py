@@ -1,4 +1,4 @@
-"""Whole fits whose solves are cut at random: what they record, and that predictions come from finished solves."""
+"""Fits with randomly truncated solves: their records, and predictions from converged solves."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_predictions_come_from_an_ordinary_solve():
 
 
 def test_what_is_shown_on_the_way_are_the_unweighted_solutions():
-    """Reweighted ones scatter by many times the noise; the iterate at the end of the run predicts."""
+    """Reweighted solutions scatter by many times the noise; the unweighted iterate at the end of the run predicts."""
     table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**30)
     solver = solvers.ConjugateGradients(preconditioner=None, truncation=ExponentialDecay(0.5, 3))
     objective = inference.Iterative(solver=solver, gradient=gradients.Pathwise(4, 100)).objective(table, generator())
@@ -80,7 +80,7 @@ def test_what_is_shown_on_the_way_are_the_unweighted_solutions():
         weighted += not torch.equal(plain, solution.value)
         assert torch.equal(objective._warm.blocks[-1], plain)
         assert posterior.solver.truncation is None
-    assert weighted  # the control: lengths above the smallest have other values
+    assert weighted  # the control: lengths above the smallest have different values
 
 
 def test_the_default_optimizer_and_subsets_work():
@@ -98,7 +98,7 @@ def test_what_cannot_work_is_refused():
         fitted(OneOverJ(1, 400))
     with pytest.raises(InvalidInputError, match="LBFGS needs a deterministic objective"):
         fitted(optimizer=optimization.LBFGS(), warm_start=True)
-    fitted(Fixed(30), optimization.LBFGS(steps=2), warm_start=True)  # nothing of it is random
+    fitted(Fixed(30), optimization.LBFGS(steps=2), warm_start=True)  # no part of it is random
 
 
 def test_a_budget_below_the_lengths_is_warned_of():
@@ -107,13 +107,13 @@ def test_a_budget_below_the_lengths_is_warned_of():
 
 
 def test_the_default_optimizer_averages_what_random_lengths_do_to_the_gradient(monkeypatch):
-    """Steps that trust each gradient follow the noise: the control."""
+    """The control: steps that use each gradient alone follow the noise."""
     inputs = points(600, 3)
     targets = draw_targets(kernels.RBF([0.8, 1.5, 3.0]), inputs, 0.05)[:, 0].numpy()
     inputs = inputs.numpy()
 
     def loss(seed):
-        """Return nats below the optimum."""
+        """Return the nats below the optimum."""
         solver = solvers.ConjugateGradients(preconditioner=None, truncation=ExponentialDecay(0.1, 15))
         method = inference.Iterative(solver, gradients.Hutchinson(8), warm_start=False, n_samples=4)
         gp = GPRegressor(kernels.RBF(), method, random_state=seed).fit(inputs, targets)

@@ -1,4 +1,4 @@
-"""Warm starts: exact residuals, never worse than zero, and the identities of the notes' section 2.10."""
+"""Warm starts: exact residuals, never worse than zero, and the identities of section 2.10 of the notes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_previous_is_the_last_solution():
     assert isinstance(start, Start)
     assert torch.equal(start.value, second)
     assert start.residual is None  # the solver computes it, and counts the pass
-    assert remembering("previous", first[:, :3]).start(matrix_at(), B) is None  # another number of columns
+    assert remembering("previous", first[:, :3]).start(matrix_at(), B) is None  # a different number of columns
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,7 +63,7 @@ def test_the_residual_that_comes_along_is_true(dtype):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_subspace_is_never_worse_than_zero_nor_than_what_spans_it(seed):
-    """In the norm of H, even for blocks that have nothing to do with the system."""
+    """In the norm of H, even for blocks that are unrelated to the system."""
     matrix = matrix_at()
     blocks = [10.0**seed * points(90, 5, seed=10 + seed), points(90, 5, seed=20 + seed)]
     exact = solutions(matrix, B)
@@ -77,7 +77,7 @@ def test_the_subspace_is_never_worse_than_zero_nor_than_what_spans_it(seed):
 
 
 def test_the_subspace_contains_what_it_should():
-    """A system whose solution lies in the span of the last two blocks is solved; older blocks are forgotten."""
+    """A system whose solution lies in the span of the last two blocks is solved; older blocks are dropped."""
     matrix = matrix_at()
     exact = solutions(matrix, B)
     mixed = exact @ torch.randn(5, 5, generator=generator(1), dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_more_columns_than_rows():
     small = KernelMatrix(Matern(1.5, 1.0, 1.0), points(8, 2), 0.1)
     right = points(8, 20, seed=1)
     start = remembering("subspace", points(8, 20, seed=2), points(8, 20, seed=3)).start(small, right)
-    torch.testing.assert_close(start.value, solutions(small, right))  # the span is everything
+    torch.testing.assert_close(start.value, solutions(small, right))  # the span is the whole space
 
 
 def test_two_blocks_are_better_than_one_along_a_smooth_path():

@@ -1,4 +1,4 @@
-"""``gigagp fit``: a model from a table."""
+"""``gigagp fit``: fit a model to a table."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ def fit(
     table: options.TablePath,
     target: Annotated[
         str,
-        typer.Option(
-            help="The column to predict: its name, or its number from 1 (-1 is the last).", show_default=False
-        ),
+        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")] = Path("model.gp"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the model.")] = Path("model.gp"),
     columns: options.Columns = None,
     noise_column: Annotated[
         str | None,
-        typer.Option(help="A column with the known noise variance of each row, in the target's unit squared."),
+        typer.Option(help="Column with the known noise variance of each row, in squared units of the target."),
     ] = None,
     kernel: Annotated[
         str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear.")
@@ -38,59 +36,64 @@ def fit(
     inference: Annotated[
         str,
         typer.Option(
-            help=f"auto or one of {', '.join(options.INFERENCES)}. Tables of any size, which are never held, are for "
-            "grid, which passes over them once (one to three inputs), and for quadruply-stochastic and "
-            "relevance-vectors, which take minibatches."
+            help=f"auto or one of {', '.join(options.INFERENCES)}. Tables that do not fit into memory need grid, which "
+            "reads them once (one to three inputs), or quadruply-stochastic or relevance-vectors, which read "
+            "minibatches."
         ),
     ] = "auto",
     likelihood: Annotated[
         str,
         typer.Option(
             help="gaussian, laplace (outliers) or poisson (counts); logistic or probit for a target of classes, whose "
-            "labels may be texts. All but the first mean --inference quadruply-stochastic."
+            "labels may be text. All but gaussian use --inference quadruply-stochastic."
         ),
     ] = "gaussian",
     functions: Annotated[
         int | None,
-        typer.Option(help="Basis functions of --inference quadruply-stochastic.", show_default=False),
+        typer.Option(help="Number of basis functions of --inference quadruply-stochastic.", show_default=False),
     ] = None,
     actions: Annotated[
-        int | None, typer.Option(help="Actions of --inference computation-aware.", show_default=False)
+        int | None, typer.Option(help="Number of actions of --inference computation-aware.", show_default=False)
     ] = None,
     inducing: Annotated[
-        int | None, typer.Option(help="Inducing points of --inference sparse-variational.", show_default=False)
+        int | None,
+        typer.Option(help="Number of inducing points of --inference sparse-variational.", show_default=False),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Random features of --inference random-features.", show_default=False)
+        int | None, typer.Option(help="Number of random features of --inference random-features.", show_default=False)
     ] = None,
     grid_size: Annotated[
         str | None,
         typer.Option(
-            metavar="N[,N...]", help="Nodes of the grid along each input, such as 80,80,20.", show_default=False
+            metavar="N[,N...]",
+            help="Number of grid nodes along each input, such as 80,80,20.",
+            show_default=False,
         ),
     ] = None,
     truncation: Annotated[
         str | None,
         typer.Option(
             metavar="MEAN[,SD]",
-            help="Learn without the bias of stopping early: cut every solve at a random number of iterations with this "
-            "mean and standard deviation (of frequencies, with random features), and reweight.",
+            help="Learn without the bias of early stopping: end every solve after a random number of iterations with "
+            "this mean and standard deviation, and reweight. With random features, it is the number of frequencies.",
             show_default=False,
         ),
     ] = None,
     optimizer: Annotated[str, typer.Option(help="auto, adam, lbfgs or none.")] = "auto",
-    steps: Annotated[int | None, typer.Option(help="Steps of the optimizer (of Adam, if it is auto).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of steps of the optimizer (of Adam, if the optimizer is auto).")
+    ] = None,
     mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "constant",
-    rows: Annotated[int | None, typer.Option(help="Fit this many rows only, chosen at random.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Fit only this many rows, chosen at random.")] = None,
     seed: options.Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     dtype: Annotated[
-        str, typer.Option(help="float64, float32 or mixed (float32 in solvers, corrected in float64).")
+        str, typer.Option(help="float64, float32 or mixed (float32 within solvers, corrected in float64).")
     ] = "float64",
-    memory: Annotated[str | None, typer.Option(help='Memory to use at most, such as "4GiB".')] = None,
+    memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="A file that keeps the fit's state; the same command after a kill goes on from it."),
+        typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
     ] = None,
     header: options.Header = None,
     quiet: options.Quiet = False,
@@ -161,7 +164,7 @@ def fit(
             regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
         else:
             regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
-    except FitInterruptedWarning as warning:  # the model is there
+    except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
     n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if data is None else len(data)
     seconds = time.perf_counter() - began
@@ -176,7 +179,7 @@ def fit(
 
 
 def _loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
-    """Return the columns of a table that a fit uses, and as many random rows as were asked for."""
+    """Return the columns of a table that a fit uses, reduced to random rows if requested."""
     data = choose_rows(Table.from_arrow(found, columns, source), rows, seed)
     if len(data) < 2:
         msg = f"{source} has one row; at least two are needed to fit a model."
@@ -185,7 +188,7 @@ def _loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, 
 
 
 def resolve_column(text: str, names: Sequence[str], source: str) -> str:
-    """Return the name that ``text`` means: a name, or a number from 1, negative from the end."""
+    """Return the column name that ``text`` means: a name, or a number from 1, negative from the end."""
     if text not in names and text.lstrip("-").isdecimal():
         number = int(text)
         if 1 <= abs(number) <= len(names):
@@ -194,7 +197,7 @@ def resolve_column(text: str, names: Sequence[str], source: str) -> str:
 
 
 def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], source: str) -> list[str]:
-    """Return the names of the inputs: those in ``columns``, or all but the target and what else is not an input."""
+    """Return the names of the inputs: those in ``columns``, or all columns except ``others``."""
     inputs = options.split_names(columns)
     if inputs is None:
         inputs = [name for name in names if name not in others]
@@ -209,7 +212,7 @@ def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], 
 
 
 def choose_rows(data: Table, rows: int | None, seed: int) -> Table:
-    """Return ``rows`` random rows of a table in their order; all of them where it has no more."""
+    """Return ``rows`` random rows of a table in their original order, or all rows if there are no more."""
     if rows is None or rows >= len(data):
         return data
     if rows < 2:

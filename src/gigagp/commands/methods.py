@@ -1,4 +1,4 @@
-"""Inference by the words of the command line: what ``gigagp diagnose`` can measure."""
+"""Inference methods from the options of the command line, for ``gigagp diagnose``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SOLVERS = {
     "cholesky": "Cholesky",
 }
 GRADIENTS = {"pathwise": "Pathwise", "hutchinson": "Hutchinson", "exact": "Exact"}
-#: Inferences whose gradients are estimates of the exact ones.
+#: Inference methods whose gradients estimate the exact ones.
 _MEASURED = ("iterative", "random-features", "exact")
-#: Relative residual that ends no solve before its budget is spent.
+#: Relative residual so small that solves run until their budget is spent.
 _NEVER = 1e-12
 
 
@@ -33,12 +33,12 @@ def choose_method(
     gradient: str = "auto",
     probes: int | None = None,
 ) -> Any:
-    """Return the inference object that the command's words describe.
+    """Return the inference method that the options describe.
 
     Raises
     ------
     InvalidInputError
-        For an unknown word, and for an option that the inference has no use for.
+        If a word is unknown, or an option does not apply to the inference method.
     """
     from gigagp.inference import Iterative, RandomFeatures
 
@@ -77,7 +77,7 @@ def choose_method(
 def _choose_solver(
     truncated: Any, word: str, max_epochs: float | None, tolerance: float | None, preconditioner: str
 ) -> Any:
-    """Return the solver; ``truncated`` is one with a truncation, which is conjugate gradients, or ``"auto"``."""
+    """Return the solver; ``truncated`` is ``"auto"``, or conjugate gradients with a truncation."""
     from gigagp import solvers
 
     if word not in ("auto", *SOLVERS):
@@ -128,7 +128,7 @@ def _choose_gradient(word: str, probes: int | None, features: int | None) -> Any
         changes["n_features"] = features
     if word == "auto" and not changes:
         return "auto"
-    # sixteen probes are what "auto" means; the estimators' own default is the papers' sixty-four
+    # sixteen probes, as for "auto"; the default of the estimators themselves is the papers' sixty-four
     return getattr(gradients, GRADIENTS["pathwise" if word == "auto" else word])(
         **({} if word == "exact" else {"n_probes": 16} | changes)
     )

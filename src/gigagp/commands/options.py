@@ -1,4 +1,4 @@
-"""Options that several commands have, and the words a user chooses kernels and algorithms by."""
+"""Options that several commands share, and the words for kernels, inference methods and optimizers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ Header = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Whether the first line of a CSV has the names; found out by default. Columns without names are called "
-        "column1, column2, ...",
+        help="Whether the first line of a CSV file has the names; detected by default. Columns without names are "
+        "called column1, column2, ...",
         show_default=False,
     ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(help="Inputs, by name, separated by commas; all but the target by default.", show_default=False),
+    typer.Option(
+        help="Inputs, by name, separated by commas; all columns but the target by default.", show_default=False
+    ),
 ]
 Seed = Annotated[
-    int, typer.Option(min=0, max=2**64 - 1, help="Of everything random; the same seed gives the same result.")
+    int, typer.Option(min=0, max=2**64 - 1, help="Seed of all random numbers; the same seed gives the same result.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 
-#: Words for `--kernel` in the help, which loads no kernels; `choose_kernel` takes all that kernel classes declare.
+#: Words for `--kernel` in help texts, which do not load the kernels; `choose_kernel` accepts all words of the classes.
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
-#: The registered inferences of the package, for help texts: reading the registry would import torch.
+#: Registered inference methods of the package, for help texts: reading the registry would import torch.
 INFERENCES = (
     "exact",
     "iterative",
@@ -49,12 +51,12 @@ INFERENCES = (
     "random-features",
 )
 LIKELIHOODS = ("gaussian", "laplace", "poisson", "logistic", "probit")
-#: Likelihoods of labels.
+#: Likelihoods of class labels.
 OF_CLASSES = ("logistic", "probit")
 
 
 def verbosity(quiet: bool, verbose: bool) -> int:
-    """Return the estimator's ``verbose``: a bar by default, nothing if quiet, a line for every step if verbose."""
+    """Return the estimator's ``verbose``: 1 (a bar) by default, 0 (none) if quiet, 2 (a line per step) if verbose."""
     return 0 if quiet else 2 if verbose else 1
 
 
@@ -70,7 +72,7 @@ def split_names(columns: str | None) -> list[str] | None:
 
 
 def listed(labels: list[Any], most: int = 12) -> str:
-    """Return labels in one line, the first of them where there are more than ``most``."""
+    """Return labels in one line; if there are more than ``most``, only the first ones and their number."""
     shown = ", ".join(map(str, labels[:most]))
     return shown if len(labels) <= most else f"{shown}, ... ({len(labels)} in all)"
 
@@ -81,7 +83,7 @@ def choose_kernel(text: str) -> Kernel:
     Raises
     ------
     InvalidInputError
-        If no kernel class has declared a word.
+        If a word does not name a kernel.
     """
     from gigagp.kernels.catalogue import by_word
 
@@ -102,22 +104,22 @@ def choose_kernel(text: str) -> Kernel:
 
 
 def choose_inference(word: str, truncation: str | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """Return the inference that ``word`` names in the registry, or ``"auto"``.
+    """Return the inference method that ``word`` names in the registry, or ``"auto"``.
 
     Parameters
     ----------
     word : str
-        ``"auto"`` with a truncation is iterative.
+        Name of an inference method, or ``"auto"``, which is iterative inference if there is a truncation.
     truncation : str, optional
-        Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. Iterations of conjugate
-        gradients, or frequencies of random features.
+        Mean, or mean and standard deviation, of the random length: ``"40"`` or ``"40,10"``. The length counts
+        iterations of conjugate gradients, or frequencies of random features.
     given : mapping of str to object, optional
-        Options that only some inferences have (`Abilities.options`), and their values; None: not given.
+        Values of options that only some inference methods have (`Abilities.options`); None means not given.
 
     Raises
     ------
     InvalidInputError
-        For another word, an option that the inference does not have, or a value that it does not allow.
+        If the word is unknown, the method does not have an option, or a value is invalid.
     """
     from gigagp.inference import registered
 
@@ -142,7 +144,7 @@ def choose_inference(word: str, truncation: str | None = None, given: Mapping[st
 
 
 def grid_nodes(text: str | None) -> int | tuple[int, ...] | None:
-    """Return the nodes of a grid in ``"40"`` or ``"80,80,20"``."""
+    """Return the numbers of nodes in a text such as ``"40"`` or ``"80,80,20"``."""
     if text is None:
         return None
     counts = text.split(",")
@@ -154,7 +156,7 @@ def grid_nodes(text: str | None) -> int | tuple[int, ...] | None:
 
 
 def _moments(text: str) -> tuple[float, float]:
-    """Return the mean and the standard deviation in ``"40"`` or ``"40,10"``."""
+    """Return the mean and the standard deviation in a text such as ``"40"`` or ``"40,10"``."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -174,7 +176,7 @@ def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
         msg = f"--truncation needs --inference iterative or random-features: {word} inference has nothing to cut."
         raise InvalidInputError(msg)
     if word == "random-features":
-        step = max(1, round(deviation / 4))  # fewer, larger increments vary less
+        step = max(1, round(deviation / 4))  # fewer, larger increments have less variance
         law = truncation.OneOverJ.from_moments(mean, deviation, step)
         return inference.RandomFeatures(truncation=truncation.SingleSample(law))
     decay = truncation.ExponentialDecay.from_moments(mean, deviation)
@@ -182,10 +184,10 @@ def _truncated_inference(word: str, mean: float, deviation: float) -> Any:
 
 
 def choose_optimizer(word: str, steps: int | None, inference: Any = "auto") -> Any:
-    """Return the optimizer that ``word`` and a number of steps ask for; raise `InvalidInputError` for another word.
+    """Return the optimizer for a word and a number of steps; raise `InvalidInputError` for an unknown word.
 
-    ``steps`` alone means Adam with that many steps, since the automatic recipe decides on its own number. Which Adam
-    that is depends on the inference (`Inference.adam`).
+    ``steps`` alone means Adam with that many steps, since the automatic optimizer chooses its own number. The inference
+    method decides on the class of Adam (`Inference.adam`).
     """
     from gigagp import optimization
 

@@ -1,4 +1,4 @@
-"""How a Gaussian process is inferred: a file or a folder for each system, and the registry of all of them."""
+"""Inference methods for Gaussian processes, one file or folder for each, and the registry of all of them."""
 
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.computation_aware import ComputationAware

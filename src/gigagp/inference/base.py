@@ -1,4 +1,4 @@
-"""What an inference is: the contract of the package's own and of a user's."""
+"""The contract of an inference method, for the package's own and for a user's."""
 
 from __future__ import annotations
 
@@ -27,33 +27,36 @@ _CORNERS = ("bounds of fit_table, lower corner,", "bounds of fit_table, upper co
 
 @dataclass(frozen=True)
 class Abilities:
-    """What an inference can be used for. Every front door reads it here and nowhere else.
+    """Capabilities of an inference method. Estimators and the command line read them only from here.
 
     Parameters
     ----------
     name : str
-        Lower case with hyphens: what ``gigagp fit --inference`` calls it.
+        Name in lower case with hyphens, as in ``gigagp fit --inference``.
     rows : str
-        The numbers of rows it is made for, in words, for the table in the documentation.
+        Numbers of rows that the method is intended for, in words, for the table in the documentation.
     kernels : {"any", "random features", "stationary"}, default "any"
-        Which kernels it can use: those with `gigagp.kernels.Kernel.has_features`, or stationary ones alone.
+        Supported kernels: all, those with `gigagp.kernels.Kernel.has_features`, or only stationary ones.
     likelihoods : {"gaussian", "any"}, default "gaussian"
+        Supported likelihoods: the Gaussian one alone, or all.
     row_noise : bool, default True
-        Whether it takes a known noise variance of each row.
+        Whether the method accepts a known noise variance for each row.
     most_inputs : int or None, default None
-        None: any number.
+        Largest number of inputs; None: no limit.
     streams : bool, default False
-        Whether `GPRegressor.fit_table` can use it: it has `Inference.stream`.
+        Whether `GPRegressor.fit_table` can use the method, which must then implement `Inference.stream`.
     takes_bounds : bool, default False
-        Whether ``fit_table(bounds=...)`` means something to it.
+        Whether the method uses ``fit_table(bounds=...)``.
     adds_rows : bool, default False
-        Whether `GPRegressor.partial_fit` can add rows: its posteriors derive from
+        Whether `GPRegressor.partial_fit` can add rows. The posteriors must then derive from
         `gigagp.inference.posterior.GrowingPosterior`.
     dtypes : tuple of str, default ("float64", "float32")
-        ``"mixed"`` depends on the settings, see `Inference.mixes_precision`.
+        Supported precisions. ``"mixed"`` is not listed, because it depends on the settings; see
+        `Inference.mixes_precision`.
     devices : {"any", "cpu"}, default "any"
+        Devices that the method can run on.
     options : mapping of str to str, default empty
-        Options of ``gigagp fit`` that only this inference has, and the fields that they set, such as
+        Options of ``gigagp fit`` that only this method has, with the fields that they set, such as
         ``{"--functions": "n_basis"}``.
     """
 
@@ -72,19 +75,19 @@ class Abilities:
 
 
 class Inference(Settings, ABC):
-    """Settings of a way to infer, and what it makes of a table: the base of every class in `gigagp.inference`.
+    """Base class of every inference method in `gigagp.inference`: its settings, and the objective it makes of a table.
 
-    When to use: as the base of an inference of your own. Make it a frozen dataclass, declare `abilities` and
-    `posteriors`, and write `objective` and `describe`; `GPRegressor(inference=...)` then takes it. Give the class to
-    `gigagp.inference.register` to have it on the command line and in model files by name (or to
+    When to use: as the base class of your own inference method. Make it a frozen dataclass, declare `abilities` and
+    `posteriors`, and implement `objective` and `describe`; `GPRegressor(inference=...)` then accepts it. Pass the class
+    to `gigagp.inference.register` to make it available by name on the command line and in model files (or to
     ``gigagp.load(path, custom=[...])`` for one file). `docs/extending.md` has an example.
 
     Attributes
     ----------
     abilities : Abilities
-        Of the class.
+        Capabilities of the class.
     posteriors : tuple of type
-        Subclasses of `gigagp.inference.posterior.Posterior` that a fit may end with. Files know them by their `kind`.
+        Subclasses of `gigagp.inference.posterior.Posterior` that a fit can return. Model files store their `kind`.
     """
 
     abilities: ClassVar[Abilities]
@@ -92,54 +95,55 @@ class Inference(Settings, ABC):
 
     @property
     def label(self) -> str:
-        """What messages call it, such as ``inference.Grid``."""
+        """Name of the class in messages, such as ``inference.Grid``."""
         return f"inference.{type(self).__name__}"
 
     @property
     def mixes_precision(self) -> bool:
-        """Whether ``dtype="mixed"`` means something: it solves iteratively, in products that may be float32."""
+        """Whether ``dtype="mixed"`` is supported: solves are iterative, and their products may be float32."""
         return False
 
     @abstractmethod
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> TableObjective:
-        """Return what is maximised on a table.
+        """Return the objective to maximize on a table.
 
         Parameters
         ----------
         table : TrainingTable
+            Training rows in the model's units.
         generator : torch.Generator
-            All randomness comes from it.
+            Source of all random numbers.
         likelihood : Likelihood or None, default None
-            None: Gaussian. Others only where `abilities` has them.
+            None: Gaussian. Others are accepted only if `abilities` lists them.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
 
     def adam(self, **settings: Any) -> Any:
-        """Return the Adam that can move what this inference learns, for ``gigagp fit --steps``."""
+        """Return the Adam optimizer that suits the parameters of this method, for ``gigagp fit --steps``."""
         return Adam(**settings)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Pass over rows that are not held. Only where ``abilities.streams``.
+        """Pass over rows that are not held in memory. Implemented only if ``abilities.streams``.
 
         Raises
         ------
         InvalidInputError
-            If a row cannot be used, naming its file.
+            If a row cannot be used; the message names its file.
         """
         raise NotImplementedError(f"{self.label} does not stream")
 
     def check_likelihood(self, likelihood: Likelihood) -> None:
-        """Refuse a likelihood that it does not have.
+        """Refuse a likelihood that this method does not support.
 
         Raises
         ------
         InvalidInputError
-            If that is so.
+            If the likelihood is not supported.
         """
         if self.abilities.likelihoods == "gaussian" and not isinstance(likelihood, Gaussian):
             msg = (
@@ -207,12 +211,12 @@ class Inference(Settings, ABC):
         return checked_bounds(low, high)
 
     def check_model(self, model: Model) -> None:
-        """Refuse a kernel, mean or noise that it cannot use, before any work.
+        """Refuse a kernel, mean or noise that this method does not support, before any work.
 
         Raises
         ------
         InvalidInputError
-            If that is so.
+            If the model is not supported.
         """
         if self.abilities.kernels == "random features" and not model.kernel.has_features():
             msg = (
@@ -228,10 +232,10 @@ class Inference(Settings, ABC):
             raise InvalidInputError(msg)
 
     def check_held(self) -> None:
-        """Refuse settings that mean something only for rows that are not held.
+        """Refuse settings that apply only to rows that are not held in memory.
 
         Raises
         ------
         InvalidInputError
-            If there is one.
+            If there is such a setting.
         """

@@ -1,4 +1,4 @@
-"""The log marginal likelihood from solves as they are made in training."""
+"""Estimate the log marginal likelihood from solves made with the training solver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.solvers import ConjugateGradients, Solution
 from gigagp.solvers.base import Solver
 
-#: Most steps of a quadrature that is not truncated.
+#: Largest number of Lanczos steps of a quadrature that is not truncated.
 _STEPS = 200
 
 
@@ -25,23 +25,25 @@ def estimated_value(
     n_probes: int,
     generator: torch.Generator,
 ) -> Estimate:
-    """Return the log marginal likelihood, with the bias and the variance that the solver has.
+    """Return the log marginal likelihood, with the bias and variance of the solver.
 
     Parameters
     ----------
     matrix : KernelMatrix
+        ``H = K + noise``.
     right_hand_sides : Tensor of shape (n, t + p)
-        Targets and the mean's basis.
+        Targets and basis functions of the mean.
     solution : Solution
-        Of ``H V = right_hand_sides``. A truncated one has two independent data fits, whose difference tells their
-        error.
+        Solution of ``H V = right_hand_sides``. A truncated solution contains two independent estimates of the data
+        fit, and their difference gives its standard error.
     contrast : Tensor of shape (t + p, t)
-        ``right_hand_sides @ contrast`` are the targets less their mean.
+        Coefficients such that ``right_hand_sides @ contrast`` are the targets minus their mean.
     solver : Solver
-        Whose preconditioner, budget and truncation serve for the determinant too.
+        Solver whose preconditioner, budget and truncation the log-determinant uses as well.
     n_probes : int
+        Number of probe vectors of the log-determinant.
     generator : torch.Generator
-        Of the determinant's probes and lengths.
+        Source of the log-determinant's probe vectors and random lengths.
     """
     residuals = right_hand_sides @ contrast
     solved = [solution.value] if solution.truncated is None else [solution.value, solution.truncated.second]

@@ -1,4 +1,4 @@
-"""Exact inference: the settings. The work is in `exact_posterior` and in `objective`."""
+"""Settings of exact inference; `exact_posterior` and `objective` implement it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Exact", "ExactObjective", "ExactPosterior"]
 
 @dataclass(frozen=True)
 class Exact(Inference):
-    """Inference without approximation, in O(n^3) time and three n x n arrays.
+    """Exact inference by a Cholesky factor, in O(n^3) time and with three n x n arrays.
 
-    When to use: up to a few thousand rows. ``inference="auto"`` takes it up to 3,000 rows where the memory allows.
+    When to use: up to a few thousand rows. ``inference="auto"`` selects it up to 3,000 rows if the memory allows.
     """
 
     abilities = Abilities("exact", "up to a few thousand")
@@ -28,9 +28,9 @@ class Exact(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> ExactObjective:
-        """Return the log marginal likelihood of a table."""
+        """Return the log marginal likelihood on a table."""
         return ExactObjective(table)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         return "exact (Cholesky)"

@@ -22,12 +22,12 @@ from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.schema import check_tensors
 
-#: n x n arrays alive at once while a factor and the gradient are computed: H, its factor, its inverse.
+#: n x n arrays alive at once during the computation of the factor and the gradient: H, its factor and its inverse.
 _ARRAYS = 3
 
 
 def require_factor(table: TrainingTable) -> None:
-    """Raise `MemoryBudgetError` where a factor of ``H``, and the gradient from it, do not fit the memory budget."""
+    """Raise `MemoryBudgetError` if the factor of ``H`` and its gradient do not fit the memory budget."""
     n = table.n_rows
     require(
         _ARRAYS * n * n * table.X.element_size(),
@@ -39,17 +39,21 @@ def require_factor(table: TrainingTable) -> None:
 
 @dataclass
 class Factorised:
-    """``H`` at one model with its Cholesky factor, and what the factor gives.
+    """``H`` at one model with its Cholesky factor, and the quantities computed from the factor.
 
     Attributes
     ----------
-    model : Model
+        Model that ``H`` was computed at.
     matrix : KernelMatrix
+        ``H``.
     factor : Tensor of shape (n, n)
+        Lower Cholesky factor of ``H``.
     solutions : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``.
     basis_solutions : Tensor of shape (n, p)
+        ``H^-1`` times the mean's basis.
     trend : Trend
+        Coefficients of the mean's basis by generalised least squares.
     value : float
         Log marginal likelihood, summed over targets.
     """
@@ -64,7 +68,7 @@ class Factorised:
 
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> Factorised:
-        """Factorise ``H`` of a table."""
+        """Factorise ``H`` of a model on a table."""
         matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense")
         factor = cholesky(matrix.to_dense())
         basis = table.basis
@@ -85,9 +89,9 @@ class ExactPosterior(SolvedPosterior):
 
     Parameters
     ----------
-    table : TrainingTable
+        Training rows in the model's units.
     known : Factorised
-        ``H`` of the table, factorised.
+        ``H`` of the table with its factor.
     """
 
     kind = "exact"
@@ -114,11 +118,11 @@ class ExactPosterior(SolvedPosterior):
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance, whatever the method; the variance is right to rounding, 1e-12 of the prior's."""
+        """Return mean and variance; ``method`` has no effect. Variances have errors of 1e-12 of the prior variance."""
         variances = []
         for block in self._blocks(X):
             explained = self._whitened(block).square().sum(0)  # Rasmussen and Williams 2006, Alg. 2.1, line 6
-            # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
+            # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
             variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
         return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
 
@@ -132,7 +136,7 @@ class ExactPosterior(SolvedPosterior):
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return pathwise samples: random features for the prior, the factor for the update.
 
-        For samples without the features' error at a few thousand points use `sample_at`.
+        These samples have the error of the features. At a few thousand points, `sample_at` samples without it.
         """
         needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
         prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, 4000, generator)
@@ -142,7 +146,7 @@ class ExactPosterior(SolvedPosterior):
         return PathwiseUpdate(self, prior, torch.cholesky_solve(values, self.factor))
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance, and that nothing was left uncomputed."""
+        """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
@@ -151,7 +155,7 @@ class ExactPosterior(SolvedPosterior):
         return Estimate(self._value, 0.0)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what a file needs: the factor is made again on loading."""
+        """Return the state for a model file; the factor is computed again on loading."""
         return {"X": self.table.X, "Y": self.table.Y}, {}
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Predictions as functions of the points: each has the right derivative by them, or none and says so.
+"""Derivatives of predictions with respect to the points: correct, or refused with an error.
 
-What a prediction is made of differs in how it gets its derivative. Kernel blocks have it by autograd and kernel
-products by `gigagp.products.cross`. Here are the others: a solve for new points, which autograd could follow only in
-part, features of very many functions, whose graph would not fit into memory, and what has no derivative.
+Kernel blocks are differentiated by autograd, and kernel products by `gigagp.products.cross`. This module handles the
+rest: solves for new points, which autograd could follow only in part; sums over very many features, whose graph would
+not fit into memory; and methods without a derivative.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from gigagp.errors import InvalidInputError
 
 
 def wants_gradient(X: Tensor) -> bool:
-    """Whether what is computed from points now is to be differentiated by them."""
+    """Whether the result of a computation on these points is to be differentiated with respect to them."""
     return X.requires_grad and torch.is_grad_enabled()
 
 
 def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
-    """Raise `InvalidInputError` if points require a gradient that a method does not have.
+    """Raise `InvalidInputError` if points require a gradient that a method does not provide.
 
     Parameters
     ----------
-    X : Tensor
+        Points.
     method : str
-        Of which posterior.
+        Name of the method and of its posterior.
     reason : str
-        Why, and what to do instead; a sentence.
+        Sentence that says why there is no gradient, or what to do instead.
     """
     if wants_gradient(X):
         msg = f"{method} has no gradient by X, and X requires one. {reason} Or pass X.detach() if none is wanted."
@@ -38,20 +38,20 @@ def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
 
 
 def both_sides(half: Tensor) -> Tensor:
-    """Return a symmetric ``A C A'`` with its whole derivative by A, where autograd knows of the factor on the left.
+    """Return a symmetric ``A C A'`` with its full derivative with respect to A, of which autograd sees only one factor.
 
     Parameters
     ----------
     half : Tensor of shape (m, m)
-        ``A @ (C A').detach()``.
+        ``A @ (C A').detach()``, so that autograd differentiates the left factor only.
     """
     return half + (half - half.detach()).T if half.requires_grad else half
 
 
 def recomputed(function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    """Return ``function(X)`` without a graph of what is inside: the way back computes it once more.
+    """Return ``function(X)`` without storing its graph; the backward pass computes it again.
 
-    Without a gradient to be had, nothing is recorded at all.
+    If no gradient is wanted, nothing is recorded at all.
     """
     if not wants_gradient(X):
         with torch.no_grad():

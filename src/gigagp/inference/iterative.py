@@ -1,4 +1,4 @@
-"""Iterative inference: solves instead of factors (Lin et al. 2024)."""
+"""Iterative inference: linear solves in place of a Cholesky factor (Lin et al. 2024)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from gigagp.random import spawn
 from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Status
 from gigagp.solvers.base import Solver
 
-#: Probes of ``gradient="auto"``: four were as good as exact gradients in the default outer loop; sixteen is safe.
+#: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
 _AUTO_PROBES = 16
-#: Bounds of the error in nats, of targets and probes, at which training's solves may stop before the residual is at
-#: its tolerance. Ten times looser ones ended up to 10 nats below the optimum on elevators (2,000 rows) where the start
-#: satisfied them without a step; these cost a tenth more epochs and ended where exact solves do.
+#: Bounds on the error in nats, for targets and probes, at which solves in training may stop before the residual reaches
+#: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
+#: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
 _AUTO_NATS = (0.1, 1.0)
-#: Root mean square of the last solve's residual, in noise standard deviations, where the solver is ``"auto"``. At the
-#: training rows the error of the posterior mean is about the residual.
+#: Root mean square of the last solve's residual, in noise standard deviations, if the solver is ``"auto"``. At the
+#: training rows the error of the posterior mean is about the size of the residual.
 _FINAL_ERROR = 0.05
-#: Relative residuals that the last solve is asked for: at least this small, at most as small as the precision allows.
+#: Range of the relative residual of the last solve: the loosest, and the tightest that each precision can reach.
 _LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -48,32 +48,35 @@ _LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-
 class Iterative(Inference):
     """Inference by iterative linear solves, with posterior samples from the same solves.
 
-    When to use: from a few thousand rows to a few hundred thousand. Memory O(n), or n x n where the budget has it;
-    each epoch of a solver computes every kernel entry once.
+    When to use: from a few thousand rows to a few hundred thousand. Memory is O(n), or n x n if the budget allows
+    storing the kernel matrix. Each epoch of a solver computes every kernel entry once.
 
     Parameters
     ----------
     solver : Solver or "auto", default "auto"
-        ``"auto"`` is ``ConjugateGradients(tolerance=0.01, nats=(0.1, 1))`` with its two-level preconditioner.
+        Solver of the linear systems. ``"auto"`` is ``ConjugateGradients(tolerance=0.01, nats=(0.1, 1))`` with its
+        two-level preconditioner.
     gradient : GradientEstimator or "auto", default "auto"
-        ``"auto"`` is ``Pathwise(n_probes=16)``.
+        Estimator of the gradient of the log marginal likelihood. ``"auto"`` is ``Pathwise(n_probes=16)``.
     warm_start : bool or {"previous", "subspace"}, default True
-        Freeze the probes and start each solve from the last ones; True is ``"subspace"``. False redraws the probes
-        and starts from zero. With a randomly truncated solver both are unbiased over the lengths; False averages over
-        the probes as well, as the paper does.
+        Whether to freeze the probe vectors and to start each solve from the solutions of previous steps. True is
+        ``"subspace"``. False draws new probe vectors at each step and starts solves at zero. With a randomly truncated
+        solver the gradient is unbiased over the random lengths in both cases; with False it also averages over the
+        probe vectors, as in the paper.
     n_samples : int, default 64
-        Posterior samples made by the last solve; predicted variances have a relative standard error of
+        Number of posterior samples that the last solve computes. Predicted variances have a relative standard error of
         ``sqrt(2 / n_samples)``.
     final_tolerance : float or None, default None
-        Relative residual of the last solve, the one that predictions are made of. None: the solver's own; with
-        ``solver="auto"`` what keeps the residual below a twentieth of the noise, at 0.01 at most.
+        Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
+        ``solver="auto"``, None keeps the residual below a twentieth of the noise standard deviation, and its relative
+        size at or below 0.01.
     computational_uncertainty : bool, default False
-        Predict from everything that the last solve has multiplied with H, and from its solution cut into clusters of
-        rows (one epoch more), as computation-aware inference does: variances then hold what the solve left undone and
-        are never below the exact ones, and cost no sampling error. For solves that stop early on a budget
-        (``max_epochs`` of the solver); where they converge, the plain posterior is sharper. Takes 16 bytes a row and
-        remembered column (12 in float32), up to 1,280 columns, and float64 or float32 products only (not
-        ``dtype="mixed"``'s).
+        Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
+        inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
+        split into clusters of rows, which costs one more epoch. Variances are never below the exact ones and have no
+        sampling error. Use it for solves that stop early on a budget (``max_epochs`` of the solver); where solves
+        converge, the default variances are sharper. It needs 16 bytes per row and stored column (12 in float32), for up
+        to 1,280 columns, and float64 or float32 products (``dtype="mixed"`` is not supported).
     """
 
     solver: Solver | Literal["auto"] = "auto"
@@ -88,11 +91,11 @@ class Iterative(Inference):
 
     @property
     def mixes_precision(self) -> bool:
-        """Whether its solves can multiply in float32; what is recorded for computational uncertainty cannot."""
+        """Whether solves may multiply in float32; the products recorded for computational uncertainty may not."""
         return not isinstance(self.solver, Cholesky) and not self.computational_uncertainty
 
     def resolve(self) -> Iterative:
-        """Return the same with every ``"auto"`` replaced by what it means."""
+        """Return the settings with every ``"auto"`` replaced by its value."""
         return replace(
             self,
             solver=ConjugateGradients(tolerance=0.01, nats=_AUTO_NATS) if self.solver == "auto" else self.solver,
@@ -103,11 +106,11 @@ class Iterative(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> IterativeObjective:
-        """Return the log marginal likelihood of a table."""
+        """Return the log marginal likelihood on a table."""
         return IterativeObjective(self, table, generator)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         resolved = self.resolve()
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
@@ -118,21 +121,25 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class _Solved(NamedTuple):
-    """What one solve for targets, basis and probes gave.
+    """Solutions for targets, basis functions and probes from a single solve.
 
     Attributes
     ----------
     targets : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``.
     probes : Tensor of shape (n, s)
+        ``H^-1`` times the right-hand sides of the probes.
     trend : Trend
+        Coefficients of the mean's basis.
     record : SolveRecord
+        Record of the solve.
     second : _Pair or None
-        Targets and probes of an independent truncation.
+        Solutions for targets and probes from a second, independent truncation; None without truncation.
     nearest : _Pair
-        Targets and probes that are nearest to the solutions: for predictions.
+        Most accurate solutions for targets and probes, for predictions. They differ from ``targets`` and ``probes`` if
+        the solver is truncated.
     nearest_basis : Tensor of shape (n, p)
-        Likewise of the mean's basis.
+        Most accurate solutions for the mean's basis.
     """
 
     targets: torch.Tensor
@@ -145,14 +152,15 @@ class _Solved(NamedTuple):
 
 
 class IterativeObjective(TableObjective):
-    """Gradients of the log marginal likelihood from solves with targets and probes together.
+    """Gradients of the log marginal likelihood from joint solves for targets and probes.
 
     Parameters
     ----------
-    settings : Iterative
+        Settings of the inference method.
     table : TrainingTable
+        Training rows in the model's units.
     generator : torch.Generator
-        Of the probes.
+        Source of the probe vectors.
     """
 
     def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
@@ -169,13 +177,13 @@ class IterativeObjective(TableObjective):
         self._probes: Probes | None = None
         self._reuse: Reuse | None = None
         self.solves: list[SolveRecord] = []
-        #: the solution of the last solve, for diagnosis
+        #: solution of the last solve, for diagnostics
         self.last_solution: Solution | None = None
         self._current: PathwisePosterior | None = None
 
     @property
     def deterministic(self) -> bool:
-        """Whether the probes are frozen, and no solve is cut at a random length."""
+        """Whether the probes are frozen and no solve is truncated at a random length."""
         solver = self._solver
         return self._is_frozen and not (isinstance(solver, ConjugateGradients) and solver.is_random)
 
@@ -188,7 +196,7 @@ class IterativeObjective(TableObjective):
         return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
     def _solve(self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
-        """Solve for targets, basis and probes at once."""
+        """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self.table.basis
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
@@ -219,13 +227,14 @@ class IterativeObjective(TableObjective):
         return _Solved(*split(solution.value), trend, record, second, split(nearest), nearest_basis)
 
     def _trend(self, solution: Solution) -> Trend:
-        """Return the mean's coefficients at their best, and their root."""
+        """Return the coefficients of the mean that maximize the likelihood, with the root of their covariance."""
         basis, Y = self.table.basis, self.table.Y
         sizes = [Y.shape[1], basis.shape[1]]
         if solution.truncated is None:
             return estimate_trend(basis, Y, solution.value[:, sizes[0] : sum(sizes)])
-        # A ratio of unbiased estimates is biased. From the unweighted iterates x with residuals r instead, in products
-        # a'x_b + r_b'x_a whose error is the square of theirs: less than what conjugate gradients leave anywhere else.
+        # A ratio of unbiased estimates is biased. The trend uses the unweighted iterates x with residuals r instead, in
+        # products a'x_b + r_b'x_a, whose error is quadratic in that of the iterates and so below the other errors of
+        # conjugate gradients.
         plain = solution.truncated.plain
         assert plain.residual is not None
         targets, of_basis = plain.value[:, : sum(sizes)].double().split(sizes, 1)
@@ -235,7 +244,7 @@ class IterativeObjective(TableObjective):
         return Trend(found.coefficients.to(Y), found.root.to(Y))
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the estimated gradient; there is no value."""
+        """Return the estimated gradient; the value is None."""
         estimator, matrix = self._estimator, self._matrix(model)
         self._current = None
         if self._probes is None or not self._is_frozen:
@@ -249,7 +258,7 @@ class IterativeObjective(TableObjective):
         return Evaluation(None, gradient, solved.record)
 
     def _posterior(self, model: Model, solved: _Solved, prior: PriorSamples, solver: Solver) -> PathwisePosterior:
-        """Return the posterior that solutions for targets and noisy prior samples are."""
+        """Return the posterior computed from solutions for targets and noisy prior samples."""
         return PathwisePosterior(
             model,
             self.table,
@@ -262,12 +271,12 @@ class IterativeObjective(TableObjective):
         )
 
     def value(self, model: Model) -> Estimate:
-        """Estimate the log marginal likelihood with the solver as training uses it; nothing of the fit is changed.
+        """Estimate the log marginal likelihood with the training solver; the state of the fit does not change.
 
-        With a truncated solver it is unbiased, and its standard error holds the random lengths as well as the probes.
-        With solves stopped early it has their bias: conjugate gradients underestimate the data fit and overestimate
-        the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model see
-        `Posterior.log_marginal_likelihood`, which solves to the end.
+        With a truncated solver the estimate is unbiased, and its standard error covers the random lengths as well as
+        the probe vectors. If solves stop early, the estimate has their bias: conjugate gradients underestimate the data
+        fit and overestimate the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model, use
+        `Posterior.log_marginal_likelihood`, whose solve runs to convergence.
         """
         solver, table, matrix = self._solver, self.table, self._matrix(model)
         stacked = torch.cat([table.Y, table.basis], 1)
@@ -278,13 +287,13 @@ class IterativeObjective(TableObjective):
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
     def thin(self, rows: torch.Tensor) -> IterativeObjective:
-        """Return the same on a subset of the rows, with probes of its own; its solves are counted here too."""
+        """Return the objective on a subset of the rows, with its own probes; its solves are recorded here as well."""
         thinned = IterativeObjective(self.settings, self.table.take_rows(rows), self._probe_generator)
         thinned.solves = self.solves
         return thinned
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return warm starts, pivots, the generators' states and the solves so far."""
+        """Return warm starts, pivots, the states of the generators, and the records of past solves."""
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
@@ -293,10 +302,10 @@ class IterativeObjective(TableObjective):
         return tensors, {"solves": [asdict(record) for record in self.solves]}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot; frozen probes are drawn again, from the same generator."""
+        """Restore a snapshot; frozen probes are drawn again from the same generator."""
         if self._is_frozen:
             self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
-        names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were kept
+        names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were stored
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
         self._solver_generator.set_state(tensors["generator.solver"])
@@ -304,13 +313,14 @@ class IterativeObjective(TableObjective):
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
 
     def current_posterior(self) -> PathwisePosterior | None:
-        """Return the posterior that the last step's solutions are; None without pathwise probes."""
+        """Return the posterior from the solutions of the last step; None without pathwise probes."""
         return self._current
 
     def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior | ComputationAwarePosterior:
-        """Solve once more at ``model`` and return the posterior that the solutions are, or the products behind them.
+        """Solve once more at ``model`` and return the posterior from the solutions, or from the recorded products.
 
-        Training's own probes serve again (and their solutions as a start) where they are pathwise, frozen and enough.
+        The probes of training, with their solutions as initial guess, are used again if they are pathwise, frozen and
+        sufficient in number.
         """
         table, aware = self.table, self.settings.computational_uncertainty
         matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
@@ -318,7 +328,7 @@ class IterativeObjective(TableObjective):
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
             given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
-            # Samples are functions, so exact draws at the rows do not do.
+            # Posterior samples must be functions; exact prior draws at the rows are not enough.
             probes = replace(given, n_probes=n_samples, prior="features").draw(model, table.X, generator)
             prior = probes.prior
             if self._warm.kind == "previous":
@@ -335,7 +345,7 @@ class IterativeObjective(TableObjective):
         return self._posterior(model, solved, prior, solver)
 
     def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:
-        """Return the solver of the last solve, tight enough for predictions."""
+        """Return the solver of the last solve, with tolerances tight enough for predictions."""
         targets = probes = self.settings.final_tolerance
         if self._own_final:
             rows = matrix.n**0.5
@@ -366,12 +376,12 @@ class IterativeObjective(TableObjective):
 
 
 def _prior_functions(probes: Probes) -> PriorSamples | None:
-    """Return the prior functions behind probes, whose solutions then are posterior samples; None without any."""
+    """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
     return probes.prior if isinstance(probes, PathwiseProbes) else None
 
 
 def _for_predictions(solver: Solver, **changes: object) -> Solver:
-    """Return the solver without what is enough for a gradient only, and with changes where it knows of them."""
+    """Return the solver without settings that suit only gradients, and with the ``changes`` that it has fields for."""
     names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
     changes = {"nats": None, "truncation": None} | changes
     return replace(solver, **{name: value for name, value in changes.items() if name in names})  # type: ignore[type-var]

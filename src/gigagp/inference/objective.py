@@ -1,4 +1,4 @@
-"""What every objective on a table shares, and the exact one, which the learning of all of them starts from."""
+"""Base class of objectives on a table, and the exact objective, which every fit can use on a subset of rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from gigagp.optimization.space import ParameterSpace
 
 
 class TableObjective(ABC):
-    """The log marginal likelihood of a model on a table; see `gigagp.optimization.Objective`.
+    """The log marginal likelihood of a model on a table, or a bound; see `gigagp.optimization.Objective`.
 
     Parameters
     ----------
     table : TrainingTable
+        Training rows in the model's units.
     """
 
     def __init__(self, table: TrainingTable) -> None:
@@ -31,58 +32,58 @@ class TableObjective(ABC):
 
     @property
     def n_rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows."""
         return self.table.n_rows
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs."""
+        """Number of inputs."""
         return self.table.n_inputs
 
     @property
     def n_observations(self) -> int:
-        """Rows times targets."""
+        """Number of rows times number of targets."""
         return self.table.n_observations
 
     @property
     def target_variance(self) -> float:
-        """Mean variance of the targets."""
+        """Mean variance of the targets about their means."""
         return self.table.target_variance
 
     @property
     @abstractmethod
     def deterministic(self) -> bool:
-        """Whether the same model gives the same numbers."""
+        """Whether repeated evaluations at the same model return the same numbers."""
 
     @property
     def follows_likelihood(self) -> bool:
-        """Whether a bound is best started at hyperparameters that the likelihood of a few rows prefers."""
+        """Whether optimization should start at the hyperparameters that maximize the likelihood of a few rows."""
         return False
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether it is the log marginal likelihood or an estimate of it, not a bound or another model's."""
+        """Whether the value is the log marginal likelihood of the model or an estimate of it, and not a bound."""
         return True
 
     @property
     def least_gain(self) -> float:
-        """Gain in nats that is worth the cost of one more gradient; infinity leaves the decision to the optimizer."""
+        """Smallest gain in nats that is worth another gradient; infinity leaves the decision to the optimizer."""
         return math.inf
 
     def own_optimizer(self) -> Any | None:
-        """Return the optimizer that only this objective can have; None: any that moves one vector."""
+        """Return the optimizer that this objective requires; None: any optimizer of a single vector."""
         return None
 
     def start(self, model: Model) -> Model:
-        """Return the model with the free numbers (`Model.free`) that this inference learns; here: none."""
+        """Return the model with the free parameters (`Model.free`) that this method learns; by default none."""
         return model
 
     @abstractmethod
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value (None where it is not known) and gradient."""
+        """Return the value (None if it is not known) and the gradient."""
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Return the indices of random rows, sorted."""
+        """Return the sorted indices of random rows."""
         return torch.randperm(self.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: torch.Tensor) -> ExactObjective:
@@ -91,15 +92,15 @@ class TableObjective(ABC):
 
     @abstractmethod
     def thin(self, rows: torch.Tensor) -> TableObjective:
-        """Return the objective of the same inference on a subset of the rows."""
+        """Return the objective of the same inference method on a subset of the rows."""
 
     def nearest(self, row: int, count: int) -> torch.Tensor:
-        """Return the indices of the rows nearest to one, itself included, sorted."""
+        """Return the sorted indices of the rows nearest to a row, itself included."""
         return self.table.nearest(row, count)
 
     @abstractmethod
     def current_posterior(self) -> Posterior | None:
-        """Return the posterior where `evaluate` was last called, if it costs no further solve."""
+        """Return the posterior at the last evaluated model, if it needs no further solve."""
 
     def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
         """Learn what the posterior at a model needs and no optimizer has learned; here: nothing.
@@ -113,20 +114,21 @@ class TableObjective(ABC):
         """Return the posterior at a model."""
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what later evaluations depend on beside the model, for a checkpoint: tensors and plain data."""
+        """Return the state of the objective, apart from the model, as tensors and plain data for a checkpoint."""
         return {}, {}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
-        """Take over a `snapshot` that was made after an evaluation, in an objective made by the same calls."""
+        """Restore a `snapshot` taken after an evaluation; the objective must have been constructed the same way."""
         assert not tensors, "an objective without a state was given one"
 
 
 class ExactObjective(TableObjective):
-    """The log marginal likelihood with its exact gradient and, on request, the Fisher information.
+    """The exact log marginal likelihood with its gradient and, on request, the Fisher information.
 
     Parameters
     ----------
     table : TrainingTable
+        Training rows in the model's units.
     """
 
     def __init__(self, table: TrainingTable) -> None:
@@ -136,26 +138,26 @@ class ExactObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Exact numbers are."""
+        """Always true."""
         return True
 
     def _factorise(self, model: Model) -> Factorised:
-        self._last = None  # free the factor of the last model before the next one is made
+        self._last = None  # free the factor of the last model before computing the next one
         self._last = Factorised.of(model, self.table)
         return self._last
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient."""
+        """Return the value and its gradient."""
         state = self._factorise(model)
         gradient = ExactGradient().from_factor(state.matrix, state.solutions, state.factor)
         return Evaluation(state.value, gradient)
 
     def value(self, model: Model) -> float:
-        """Return the value alone."""
+        """Return the value without its gradient."""
         return self._factorise(model).value
 
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
-        """Return the Fisher information of all observations where `evaluate` was last called."""
+        """Return the Fisher information of all observations at the last evaluated model."""
         state = self._last
         assert state is not None, "evaluate comes first"
         information = fisher_information(
@@ -168,7 +170,7 @@ class ExactObjective(TableObjective):
         return self.subset(rows)
 
     def current_posterior(self) -> ExactPosterior | None:
-        """Return the posterior where `evaluate` was last called."""
+        """Return the posterior at the last evaluated model."""
         return None if self._last is None else ExactPosterior(self.table, self._last)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:

@@ -1,4 +1,4 @@
-"""The posterior by pathwise conditioning: everything from solutions that training has made."""
+"""The posterior by pathwise conditioning, computed from solutions that training has made."""
 
 from __future__ import annotations
 
@@ -29,27 +29,32 @@ from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
 _SOLVE_COLUMNS = 256
-#: Where the solve behind a log-likelihood stops: error in nats, or a residual where rounding begins.
+#: Tolerances of the solve for the log-likelihood: an error in nats, or a residual at the level of rounding.
 _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 
 
 class PathwisePosterior(SolvedPosterior):
-    """The posterior from the solutions for targets and noisy prior samples.
+    """The posterior computed from solutions for targets and noisy prior samples.
 
     Parameters
     ----------
-    model : Model
+        Model at the fitted hyperparameters.
     table : TrainingTable
+        Training rows in the model's units.
     target_solutions : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
     probe_solutions : Tensor of shape (n, s)
+        ``H^-1 (f_j(X) + noise_j)`` for the prior functions ``f_j``.
     basis_solutions : Tensor of shape (n, p)
+        ``H^-1`` times the mean's basis.
     trend : Trend
+        Coefficients of the mean's basis.
     prior : PriorSamples
-        The prior functions behind the probes.
+        Prior functions of the probe vectors.
     solver : Solver
-        For what the stored samples cannot answer: the full covariance, more samples, exact variances.
+        Solver for what stored samples cannot provide: the full covariance, more samples, exact variances.
     final_solve : SolveRecord or None
-        What the solve behind it did.
+        Record of the solve that the posterior is computed from.
     """
 
     kind = "pathwise"
@@ -74,11 +79,11 @@ class PathwisePosterior(SolvedPosterior):
 
     @property
     def n_samples(self) -> int:
-        """Samples that cost no further solve."""
+        """Number of samples that are available without another solve."""
         return self.update.probe_solutions.shape[1]
 
     def check_variances(self, X: torch.Tensor) -> None:
-        """Warn where samples have more variance than the prior; see `Posterior.check_variances`."""
+        """Warn if samples have more variance than the prior; see `Posterior.check_variances`."""
         self.mean_and_variance_given_trend(X, "samples")
 
     def solver_name(self) -> Solver:
@@ -86,7 +91,7 @@ class PathwisePosterior(SolvedPosterior):
         return self.solver
 
     def engine_name(self) -> str:
-        """Return what computes kernel products, and whether H is stored."""
+        """Return the engine of the kernel products, and whether H is stored."""
         matrix = self.matrix()
         how = "H stored" if matrix.storage == "dense" else "H computed tile by tile"
         if self.table.mixed:
@@ -108,9 +113,9 @@ class PathwisePosterior(SolvedPosterior):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance.
 
-        From the samples the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2`` (relative standard error
-        ``sqrt(2 / s)``, 18 % of the variance for 64 samples), or the prior's where that is less; from solves it is the
-        upper bound of `covariance`.
+        From samples, the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2``, at most the prior variance; its relative
+        standard error is ``sqrt(2 / s)``, or 18 % for 64 samples. From solves, it is the upper bound that `covariance`
+        describes.
         """
         if method == "solve":
             return self.mean(X), self._solved_variance(X)
@@ -118,7 +123,7 @@ class PathwisePosterior(SolvedPosterior):
         return mean, variance_from_samples(deviations, self.prior_variance(X))
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
-        """Return the solver with its preconditioner built, for more than one solve with the same matrix."""
+        """Return the solver with its preconditioner built, for several solves with the same matrix."""
         if not isinstance(self.solver, ConjugateGradients):
             return self.solver
         built = self.solver.build_preconditioner(matrix, torch.Generator().manual_seed(0))
@@ -130,7 +135,8 @@ class PathwisePosterior(SolvedPosterior):
         variances = []
         for block in X.split(_SOLVE_COLUMNS):
             cross = self.model.kernel.block(self.X, block)
-            # The solutions make this largest, so its derivative is that at fixed solutions, up to the residual.
+            # The reduction is stationary at the solution, so the derivative at a fixed solution is correct up to the
+            # residual.
             solved = solver.solve(matrix, cross.detach()).value
             reduction = (solved * (2 * cross - matrix @ solved)).sum(0)
             variances.append((self.model.kernel.diagonal(block) - reduction).clamp_min(0))
@@ -139,23 +145,23 @@ class PathwisePosterior(SolvedPosterior):
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance from one solve for each point.
 
-        With approximate solutions ``S`` of ``H S = K(X, X*)`` it is ``K** - K*X S - S' KX* + S' H S``: the covariance
-        of the error of predicting ``f(X*)`` by ``S' y``. It is never below the exact posterior covariance, whatever
-        the solver left undone, and equal to it for exact solutions.
+        With approximate solutions ``S`` of ``H S = K(X, X*)`` the result is ``K** - K*X S - S' KX* + S' H S``, the
+        covariance of the error in predicting ``f(X*)`` by ``S' y``. For any error of the solve it is never below the
+        exact posterior covariance, and it equals the latter for exact solutions.
         """
         m = X.shape[0]
         require(4 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         matrix = self.matrix()
         cross = self.model.kernel.block(self.X, X)
-        solved = self.solver.solve(matrix, cross.detach()).value  # which makes this least: as for the variances
+        solved = self.solver.solve(matrix, cross.detach()).value  # the covariance is stationary at the solution
         mixed = cross.T @ solved
         covariance = self.model.kernel.block(X, X) - mixed - mixed.T + solved.T @ (matrix @ solved)
         return 0.5 * (covariance + covariance.T)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return stored samples, chosen by the generator; a fresh solve where more are asked than stored.
+        """Return stored samples chosen by the generator; if more are needed than stored, solve for new ones.
 
-        Targets are independent given the hyperparameters, so each takes samples of its own.
+        Targets are independent given the hyperparameters, so every target has its own samples.
         """
         needed = n_samples * self.n_targets
         draw = self.update.prior.draw
@@ -171,11 +177,11 @@ class PathwisePosterior(SolvedPosterior):
         return PathwiseUpdate(self, probes.prior, self.solver.solve(matrix, right_hand_sides).value)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the log marginal likelihood, its determinant by stochastic Lanczos quadrature.
+        """Return the log marginal likelihood, with its determinant estimated by stochastic Lanczos quadrature.
 
-        The data fit ``r' H^-1 r`` is taken as ``2 r'v - v'Hv``, which is too small by ``e'He`` for an error e of the
-        solution v. The solve goes on from what it has until half of that is certainly below 0.01 nats a target, so that
-        the standard error, which knows only of the determinant, is the whole error.
+        The data fit ``r' H^-1 r`` is computed as ``2 r'v - v'Hv``, which is too small by ``e'He`` for an error e of the
+        solution v. The solve continues from the stored solution until half of that error is certainly below 0.01 nats
+        per target. The standard error, which accounts for the determinant only, then covers the whole error.
         """
         matrix = self.matrix()
         residuals = self.table.Y - self.table.basis @ self.coefficients
@@ -192,7 +198,7 @@ class PathwisePosterior(SolvedPosterior):
         return Estimate(value, 0.5 * t * determinant.standard_error)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again without a solve."""
+        """Return the state for a model file; predictions from it need no solve."""
         tensors = {
             "X": self.X,
             "Y": self.table.Y,

@@ -1,4 +1,4 @@
-"""What a fitted model answers, whatever inferred it."""
+"""Base classes of posteriors: the methods that predict with a fitted model, for every inference method."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gigagp.products import select
 from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
 
-#: Where a variance comes from, where there is a choice: stored samples, or a solve for each point.
+#: Source of a variance where there is a choice: stored samples, or a solve for each point.
 VarianceMethod = Literal["auto", "samples", "solve"]
 
 #: Functions of points (m, d) with values (m, n_targets, n_samples).
@@ -26,14 +26,14 @@ SampleFunctions = Callable[[torch.Tensor], torch.Tensor]
 
 
 class VarianceParts(NamedTuple):
-    """A latent variance in two parts (Wenger et al. 2024, section 2).
+    """A latent variance split into two parts (Wenger et al. 2024, section 2).
 
     Attributes
     ----------
     mathematical : Tensor of shape (m,)
-        What finitely many rows leave open: the exact posterior's variance at the same hyperparameters.
+        Uncertainty due to the finite number of rows: the variance of the exact posterior at the same hyperparameters.
     computational : Tensor of shape (m,)
-        What was not computed leaves open on top; never negative.
+        Additional uncertainty due to limited computation; never negative.
     """
 
     mathematical: torch.Tensor
@@ -43,35 +43,37 @@ class VarianceParts(NamedTuple):
 class Posterior(ABC):
     """The posterior of the latent function at one set of hyperparameters.
 
-    Everything here is in the units in which the model was fitted (standardized, if the estimator standardizes) and
-    works in blocks that keep to the memory budget. Where points require a gradient, answers have the right gradient
-    (at fixed random numbers, and as exact as the solves behind it), or refuse with `InvalidInputError`.
+    All quantities are in the units in which the model was fitted (standardized, if the estimator standardizes), and
+    all methods work in blocks that keep to the memory budget. Where points require a gradient, a method returns values
+    with the correct gradient (at fixed random numbers, and as exact as the solves behind it), or raises
+    `InvalidInputError`.
 
-    A subclass keeps what it needs of the rows: `gigagp.inference.rows_posterior.RowsPosterior` keeps all of them,
-    others keep inducing points, weights, or sums on a grid. Nothing outside a system relies on more than this class.
+    Subclasses differ in what they keep: `gigagp.inference.rows_posterior.RowsPosterior` keeps all rows, and others keep
+    inducing points, weights, or sums on a grid. Code outside an inference method relies on this class only.
 
     Attributes
     ----------
     kind : str
         Name of the class in model files.
     covariance_is_cheap : bool
-        Whether joint samples at a few points are best drawn from the full covariance.
+        Whether joint samples at a few points should be drawn from the full covariance.
     model : Model
+        Model at the fitted hyperparameters.
     budget : int
-        Bytes.
+        Memory budget in bytes.
     coefficients : Tensor of shape (p, t)
-        Of the mean's basis, in the dtype and on the device of all answers.
+        Coefficients of the mean's basis. All returned tensors have their dtype and device.
     coefficient_root : Tensor of shape (p, p)
-        Root of the coefficients' covariance (`gigagp.inference.trend`).
+        Root of the covariance of the coefficients (`gigagp.inference.trend`).
     final_solve : SolveRecord or None
-        What the solve behind the posterior did; None where there was a factor instead.
+        Record of the solve that the posterior is computed from; None if it is computed from a factor.
 
     Notes
     -----
-    The coefficients of the mean are not known exactly, and their uncertainty is in every variance, covariance and
-    sample, whatever inferred them (universal kriging: a flat prior of the coefficients). A subclass answers for the
-    function at given coefficients, in the methods with ``given_trend`` in their names; what the coefficients add is
-    independent of that, and is added here.
+    The coefficients of the mean are not known exactly, and their uncertainty is included in every variance, covariance
+    and sample, for every inference method (universal kriging: a flat prior on the coefficients). A subclass implements
+    the methods with ``given_trend`` in their names, which take the coefficients as known. The contribution of the
+    coefficients is independent of theirs, and this class adds it.
     """
 
     kind: ClassVar[str]
@@ -85,11 +87,11 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def n_rows(self) -> int:
-        """Rows that it was fitted to."""
+        """Number of rows that the posterior was fitted to."""
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs."""
+        """Number of inputs."""
         assert self.model.kernel.n_inputs is not None, "the kernel of a model is bound"
         return self.model.kernel.n_inputs
 
@@ -100,23 +102,23 @@ class Posterior(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of points and answers."""
+        """Data type of points and predictions."""
         return self.coefficients.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of points and answers."""
+        """Device of points and predictions."""
         return self.coefficients.device
 
     def places(self) -> torch.Tensor:
-        """Return points, shape (k, d), among which the data lie, as far as the posterior knows them; there may be none.
+        """Return points, shape (k, d), that outline the training data as far as the posterior knows them; k may be 0.
 
-        For pictures, and to check that a restored posterior has an answer.
+        They are used for plots, and to check that a restored posterior can predict.
         """
         return torch.zeros(0, self.n_inputs, dtype=self.dtype, device=self.device)
 
     def engine_name(self) -> str:
-        """Return what computes kernel products, where, in which precision."""
+        """Return the engine of the kernel products with its device and precision."""
         engine = select(self.model.kernel, self.device, self.dtype)
         return f"{engine.name}, {self.device.type}, {str(self.dtype).removeprefix('torch.')}"
 
@@ -126,42 +128,44 @@ class Posterior(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the tensors and the plain data that a model file needs."""
+        """Return the tensors and the plain data that a model file stores."""
 
     @classmethod
     @abstractmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> Posterior:
-        """Return the posterior that `state` described, after a check of every tensor and number of it.
+        """Return the posterior that `state` described, after a check of all its tensors and numbers.
 
         Parameters
         ----------
-        tensors : dict of str to Tensor
+            Tensors that `state` returned.
         header : dict
+            Plain data that `state` returned.
         saved : Saved
-            What the file says beside them.
+            Other contents of the model file.
 
         Raises
         ------
         ModelFileError
-            If the state is not what a posterior of this kind has. A file with a right checksum may still be of another
-            program, another version, or hostile (`gigagp.schema`).
+            If the state is not valid for a posterior of this kind. A file with a correct checksum may still come from
+            another program or version, or be hostile (`gigagp.schema`).
         """
 
     def refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for points that it has no answer for, in the data's own units; None: it has for all.
+        """Return the error for points without a prediction, in the data's own units; None if all have one.
 
         Parameters
         ----------
         X : Tensor of shape (m, d)
-            In the units of the model.
+            Points in the units of the model.
         scaling : Scaling
+            Transformation from the data's own units to the model's.
         names : sequence of str or None
-            Of the inputs.
+            Names of the inputs.
         """
         return None
 
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the noise variance of new rows, the kernel's white part included, shape (m,)."""
+        """Return the noise variance of new rows, shape (m,); it includes the kernel's white terms."""
         return self.model.noise_at(X)
 
     def trend(self, X: torch.Tensor) -> torch.Tensor:
@@ -174,14 +178,14 @@ class Posterior(ABC):
 
     @abstractmethod
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (m, p)."""
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
 
     def trend_root(self, X: torch.Tensor, explained: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the root, shape (m, p), of what the uncertainty of the mean's coefficients adds to the covariance.
+        """Return a root, shape (m, p), of the covariance that the uncertain coefficients of the mean add.
 
-        ``phi(x) - Phi' H^-1 k_x`` times the root of the coefficients' covariance (Rasmussen and Williams 2006, eq.
-        2.42). It grows with the distance from the rows as the basis functions do. A caller that has `explained_basis`
-        of the points hands it in.
+        It is ``phi(x) - Phi' H^-1 k_x`` times the root of the coefficients' covariance (Rasmussen and Williams 2006,
+        eq. 2.42). It grows with the distance from the rows as the basis functions do. Callers that have already
+        computed `explained_basis` at the points pass it as ``explained``.
         """
         if not self.coefficient_root.shape[0]:
             return X.new_zeros(X.shape[0], 0)
@@ -190,9 +194,9 @@ class Posterior(ABC):
         return (basis - explained.to(basis)) @ self.coefficient_root
 
     def prior_variance(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the variance before any row is known, at given coefficients of the mean, shape (m,).
+        """Return the prior variance at given coefficients of the mean, shape (m,).
 
-        Rows never add to it.
+        The posterior variance at given coefficients never exceeds it.
         """
         return self.model.kernel.diagonal(X)
 
@@ -205,12 +209,12 @@ class Posterior(ABC):
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean and the variance at given coefficients of the mean."""
+        """Return the mean and the variance at given coefficients of the mean's basis."""
 
     def check_variances(self, X: torch.Tensor) -> None:  # noqa: B027 (most have nothing to check)
-        """Warn where variances at points cannot be right, for a fit to say so at its end.
+        """Warn if the variances at points cannot be correct; called at the end of a fit.
 
-        Here nothing: variances from a factor cannot exceed the prior's.
+        By default nothing is checked: variances from a factor cannot exceed the prior variance.
         """
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
@@ -220,10 +224,10 @@ class Posterior(ABC):
 
     @abstractmethod
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the covariance at given coefficients of the mean."""
+        """Return the covariance at given coefficients of the mean's basis."""
 
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return posterior samples that can be evaluated anywhere, again and again."""
+        """Return posterior samples as functions that can be evaluated at any points, repeatedly."""
         functions = self.sample_functions_given_trend(n_samples, generator)
         p, t = self.coefficient_root.shape[0], self.n_targets
         if not p:
@@ -238,30 +242,30 @@ class Posterior(ABC):
 
     @abstractmethod
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return posterior samples at given coefficients of the mean."""
+        """Return posterior samples at given coefficients of the mean's basis."""
 
     def sample_at(self, X: torch.Tensor, n_samples: int, generator: torch.Generator) -> torch.Tensor:
-        """Return joint samples at given points from the full covariance, shape (m, t, s).
+        """Return joint samples at points, drawn from the full covariance, shape (m, t, s).
 
         Raises
         ------
         InvalidInputError
-            If the points require a gradient: the root of a covariance that is nearly singular has none to speak of.
+            If the points require a gradient: the root of a nearly singular covariance has no usable gradient.
         """
         refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
         values, vectors = torch.linalg.eigh(self.covariance(X).double())
-        root = vectors * values.clamp_min(0).sqrt()  # eigenvalues below zero are rounding
+        root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
         draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
         spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)
         return self.mean(X)[:, :, None] + spread
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance as what the data and what the skipped computation leave open.
+        """Return the variance split into the parts due to finite data and due to limited computation.
 
         Raises
         ------
         InvalidInputError
-            If this inference does not tell the two apart.
+            If this inference method does not separate the two parts.
         """
         msg = (
             f"return_parts of GPRegressor.predict needs inference.ComputationAware or Exact; this is a {self.kind} "
@@ -275,20 +279,20 @@ class Posterior(ABC):
 
 
 class GrowingPosterior(Posterior):
-    """A posterior that takes further rows at its hyperparameters, at a cost free of the rows before."""
+    """A posterior that can add rows at fixed hyperparameters, at a cost independent of the number of earlier rows."""
 
     @abstractmethod
     def row_refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for rows that it cannot take; arguments as those of `refusal`."""
+        """Return the error for rows that cannot be added, or None; the parameters are those of `refusal`."""
 
     @abstractmethod
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor) -> Posterior:
-        """Return the posterior given further rows as well.
+        """Return the posterior given additional rows.
 
         Parameters
         ----------
         X : Tensor of shape (n, d)
-            In the units of the model.
+            Inputs in the units of the model.
         Y : Tensor of shape (n, t)
-            A fixed mean has been subtracted.
+            Targets in the units of the model, after subtraction of a fixed mean.
         """

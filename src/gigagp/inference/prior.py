@@ -1,4 +1,4 @@
-"""The prior as a posterior given no rows at all."""
+"""The prior as the posterior given no rows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
 
-#: Random features of sampled functions.
+#: Number of random features of sampled functions.
 _N_FEATURES = 4000
 
 
 class PriorPosterior(Posterior):
-    """What is believed before any row: the kernel, and 0 for the coefficients of the mean.
+    """The distribution of the function before any row is observed: the kernel, with mean coefficients of 0.
 
     Parameters
     ----------
-    model : Model
+        Model in the units of the points.
     dtype : torch.dtype
+        Data type of points and predictions.
     device : torch.device
+        Device of points and predictions.
     budget : int
-        Bytes.
+        Memory budget in bytes.
     knows_noise : bool
-        Whether the model's noise was given; otherwise there is none to be told.
+        Whether the model's noise was given; if not, `noise_at` refuses.
     """
 
     kind = "prior"
@@ -39,15 +41,15 @@ class PriorPosterior(Posterior):
         self.model, self.budget, self.knows_noise = model, budget, knows_noise
         places = torch.zeros(0, self.n_inputs, dtype=dtype, device=device)
         self.coefficients = places.new_zeros(model.mean.basis(places).shape[1], 1)
-        self.coefficient_root = places.new_zeros(0, 0)  # their prior is flat: what they add to a variance has no bound
+        self.coefficient_root = places.new_zeros(0, 0)  # left out: a flat prior on coefficients has infinite variance
 
     @property
     def n_rows(self) -> int:
-        """None."""
+        """Always 0."""
         return 0
 
     def solver_name(self) -> str:
-        """Return that nothing is solved."""
+        """Return "none", since nothing is solved."""
         return "none"
 
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
@@ -56,7 +58,7 @@ class PriorPosterior(Posterior):
         Raises
         ------
         InvalidInputError
-            If none was given.
+            If no noise was given.
         """
         if self.knows_noise:
             return self.model.noise_at(X)
@@ -67,45 +69,45 @@ class PriorPosterior(Posterior):
         raise InvalidInputError(msg)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
-        """Return zeros, (m, 1): a fixed mean is added elsewhere."""
+        """Return zeros, shape (m, 1); the estimator adds a fixed mean."""
         return X.new_zeros(X.shape[0], 1)
 
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return zeros: no row explains anything."""
+        """Return zeros, since there are no rows."""
         return X.new_zeros(X.shape[0], len(self.coefficients))
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return zeros and the kernel's diagonal."""
+        """Return a zero mean and the diagonal of the kernel."""
         return self.mean(X), self.model.kernel.diagonal(X)
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the kernel between all pairs."""
+        """Return the kernel at all pairs of points."""
         m = X.shape[0]
         require(3 * m * m * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
         return self.model.kernel.block(X, X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return functions of random features."""
+        """Return samples made of random features."""
         kernel = self.model.kernel
         prior = PriorSamples.new(kernel, self.n_inputs, n_samples, _N_FEATURES, generator)
         return lambda X: prior.evaluate(kernel, X, self.budget)[:, None, :]
 
     def variance_parts(self, X: torch.Tensor) -> VarianceParts:
-        """Return the variance, and that nothing was left uncomputed."""
+        """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return that of no targets: 0."""
+        """Return the log marginal likelihood of no targets, which is 0."""
         return Estimate(0.0, 0.0)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Raise: the constructor says all there is."""
+        """Raise `NotImplementedError`: a prior is not stored."""
         raise NotImplementedError
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PriorPosterior:
-        """Raise, as `state`."""
+        """Raise `NotImplementedError`: a prior is not stored."""
         raise NotImplementedError

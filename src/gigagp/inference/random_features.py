@@ -1,4 +1,4 @@
-"""Inference with random Fourier features, biased or not (Potapczynski et al. 2021: RFF and SS-RFF)."""
+"""Inference with random Fourier features, with bias (RFF) or without (SS-RFF; Potapczynski et al. 2021)."""
 
 from __future__ import annotations
 
@@ -35,38 +35,39 @@ from gigagp.truncation.estimators import TruncationChoice
 
 @dataclass(frozen=True)
 class RandomFeatures(Inference):
-    """Inference with a kernel replaced by random Fourier features, or an unbiased likelihood made of such.
+    """Inference with random Fourier features in place of the kernel, or with an unbiased likelihood from such features.
 
-    With m columns of features an evaluation costs O(n m^2) time and O(m^2) memory beside the table, and predictions
-    cost nothing that depends on n. The likelihood is that of another model: its data fit is too high, its
-    log-determinant too low and what is learned too rough, with an error that falls like 1 / m only.
+    With m feature columns, an evaluation costs O(n m^2) time and O(m^2) memory in addition to the table, and the cost
+    of predictions does not depend on n. The likelihood is that of a different model: its data fit is too large, its
+    log-determinant is too small, and the learned functions are too rough. The error decreases only like 1 / m.
 
-    With a ``truncation`` values and gradients are unbiased for the exact likelihood (SS-RFF): the features are cut
-    at a random number and reweighted, and the last term of the series is the exact likelihood by a Cholesky factor,
-    drawn seldom. The variance is large: learning takes a hundred times as many steps, and three n x n arrays have to
-    fit.
+    With a ``truncation``, values and gradients are unbiased for the exact likelihood (SS-RFF). The series of features
+    is cut at a random length and reweighted; its last term is the exact likelihood by a Cholesky factor, which is drawn
+    rarely. The variance is large: learning needs a hundred times as many steps, and three n x n arrays must fit into
+    the memory budget.
 
-    When to use: features without truncation for smooth functions of few inputs on very many rows, where the speed is
-    worth a bias; with it to study the estimator. `Iterative` learns hyperparameters without bias at a small variance.
+    When to use: without truncation, for smooth functions of few inputs on very many rows, where speed is worth a bias;
+    with truncation, to study the estimator. `Iterative` learns hyperparameters without bias at a small variance.
 
     Parameters
     ----------
     n_features : int, default 1000
-        Sine and cosine columns of each random term of the kernel; even. Constant and linear terms are exact. With a
-        truncation, whose law has the numbers for learning, they are those of predictions from features.
+        Number of sine and cosine columns for each random term of the kernel; even. Constant and linear terms are
+        exact. With a truncation, which sets the number of features in learning, it applies to predictions from features
+        only.
     truncation : Distribution, SingleSample, RussianRoulette or None, default None
-        A law of the number of frequencies (pairs of a sine and a cosine) from `gigagp.truncation`, such as
-        ``OneOverJ(base=350, maximum=750, step=50)``; a distribution alone is `SingleSample` of it. Its largest length
-        stands for the exact likelihood; without a maximum it is half the number of rows, and none may be larger.
+        Distribution of the number of frequencies (pairs of a sine and a cosine) from `gigagp.truncation`, such as
+        ``OneOverJ(base=350, maximum=750, step=50)``; a bare distribution means `SingleSample` of it. The largest length
+        stands for the exact likelihood. It is half the number of rows if no maximum is given, and may not exceed that.
     redraw : bool, default False
-        Draw new frequencies at each evaluation, as the paper does. False: freeze them, so that the likelihood is one
-        smooth function; with a truncation it is unbiased in both cases.
+        Whether to draw new frequencies at each evaluation, as in the paper. False freezes them, so that the likelihood
+        is a smooth function; with a truncation, the estimate is unbiased in both cases.
     law : {"joint", "balanced"}, default "joint"
-        How frequencies are drawn: from the spectral density, or half of them evenly over the decades of its tail (see
-        `gigagp.kernels.Kernel.draw_features`).
+        Distribution of the frequencies: ``"joint"`` draws them from the spectral density, and ``"balanced"`` draws half
+        of them evenly over the decades of its tail (see `gigagp.kernels.Kernel.draw_features`).
     prediction : {"auto", "features"}, Exact or Iterative, default "auto"
-        What predicts with the hyperparameters that were learned. ``"auto"``: the features, and with a truncation, whose
-        likelihood is that of the exact model, `Exact`.
+        Method of prediction at the learned hyperparameters. ``"auto"`` predicts from the features; with a truncation,
+        whose likelihood is that of the exact model, it is `Exact`.
 
     References
     ----------
@@ -90,12 +91,12 @@ class RandomFeatures(Inference):
 
     @property
     def mixes_precision(self) -> bool:
-        """Whether what predicts does."""
+        """Whether the method of prediction supports mixed precision."""
         predictor = self.predictor()
         return predictor is not None and predictor.mixes_precision
 
     def predictor(self) -> Exact | Iterative | None:
-        """Return what predicts, None for the features themselves."""
+        """Return the inference method that predicts; None for the features themselves."""
         if self.prediction == "auto":
             return None if self.truncation is None else Exact()
         return None if self.prediction == "features" else self.prediction
@@ -103,26 +104,27 @@ class RandomFeatures(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> RandomFeaturesObjective:
-        """Return the log marginal likelihood of a table.
+        """Return the log marginal likelihood on a table.
 
         Raises
         ------
         InvalidInputError
-            If the truncation asks for more frequencies than half the rows: those are as many columns as rows.
+            If the truncation asks for more frequencies than half the rows, and so for more columns than rows.
         MemoryBudgetError
-            If the features, the exact likelihood at the end of a truncated series, or exact predictions do not fit.
+            If the features, the exact likelihood at the end of a truncated series, or exact predictions do not fit the
+            memory budget.
         """
         if isinstance(self.predictor(), Exact):
-            require_factor(table)  # now and not after the fit
+            require_factor(table)  # refuse before the fit, not after it
         if self.truncation is None:
             return RandomFeaturesObjective(self, None, table, generator)
         series = SingleSample(self.truncation) if isinstance(self.truncation, Distribution) else self.truncation
-        # Half as many frequencies as rows are as many columns as rows: the exact likelihood costs no more.
+        # Half as many frequencies as rows give as many columns as rows; the exact likelihood then costs no more.
         bounded = series.bounded(max(1, table.n_rows // 2), f"half of the {table.n_rows:,} rows")
         return RandomFeaturesObjective(self, bounded, table, generator)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         how = "redrawn" if self.redraw else "frozen"
         predictor = self.predictor()
         ending = "" if predictor is None else f", predictions: {predictor.describe()}"
@@ -136,12 +138,13 @@ class RandomFeaturesObjective(TableObjective):
 
     Parameters
     ----------
-    settings : RandomFeatures
+        Settings of the inference method.
     series : TruncatedSeries or None
-        Its truncation, bounded.
+        Truncation with a bounded length; None for plain random features.
     table : TrainingTable
+        Training rows in the model's units.
     generator : torch.Generator
-        Of frequencies and lengths.
+        Source of frequencies and random lengths.
     """
 
     def __init__(
@@ -157,33 +160,33 @@ class RandomFeaturesObjective(TableObjective):
         self._draw: FeatureDraw | None = None
         self._current: FeaturePosterior | None = None
         self._model: Model | None = None
-        #: the random length of the last evaluation, in frequencies
+        #: random length of the last evaluation, in frequencies
         self.last_length: int | None = None
-        # Columns of one term at least; the kernel, which is not known here, may have several.
+        # This counts the columns of a single term; the kernel, which is not known yet, may have several.
         require_features(2 * self._most_frequencies(), table)
         if series is not None:
-            require_factor(table)  # of the last term of the series
+            require_factor(table)  # for the last term of the series
 
     def _most_frequencies(self) -> int:
-        """Return the largest number of frequencies whose features are ever computed."""
+        """Return the largest number of frequencies for which features are computed."""
         if self.series is None:
             return self.settings.n_features // 2
         distribution = self.series.distribution
         points = distribution.support()
-        return max(points[-2] if len(points) > 1 else distribution.base, 1)  # the last one is the exact likelihood
+        return max(points[-2] if len(points) > 1 else distribution.base, 1)  # the last point is the exact likelihood
 
     @property
     def deterministic(self) -> bool:
-        """Whether frequencies are frozen and nothing is truncated at random."""
+        """Whether frequencies are frozen and no series is truncated at random."""
         return self.series is None and not self.settings.redraw
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether it is an estimate of the kernel's own likelihood: without a truncation it is the features'."""
+        """Whether the value estimates the likelihood of the exact model, as it does with a truncation."""
         return self.series is not None
 
     def _frequencies(self, model: Model) -> FeatureDraw:
-        """Return the frequencies of one evaluation."""
+        """Return the frequencies for one evaluation."""
         if self._draw is None or self.settings.redraw:
             self._draw = self._new_frequencies(model, 2 * self._most_frequencies(), self._frequency_generator)
         return self._draw
@@ -194,7 +197,7 @@ class RandomFeaturesObjective(TableObjective):
         return draw
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient, exact for the features or unbiased for the kernel."""
+        """Return value and gradient: exact for the features, or unbiased for the exact model."""
         self._current, self._model = None, model
         draw = self._frequencies(model)
         if self.series is not None:
@@ -207,26 +210,26 @@ class RandomFeaturesObjective(TableObjective):
         return Evaluation(space.value, pull_back(model, draw, self.table, space.slope()))
 
     def estimate(self, model: Model, draw: FeatureDraw, length: int) -> Evaluation:
-        """Return the estimate of the exact likelihood and its gradient for one length of the series.
+        """Return the estimate of the exact likelihood and its gradient for a given length of the series.
 
-        The partial sums of the series are likelihoods with the first frequencies of one draw: with independent ones
-        the differences would not shrink. Both terms of the likelihood share the length, and the mean's coefficients are
-        each partial sum's own best ones.
+        All partial sums of the series use the first frequencies of the same draw; with independent draws their
+        differences would not shrink. Both terms of the likelihood share the length, and each partial sum has its own
+        optimal coefficients of the mean.
 
         Parameters
         ----------
-        model : Model
+            Model to evaluate.
         draw : FeatureDraw
             At least as many frequencies as the series needs.
         length : int
-            Of the truncation's law.
+            Length drawn from the truncation's distribution.
         """
         assert self.series is not None
         coefficients = self.series.coefficients(length)
         exact = coefficients.pop(self.series.distribution.support()[-1], 0.0)
         value, gradient = self._partial_sums(model, draw, coefficients)
         if exact:
-            last = ExactObjective(self.table).evaluate(model)  # not kept: its factor is as large as all the rest
+            last = ExactObjective(self.table).evaluate(model)  # not stored, since its factor is n x n
             assert last.value is not None
             value += exact * last.value
             gradient = {name: total + exact * last.gradient[name] for name, total in gradient.items()}
@@ -235,7 +238,7 @@ class RandomFeaturesObjective(TableObjective):
     def _partial_sums(
         self, model: Model, draw: FeatureDraw, coefficients: dict[int, float]
     ) -> tuple[float, dict[str, torch.Tensor]]:
-        """Return value and gradient of a sum of likelihoods with the first frequencies, all from one pass each."""
+        """Return value and gradient of a weighted sum of likelihoods with nested frequencies, in one pass each."""
         value = 0.0
         if not coefficients:
             return value, {name: torch.zeros_like(one) for name, one in model.parameters().items()}
@@ -250,18 +253,18 @@ class RandomFeaturesObjective(TableObjective):
         return value, pull_back(model, widest, self.table, slope)
 
     def thin(self, rows: torch.Tensor) -> RandomFeaturesObjective:
-        """Return the same on a subset of the rows, with frequencies of its own."""
+        """Return the objective on a subset of the rows, with its own frequencies."""
         thinned = self.table.take_rows(rows)
         return RandomFeaturesObjective(self.settings, self.series, thinned, self._frequency_generator)
 
     def current_posterior(self) -> Posterior | None:
-        """Return the posterior where `evaluate` was last called; made anew where its features do not predict."""
+        """Return the posterior at the last evaluated model; if features do not predict, it is computed on demand."""
         if self._current is not None or self._model is None:
             return self._current
         return self.posterior(self._model, torch.Generator().manual_seed(0))
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        """Return the posterior at a model, from the frozen frequencies where there are any."""
+        """Return the posterior at a model; it uses the frozen frequencies if there are any."""
         predictor = self.settings.predictor()
         if predictor is not None:
             return predictor.objective(self.table, spawn(generator)).posterior(model, generator)
@@ -280,7 +283,7 @@ class RandomFeaturesObjective(TableObjective):
         }, {}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot; frozen frequencies are drawn again, from the same generator."""
+        """Restore a snapshot; frozen frequencies are drawn again from the same generator."""
         if not self.settings.redraw:
             self._frequencies(model)
         self._frequency_generator.set_state(tensors["generator.frequencies"])

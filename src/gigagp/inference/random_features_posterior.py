@@ -25,32 +25,33 @@ from gigagp.schema import Field, check_tensors, factor, number, part, record
 
 
 class FeaturePosterior(RowsPosterior):
-    """The posterior of the weights, which predicts anywhere at a cost that does not depend on the rows.
+    """The posterior of the feature weights, which predicts at a cost that does not depend on the number of rows.
 
-    Far from the data the variance is right in the mean over draws of the features; near many rows it is too small where
-    there are fewer features than the data could tell apart.
+    Far from the data, the variance is correct in the mean over draws of the features. Near many rows it is too small if
+    there are fewer features than the data could resolve.
 
     Parameters
     ----------
-    model : Model
+        Model at the fitted hyperparameters.
     table : TrainingTable
+        Training rows in the model's units.
     draw : FeatureDraw
-        The features' frequencies.
+        Frequencies of the features.
     space : WeightSpace
-        The posterior of their weights.
+        Posterior of the weights.
     """
 
     kind = "random features"
 
     def __init__(self, model: Model, table: TrainingTable, draw: FeatureDraw, space: WeightSpace) -> None:
         self.model, self.table, self.budget = model, table, table.budget
-        # row by row, as a model file gives it back: solves round to the same bits then
+        # row-major, as a model file restores it, so that solves round to the same bits
         self.draw, self.space = draw, replace(space, factor=space.factor.contiguous())
         self.coefficients, self.coefficient_root = space.trend.coefficients.to(table.X), space.trend.root
 
     @property
     def target_solutions(self) -> Tensor:
-        """``H^-1 (Y - mean)`` of the model with features, shape (n, t); a pass over the rows."""
+        """``H^-1 (Y - mean)`` of the model with features, shape (n, t); it takes a pass over the rows."""
         residual = self.table.Y - self.mean(self.X)
         noise = self.model.kernel.white(self.X) + self.model.noise_variance.to(self.X)
         return residual / noise[:, None]  # Y - F w is N H^-1 Y, by Woodbury
@@ -60,12 +61,12 @@ class FeaturePosterior(RowsPosterior):
         return "cholesky"
 
     def engine_name(self) -> str:
-        """Return what computes the features, where, in which precision."""
+        """Return the number of features with their device and precision."""
         dtype = str(self.X.dtype).removeprefix("torch.")
         return f"{len(self.space.weights)} features, {self.X.device.type}, {dtype}"
 
     def _features(self, X: Tensor) -> Iterator[Tensor]:
-        """Iterate over the features of blocks of rows, float64."""
+        """Iterate over blocks of rows and yield their features in float64."""
         for rows in row_blocks(X.shape[0], len(self.space.weights), self.budget):
             yield self.model.kernel.features(X[rows], self.draw).double()
 
@@ -74,16 +75,16 @@ class FeaturePosterior(RowsPosterior):
         return self.trend(X) + _stacked([block @ self.space.weights for block in self._features(X)], X, self.n_targets)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what the weights would predict if the mean's basis functions were targets, shape (m, p)."""
+        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         weights = self.space.basis_weights
         return _stacked([block @ weights for block in self._features(X)], X, weights.shape[1])
 
     def prior_variance(self, X: Tensor) -> Tensor:
-        """Return the variance of the features themselves, shape (m,)."""
+        """Return the prior variance of the model with features, shape (m,)."""
         return _stacked([block.square().sum(1)[:, None] for block in self._features(X)], X, 1)[:, 0]
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method: the variance is a sum of squares, exact for these features."""
+        """Return mean and variance; ``method`` has no effect, as the variance is exact for these features."""
         means, variances = [], []
         for block in self._features(X):
             means.append(block @ self.space.weights)
@@ -101,9 +102,9 @@ class FeaturePosterior(RowsPosterior):
         return (whitened.T @ whitened).to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples of the weights as functions: exact for these features, as many as are asked for."""
+        """Return samples of the weights as functions; they are exact for these features."""
         draws = standard_normal(len(self.space.weights), self.n_targets * n_samples, generator=generator)
-        # A^-1 = L^-T L^-1: solving with the transposed factor gives draws with that covariance.
+        # A^-1 = L^-T L^-1, so a solve with the transposed factor gives draws with that covariance.
         spread = torch.linalg.solve_triangular(self.space.factor.T, draws.to(self.space.factor), upper=True)
         weights = self.space.weights[:, :, None] + spread.reshape(-1, self.n_targets, n_samples)
         flat = weights.reshape(-1, self.n_targets * n_samples)
@@ -115,15 +116,15 @@ class FeaturePosterior(RowsPosterior):
         return evaluate
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the log marginal likelihood of the model with these features, which is exact for it.
+        """Return the exact log marginal likelihood of the model with these features.
 
-        Of the Gaussian process with infinitely many features it is an estimate that is too high in the data fit and
-        too low in the log-determinant (Potapczynski et al. 2021, Theorem 2).
+        As an estimate for the Gaussian process with infinitely many features it is biased: the data fit is too large,
+        and the log-determinant is too small (Potapczynski et al. 2021, Theorem 2).
         """
         return Estimate(self.space.value, 0.0)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again without a pass over the rows."""
+        """Return the state for a model file; predictions from it need no pass over the rows."""
         space = self.space
         tensors = {
             "X": self.X,
@@ -170,5 +171,5 @@ class FeaturePosterior(RowsPosterior):
 
 
 def _stacked(blocks: list[Tensor], X: Tensor, width: int) -> Tensor:
-    """Return blocks of rows as one tensor of the dtype of ``X``; no rows are no blocks."""
+    """Concatenate blocks of rows in the dtype of ``X``; without blocks, return an empty tensor."""
     return torch.cat(blocks).to(X) if blocks else X.new_zeros(0, width)

@@ -1,7 +1,7 @@
-"""Sums over the rows of random features, and the derivative of what depends on them.
+"""Sums over the rows of random features, and the derivatives of functions of these sums.
 
-No array has n rows and m columns: sums are made in blocks of rows, and their derivative is a second pass. What follows
-from the sums is in `gigagp.inference.weight_space`.
+No array has n rows and m columns: the sums are accumulated over blocks of rows, and their derivatives take a second
+pass. `gigagp.inference.weight_space` computes the likelihood and the posterior from the sums.
 
 Rahimi and Recht 2007, https://papers.nips.cc/paper/3182; Potapczynski et al. 2021, section 2.2, arXiv:2102.06695.
 """
@@ -21,24 +21,24 @@ from gigagp.kernels.draws import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model
 
-#: m x m arrays in float64 alive at once: inner products, those of fewer features, a factor, an inverse, derivatives and
-#: what an operation on them needs.
+#: Number of m x m float64 arrays alive at once: inner products, those of fewer features, a factor, an inverse,
+#: derivatives and temporary arrays.
 _SQUARES = 7
-#: Numbers alive at once for every entry of a block of features, with autograd's own and a float64 copy.
+#: Numbers alive at once for each entry of a block of features, including those of autograd and a float64 copy.
 _COPIES = 12
-#: Rows of a block: enough for a matrix product at full speed.
+#: Largest number of rows in a block: enough for a matrix product at full speed.
 _MOST_ROWS = 2048
 
 
 def require_features(n_columns: int, table: TrainingTable) -> None:
-    """Raise `MemoryBudgetError` where so many columns of features do not fit, before anything is allocated."""
-    needed = _SQUARES * 8 * n_columns**2 + 8 * _COPIES * n_columns  # one row at a time is the least
+    """Raise `MemoryBudgetError` if ``n_columns`` columns of features do not fit, before anything is allocated."""
+    needed = _SQUARES * 8 * n_columns**2 + 8 * _COPIES * n_columns  # the smallest block is a single row
     remedy = "Use a smaller n_features of RandomFeatures, or raise memory_budget."
     require(needed, table.budget, f"Inference with {n_columns:,} columns of random features", remedy)
 
 
 def row_blocks(n_rows: int, n_columns: int, budget: int) -> Iterator[slice]:
-    """Iterate over slices of rows whose features keep to what the square arrays leave of the budget."""
+    """Iterate over slices of rows whose features fit into the budget that the square arrays leave."""
     left = budget - _SQUARES * 8 * n_columns**2
     rows = max(1, min(_MOST_ROWS, left // (8 * _COPIES * max(n_columns, 1))))
     for first in range(0, n_rows, rows):
@@ -47,7 +47,7 @@ def row_blocks(n_rows: int, n_columns: int, budget: int) -> Iterator[slice]:
 
 
 def sum_rows(model: Model, draw: FeatureDraw, table: TrainingTable) -> RowSums:
-    """Return the sums over all rows of a table, in blocks that keep to its memory budget."""
+    """Return the sums over all rows of a table, computed in blocks that keep to its memory budget."""
     m, q = count_columns(model.kernel, draw), table.n_targets + table.basis.shape[1]
     require_features(m, table)
     like = table.X.new_zeros((), dtype=torch.float64)
@@ -55,7 +55,7 @@ def sum_rows(model: Model, draw: FeatureDraw, table: TrainingTable) -> RowSums:
     with torch.no_grad():
         for rows in row_blocks(table.n_rows, m, table.budget):
             features, noise = _evaluate(model, draw, table, rows)
-            # Products in float64 whatever the model's dtype: their error is divided by the noise.
+            # Products are float64 for every dtype of the model, because their error is divided by the noise.
             noise, known = noise.double(), _known(table, rows)
             root = noise.rsqrt()[:, None]
             features, known = features.double().mul_(root), known * root
@@ -67,12 +67,12 @@ def sum_rows(model: Model, draw: FeatureDraw, table: TrainingTable) -> RowSums:
 
 
 def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowSums) -> dict[str, Tensor]:
-    """Return the derivative by every hyperparameter, given that by every sum over rows; a second pass.
+    """Return the derivatives by all hyperparameters, given those by the sums over rows; takes a second pass.
 
     Returns
     -------
     dict of str to Tensor
-        In natural units, float64 on the CPU.
+        Derivatives with respect to hyperparameters in natural units, float64 on the CPU.
     """
     values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
     total = {name: torch.zeros_like(value) for name, value in values.items()}
@@ -81,7 +81,7 @@ def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowS
         with torch.enable_grad():
             features, noise = _evaluate(followed, draw, table, rows)
         wide, variance, known = features.detach().double(), noise.detach().double(), _known(table, rows)
-        # Each row adds (f' G f + f' C b + b' S b) / N + l log N, with f its features and b its targets and basis.
+        # Each row adds (f' G f + f' C b + b' S b) / N + l log N for its features f, and targets and basis b.
         image = wide @ slope.gram
         crossed = known @ slope.cross.T
         quadratic = ((image + crossed) * wide).sum(1) + ((known @ slope.products) * known).sum(1)
@@ -102,7 +102,7 @@ def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowS
 
 
 def count_columns(kernel: Kernel, draw: FeatureDraw) -> int:
-    """Return how many columns the features of a kernel have."""
+    """Return the number of feature columns of a kernel."""
     row = torch.zeros(1, kernel.n_inputs or 1, dtype=torch.float64)
     with torch.no_grad():
         return kernel.features(row, draw).shape[1]
@@ -116,6 +116,6 @@ def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice
 
 
 def _known(table: TrainingTable, rows: slice) -> Tensor:
-    """Return targets and mean basis of a block, float64."""
+    """Return targets and mean basis of a block of rows in float64."""
     X = table.X[rows]
     return torch.cat([table.Y[rows], table.mean.basis(X).to(X)], 1).double()

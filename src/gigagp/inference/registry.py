@@ -1,4 +1,4 @@
-"""Every inference there is, by name: what front doors and model files ask."""
+"""Registry of all inference methods by name, for estimators, the command line and model files."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ _ENTRIES: dict[str, type[Inference]] = {}
 
 
 def register(kind: type[Inference]) -> type[Inference]:
-    """Add an inference of your own to those that the command line and model files know by name; also a decorator.
+    """Register an inference method of your own, so that the command line and model files know its name.
 
-    When to use: once, where your class is defined. An estimator takes an inference that is not registered, too.
+    When to use: once, where the class is defined; it also works as a decorator. An estimator accepts an inference
+    method without registration.
 
     Parameters
     ----------
     kind : type
-        A subclass of `Inference` with `abilities` and `posteriors`.
+        Subclass of `Inference` with `abilities` and `posteriors`.
 
     Returns
     -------
     type
-        The class itself.
+        The class, unchanged.
 
     Raises
     ------
     InvalidInputError
-        If it is no such class, or another one has its name or a posterior of the same kind.
+        If it is not such a class, or if another class has the same name or a posterior of the same kind.
     """
     if not (isinstance(kind, type) and issubclass(kind, Inference)):
         msg = f"register of gigagp.inference takes a subclass of gigagp.inference.Inference; got {kind!r}."
@@ -52,26 +53,24 @@ def register(kind: type[Inference]) -> type[Inference]:
         raise InvalidInputError(msg)
     name = kind.abilities.name
     if _ENTRIES.get(name, kind) is not kind:
-        msg = f"an inference of the name {name!r} is registered already: {_ENTRIES[name].__name__}."
+        msg = f"an inference named {name!r} is already registered: {_ENTRIES[name].__name__}."
         raise InvalidInputError(msg)
     known = posterior_kinds()
     for posterior in kind.posteriors:
         if known.get(posterior.kind, posterior) is not posterior:
-            msg = (
-                f"a posterior of the kind {posterior.kind!r} is registered already; give {posterior.__name__} another."
-            )
+            msg = f"a posterior of kind {posterior.kind!r} is already registered; rename that of {posterior.__name__}."
             raise InvalidInputError(msg)
     _ENTRIES[name] = kind
     return kind
 
 
 def registered() -> Mapping[str, type[Inference]]:
-    """Return all inferences by name."""
+    """Return all registered inference methods by name."""
     return MappingProxyType(_ENTRIES)
 
 
 def posterior_kinds(more: Iterable[type[Inference]] = ()) -> dict[str, type[Posterior]]:
-    """Return the classes of posteriors by the names that files know them by, those of further inferences too."""
+    """Return the classes of posteriors by their `kind`, including those of further, unregistered methods."""
     kinds = (*_ENTRIES.values(), *more)
     return {posterior.kind: posterior for kind in kinds for posterior in kind.posteriors}
 
@@ -79,36 +78,39 @@ def posterior_kinds(more: Iterable[type[Inference]] = ()) -> dict[str, type[Post
 def restore_posterior(
     header: Mapping[str, Any], tensors: dict[str, Tensor], saved: Saved, more: Iterable[type[Inference]] = ()
 ) -> Posterior:
-    """Return the posterior that was saved.
+    """Return the posterior stored in a model file.
 
     Parameters
     ----------
     header : mapping
+        Header of the posterior's state.
     tensors : dict of str to Tensor
+        Tensors of the posterior's state.
     saved : Saved
+        Parts of the model file that all posteriors share.
     more : iterable of type
-        Inferences that are not registered, whose posteriors the file may hold.
+        Unregistered inference methods whose posteriors the file may contain.
 
     Raises
     ------
     ModelFileError
-        If the state is not what a posterior of its kind has.
+        If the state is not valid for a posterior of its kind.
     """
     kind = header["kind"]
     found = posterior_kinds(more).get(kind) if isinstance(kind, str) else None
     if found is None:
-        msg = f"the model file holds a posterior of an unknown kind: {str(kind)[:60]!r}."
+        msg = f"the model file holds a posterior of unknown kind: {str(kind)[:60]!r}."
         raise ModelFileError(msg)
     return found.from_state(tensors, dict(header), saved)
 
 
 def streaming_names() -> str:
-    """Return the names of those that work on rows that are not held, for messages."""
+    """Return the names of the methods that work on streamed rows, for messages."""
     return ", ".join(f"inference.{kind.__name__}" for kind in _ENTRIES.values() if kind.abilities.streams)
 
 
 def capability_table() -> str:
-    """Return what each inference can be used for, as a table in Markdown."""
+    """Return the capabilities of all inference methods as a Markdown table."""
     lines = [
         "| inference | rows | kernels | likelihoods | noise of each row | `fit_table` | `partial_fit` | precision |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Posteriors that keep the rows, those that are made of solutions, and samples as functions."""
+"""Posteriors that keep their rows, posteriors that are computed from solutions, and pathwise samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_product
 from gigagp.schema import Field
 
-#: Tensors of a model file; shapes in letters: n rows, d inputs, t targets.
+#: Tensors of a model file. The letters in shapes are n rows, d inputs and t targets.
 ROWS = {"X": Field("n d", "real"), "Y": Field("n t", "real")}
 
 
@@ -20,6 +20,7 @@ class RowsPosterior(Posterior):
     Attributes
     ----------
     table : TrainingTable
+        Training rows in the model's units.
     """
 
     table: TrainingTable
@@ -31,11 +32,11 @@ class RowsPosterior(Posterior):
 
     @property
     def n_rows(self) -> int:
-        """Rows that it was fitted to."""
+        """Number of rows that the posterior was fitted to."""
         return self.table.n_rows
 
     def places(self) -> torch.Tensor:
-        """Return the rows."""
+        """Return the training inputs."""
         return self.X
 
 
@@ -45,16 +46,16 @@ class SolvedPosterior(RowsPosterior):
     Attributes
     ----------
     target_solutions : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``, or its approximation.
+        ``H^-1 (Y - mean)``, or an approximation of it.
     basis_solutions : Tensor of shape (n, p)
-        The same for the mean's basis functions as targets.
+        The same with the mean's basis functions in place of the targets.
     """
 
     target_solutions: torch.Tensor
     basis_solutions: torch.Tensor
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Return ``K(X, training inputs) @ vectors`` without forming K."""
+        """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""
         return cross_product(self.model.kernel, X, self.X, vectors, budget=self.budget)
 
     def mean(self, X: torch.Tensor) -> torch.Tensor:
@@ -62,32 +63,32 @@ class SolvedPosterior(RowsPosterior):
         return self.trend(X) + self.cross_product(X, self.target_solutions)
 
     def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (m, p)."""
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
         return self.cross_product(X, self.basis_solutions)
 
 
 class PathwiseUpdate:
-    """Posterior samples as functions: ``f_j(x) + K(x, X) (v - u_j)`` plus the trend (Lin et al. 2024, eq. 16).
+    """Posterior samples as functions, ``f_j(x) + K(x, X) (v - u_j)`` plus the trend (Lin et al. 2024, eq. 16).
 
     Parameters
     ----------
-    posterior : SolvedPosterior
+        Posterior with the solutions ``v`` for the targets.
     prior : PriorSamples
-        The functions ``f_j``.
+        Prior functions ``f_j``.
     probe_solutions : Tensor of shape (n, s)
-        ``u_j = H^-1 (f_j(X) + noise_j)``, with the same functions.
+        ``u_j = H^-1 (f_j(X) + noise_j)`` for the same prior functions.
     """
 
     def __init__(self, posterior: SolvedPosterior, prior: PriorSamples, probe_solutions: torch.Tensor) -> None:
         self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the samples at the rows of ``X``, shape (m, t, number of probes / t): each target has its own."""
+        """Return the samples at ``X``, shape (m, t, s / t); every target has its own samples."""
         deviations, mean = self.deviations_and_mean(X)
         return mean[:, :, None] + deviations.reshape(X.shape[0], self.posterior.n_targets, -1)
 
     def deviations_and_mean(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``f_j(x) - K(x, X) u_j`` (m, s), samples of posterior minus mean, and the mean (m, t)."""
+        """Return deviations from the mean, ``f_j(x) - K(x, X) u_j``, shape (m, s), and the mean, shape (m, t)."""
         posterior = self.posterior
         n_targets = posterior.n_targets
         both = posterior.cross_product(X, torch.cat([posterior.target_solutions, self.probe_solutions], 1))

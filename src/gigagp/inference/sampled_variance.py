@@ -1,4 +1,4 @@
-"""Variances from posterior samples, held against what they can be."""
+"""Variances from posterior samples, checked against the prior variance."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, warn
 
-#: Standard errors of an estimate that chance does not explain, over thousands of points.
+#: Number of standard errors beyond which an estimate cannot be explained by chance, even over thousands of points.
 _CHANCE = 8.0
 
 
 def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
-    """Return the mean squares of samples of posterior minus mean, or the prior's variance where that is less.
+    """Return the mean squared deviation of posterior samples from the mean, at most the prior variance.
 
-    Rows never add variance. An estimate from s samples has a relative standard error of ``sqrt(2 / s)`` and can exceed
-    the prior's by chance; one that exceeds it by more is wrong.
+    Observed rows never increase the variance. An estimate from s samples has a relative standard error of
+    ``sqrt(2 / s)`` and can exceed the prior variance by chance; a larger excess means that the samples are wrong.
 
     Parameters
     ----------
-    deviations : Tensor of shape (m, s)
+        Posterior samples minus the posterior mean.
     prior : Tensor of shape (m,)
+        Prior variance.
 
     Returns
     -------
     Tensor of shape (m,)
+        Variance.
 
     Warns
     -----
     GigaGPWarning
-        Where an estimate exceeds the prior's variance by more than chance explains.
+        If an estimate exceeds the prior variance by more than chance explains.
     """
     estimate, prior = deviations.square().mean(1), prior.to(deviations)
     likely = prior * (1 + _CHANCE * math.sqrt(2 / max(deviations.shape[1], 1)))

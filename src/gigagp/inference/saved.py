@@ -1,6 +1,6 @@
-"""What the state of a posterior in a model file has to be: what all kinds share.
+"""Checks of the state of a posterior in a model file that all kinds share.
 
-Each posterior declares its own tensors and numbers in `Posterior.from_state`, in the words of `gigagp.schema`.
+Each posterior declares its own tensors and numbers in `Posterior.from_state`, using `gigagp.schema`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gigagp.model import Model
 from gigagp.schema import Field, flag, listing, number, one_of, optional, record, text, whole
 from gigagp.solvers import Solver
 
-#: The form of what one linear solve did (`gigagp.optimization.SolveRecord`).
+#: Schema of the record of one linear solve (`gigagp.optimization.SolveRecord`).
 SOLVE = record(
     {
         "iterations": whole(),
@@ -35,7 +35,7 @@ SOLVE = record(
         "ended_early": optional(flag),
     },
 )
-#: The form of a draw of random features.
+#: Schema of a draw of random features.
 DRAW = record(
     {
         "n_features": whole(2),
@@ -46,16 +46,20 @@ DRAW = record(
 
 
 class Saved(NamedTuple):
-    """What a model file says beside the state of its posterior.
+    """Contents of a model file apart from the state of its posterior.
 
     Attributes
     ----------
     model : Model
+        Model with the fitted hyperparameters.
     budget : int
-        Bytes.
-    solver : Solver or text
+        Memory budget in bytes.
+    solver : Solver or str
+        Solver to use, or the name of the method that ran.
     likelihood : Likelihood
+        Likelihood of the targets.
     n_targets : int
+        Number of targets.
     """
 
     model: Model
@@ -66,30 +70,32 @@ class Saved(NamedTuple):
 
     @property
     def kernel(self) -> Kernel:
-        """The model's kernel."""
+        """Kernel of the model."""
         return self.model.kernel
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs."""
+        """Number of inputs."""
         assert self.kernel.n_inputs is not None, "the kernel of a model is bound"
         return self.kernel.n_inputs
 
     def check_rows(self, n_rows: int) -> None:
-        """Refuse noise variances of another number of rows than a posterior without rows says it is of."""
+        """Refuse known noise variances whose number differs from the posterior's number of rows."""
         if self.model.noise_is_known and len(self.model.noise_variance) != n_rows:
-            raise ModelFileError(f"its tensor 'noise_variance' must have {n_rows} numbers, one a row, or be a number.")
+            raise ModelFileError(
+                f"its tensor 'noise_variance' must have {n_rows} numbers, one per row, or be a number."
+            )
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What letters of shapes stand for."""
+        """Sizes that the letters in the shapes of `gigagp.schema.Field` stand for."""
         p = self.model.mean.basis(torch.zeros(1, self.n_inputs, dtype=torch.float64)).shape[1]
         known = {"d": self.n_inputs, "t": self.n_targets, "p": p}
         return known | ({"n": len(self.model.noise_variance)} if self.model.noise_is_known else {})
 
 
 def draw_fields(saved: Saved, draw: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Field]:
-    """Return the fields of the draws of random features: those of a small draw, with more frequencies."""
+    """Return the fields of the tensors of a feature draw, from a small draw of the same kernel."""
     small, form = saved.kernel.draw_features(8, saved.n_inputs, torch.Generator(), law=draw["law"]).state()
     if draw["names"] != form["names"] or draw["n_features"] % 2:
         raise ModelFileError("its random features are those of another kernel.")
@@ -99,7 +105,7 @@ def draw_fields(saved: Saved, draw: Mapping[str, Any], tensors: Mapping[str, Ten
         if found is not None and tuple(found.shape) != (frequencies, *tensor.shape[1:]):
             wanted = (frequencies, *tensor.shape[1:])
             raise ModelFileError(f"its tensor {prefix + name!r} must be of shape {wanted}; got {tuple(found.shape)}.")
-    letters = "abcdefgh"  # looked at above
+    letters = "abcdefgh"  # any names: the sizes have been checked above
     return {
         prefix + name: Field(" ".join(f"{name}/{letters[axis]}" for axis in range(tensor.ndim)), _name(tensor))
         for name, tensor in small.items()
@@ -111,7 +117,7 @@ def _name(tensor: Tensor) -> str:
 
 
 def check_columns(saved: Saved, draw: Any, weights: Tensor, name: str) -> None:
-    """Refuse weights of another number of features than the kernel has."""
+    """Refuse weights whose number of features differs from the kernel's."""
     columns = saved.kernel.features(torch.zeros(1, saved.n_inputs, dtype=torch.float64), draw).shape[1]
     if len(weights) != columns:
         raise ModelFileError(f"its tensor {name!r} must have {columns} rows; got {len(weights)}.")

@@ -1,8 +1,8 @@
-"""A fit to rows that are not held: the job that an inference is given, and the fit that it begins.
+"""The interface of fits to streamed rows: the job given to an inference method, and the fit it returns.
 
-An inference with ``abilities.streams`` has a method ``stream(job, generator) -> BegunFit``. It may read
-`StreamJob.source` as often as the source allows, and decides what it keeps of the rows: `gigagp.inference.Grid` keeps
-their statistics, `gigagp.inference.QuadruplyStochastic` one window of rows after the other.
+An inference method with ``abilities.streams`` implements ``stream(job, generator) -> BegunFit``. It may read
+`StreamJob.source` as often as the source allows, and decides what to keep of the rows: `gigagp.inference.Grid` keeps
+their statistics, and `gigagp.inference.QuadruplyStochastic` holds one window of rows at a time.
 """
 
 from __future__ import annotations
@@ -24,29 +24,33 @@ from gigagp.scaling import Scaling
 
 @dataclass(frozen=True)
 class StreamJob:
-    """A fit to rows that are not held.
+    """A fit to rows that are not held in memory.
 
     Attributes
     ----------
     source : RowSource
-        In the data's own units; a fixed mean has been taken off the targets.
+        Rows in the data's own units; a fixed mean has been subtracted from the targets.
     start : StartModel
-        Where learning starts.
+        Initial kernel, mean and noise.
     standardize : bool
+        Whether to standardize inputs and targets.
     budget : int
-        Bytes that may be taken.
+        Memory budget in bytes.
     bounds : (lower, upper) or None
-        Smallest and largest inputs, where the user has said so.
+        Smallest and largest inputs, if the user has given them.
     checkpoint : Path or None
-        Where the state of the pass is to be kept; whoever started the fit removes it at its end.
+        File for the state of the pass; the caller removes it at the end of the fit.
     learn : callable or None
+        Quick optimization: takes an objective on few rows and a model, and returns a better model. None if the
+        hyperparameters are fixed.
         From an objective on few rows and a model to a better model, quickly; None where hyperparameters are given.
-    meter : Meter
+        Progress display.
     likelihood : Likelihood
+        Likelihood of the targets.
     dtype, device : torch.dtype, torch.device
-        Of rows that are computed with.
+        Data type and device of rows in computations.
     resources : ExitStack
-        What is to be closed when the fit is over.
+        Resources to close when the fit ends.
     """
 
     source: RowSource
@@ -65,18 +69,18 @@ class StreamJob:
 
 @dataclass(frozen=True)
 class BegunFit:
-    """What learning starts from once the rows have been seen.
+    """The state of a fit once the rows have been seen, before optimization.
 
     Attributes
     ----------
     objective : TableObjective
-        In the units of the standardized problem.
+        Objective in the units of the standardized problem.
     model : Model
-        Where learning starts.
+        Initial model.
     scaling : Scaling
-        By the statistics of all rows, or of a sample.
+        Scaling by the statistics of all rows, or of a sample.
     logs_steps : bool
-        Whether the fit's checkpoint is a log of the optimizer's steps; otherwise `stream` has kept its own.
+        Whether checkpoints of the fit log the optimizer's steps; otherwise `stream` has written its own checkpoint.
     """
 
     objective: TableObjective

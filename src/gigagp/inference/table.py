@@ -1,4 +1,4 @@
-"""The numbers that inference works on."""
+"""The training table in the form that inference works on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class TrainingTable:
     Attributes
     ----------
     X : Tensor of shape (n, d)
+        Inputs.
     Y : Tensor of shape (n, t)
-        A fixed mean function has been subtracted already.
+        Targets, after subtraction of a fixed mean function.
     mean : Mean
-        Its basis is what the trend is made of.
+        Mean whose basis functions the trend combines.
     budget : int
-        Bytes that inference may take.
+        Memory budget of inference in bytes.
     mixed : bool
-        Whether solvers may multiply in float32 where the errors do not remain.
+        Whether solvers may compute products in float32 where the final accuracy does not suffer.
     """
 
     X: torch.Tensor
@@ -34,7 +35,7 @@ class TrainingTable:
     mixed: bool = False
 
     def require_finite(self) -> TrainingTable:
-        """Return the table; raise `InvalidInputError` where scaling or the dtype has made its numbers infinite."""
+        """Return the table; raise `InvalidInputError` if scaling or conversion made some of its numbers infinite."""
         for name, values in (("X", self.X), ("y", self.Y)):
             if not bool(torch.isfinite(values).all()):
                 dtype = str(values.dtype).removeprefix("torch.")
@@ -47,27 +48,27 @@ class TrainingTable:
 
     @property
     def basis(self) -> torch.Tensor:
-        """The mean's basis at the rows, shape (n, p)."""
+        """Basis functions of the mean at the rows, shape (n, p)."""
         return self.mean.basis(self.X).to(self.X)
 
     @property
     def n_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return self.X.shape[0]
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the inputs."""
+        """Number of inputs."""
         return self.X.shape[1]
 
     @property
     def n_targets(self) -> int:
-        """Targets."""
+        """Number of targets."""
         return self.Y.shape[1]
 
     @property
     def n_observations(self) -> int:
-        """Rows times targets."""
+        """Number of rows times number of targets."""
         return self.Y.numel()
 
     @property
@@ -77,10 +78,10 @@ class TrainingTable:
         return variance if variance > 0 else 1.0
 
     def take_rows(self, rows: torch.Tensor) -> TrainingTable:
-        """Return the table of some rows."""
+        """Return the table restricted to some rows."""
         return replace(self, X=self.X[rows], Y=self.Y[rows])
 
     def nearest(self, row: int, count: int) -> torch.Tensor:
-        """Return the indices of the rows nearest to one, itself included, sorted."""
+        """Return the sorted indices of the rows nearest to a row, itself included."""
         distances = torch.linalg.vector_norm(self.X - self.X[row], dim=1)
         return torch.topk(distances, count, largest=False).indices.sort().values

@@ -1,4 +1,4 @@
-"""The mean's coefficients by generalised least squares, from solves that are made anyway."""
+"""Coefficients of the mean by generalised least squares, from the solves that inference makes anyway."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import torch
 
-#: Share of a unit direction's information, below which rows do not determine it.
+#: A direction of unit size with less information than this share counts as undetermined by the rows.
 _DETERMINED = 1e-12
 
 
 class Trend(NamedTuple):
-    """The learned part of the mean, and what the rows leave open about it.
+    """The learned part of the mean, with its uncertainty given the rows.
 
     Attributes
     ----------
     coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
+        Coefficients of the mean's basis.
     root : Tensor of shape (p, p)
-        Root of their covariance; see `coefficient_root`.
+        Root of the covariance of the coefficients; see `coefficient_root`.
     """
 
     coefficients: torch.Tensor
@@ -27,12 +27,12 @@ class Trend(NamedTuple):
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, torch.Tensor], beside: str) -> Trend:
-        """Return the trend of a model file. One from before the root was kept has the variances that it had then.
+        """Return the trend stored in a model file; in files of versions without the root, the root is zero.
 
         Raises
         ------
         KeyError
-            If only one is there of the root and of ``beside``, what it multiplies.
+            If the file has only one of the root and the tensor ``beside``, which the root multiplies.
         """
         if ("coefficient_root" in tensors) != (beside in tensors):
             msg = f"coefficient_root without {beside}, or the other way round"
@@ -43,22 +43,23 @@ class Trend(NamedTuple):
 
     @classmethod
     def from_products(cls, gram: torch.Tensor, cross: torch.Tensor) -> Trend:
-        """Return both from ``Phi' H^-1 Phi``, shape (p, p), and ``Phi' H^-1 Y``, shape (p, t)."""
+        """Return the trend from ``Phi' H^-1 Phi``, shape (p, p), and ``Phi' H^-1 Y``, shape (p, t)."""
         root = coefficient_root(gram)
         return cls(root @ (root.T @ cross), root)
 
 
 def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: torch.Tensor) -> Trend:
-    """Return the coefficients that maximise the likelihood at fixed kernel and noise.
+    """Return the coefficients that maximize the likelihood at fixed kernel and noise.
 
-    ``beta = (Phi' H^-1 Phi)^-1 Phi' H^-1 Y`` (Rasmussen and Williams 2006, eq. 2.42 with a vague prior); directions
-    of the basis that the rows do not determine (a constant column beside a constant mean) get the shortest solution,
-    each function in units of its own size.
+    ``beta = (Phi' H^-1 Phi)^-1 Phi' H^-1 Y`` (Rasmussen and Williams 2006, eq. 2.42 with a vague prior). If the rows do
+    not determine some direction of the basis (for example, a constant column and a constant mean), the solution of
+    smallest norm is used, with each basis function scaled to unit size.
 
     Parameters
     ----------
-    basis : Tensor of shape (n, p)
+        Basis functions of the mean at the rows.
     targets : Tensor of shape (n, t)
+        Targets.
     basis_solutions : Tensor of shape (n, p)
         ``H^-1`` times the basis.
     """
@@ -68,17 +69,17 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
 
 
 def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
-    """Return R, shape (p, p), with ``R R' = (Phi' H^-1 Phi)^-1``: the covariance of the coefficients, given the rows.
+    """Return R, shape (p, p), with ``R R' = (Phi' H^-1 Phi)^-1``: a root of the coefficients' covariance.
 
-    Directions that the rows do not determine are left out, as in the coefficients. Which they are does not depend on
-    the units of the basis' functions.
+    Directions that the rows do not determine are left out, as in the coefficients. The choice of these directions does
+    not depend on the units of the basis functions.
     """
     if gram.shape[0] == 0:
         return torch.zeros_like(gram)
     sizes = gram.diagonal().clamp_min(0.0).sqrt()
     units = torch.where(sizes > 0, 1 / torch.where(sizes > 0, sizes, 1.0), 0.0)
-    gram = units[:, None] * (0.5 * (gram + gram.T)) * units  # approximate solves leave it slightly unsymmetric
+    gram = units[:, None] * (0.5 * (gram + gram.T)) * units  # approximate solves leave it slightly asymmetric
     values, vectors = torch.linalg.eigh(gram)
     determined = values > _DETERMINED
-    # row by row, as a model file gives it back: products with it round to the same bits then
+    # row-major, as a model file restores it, so that products with it round to the same bits
     return (units[:, None] * vectors * torch.where(determined, values, torch.inf).rsqrt()).contiguous()

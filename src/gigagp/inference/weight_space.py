@@ -1,8 +1,8 @@
-"""Gaussian processes with finitely many features, in the space of their weights: sums over rows, then m x m.
+"""Gaussian processes with m features, computed in the space of their weights from sums over rows and m x m matrices.
 
-With features ``F`` of shape (n, m) and noise ``N`` the covariance of the targets is ``F F' + N``. By the Woodbury
-identity and the determinant lemma everything about it follows from ``F' N^-1 F`` and a few products more, which are
-sums over rows. Random features and inducing points are two choices of F.
+With features ``F`` of shape (n, m) and noise ``N``, the covariance of the targets is ``F F' + N``. By the Woodbury
+identity and the determinant lemma, all results follow from ``F' N^-1 F`` and a few other products, which are sums over
+rows. Random features and inducing points are two choices of F.
 
 Rasmussen and Williams 2006, section 2.1.2 and appendix A.3, http://gaussianprocess.org/gpml/
 """
@@ -21,7 +21,7 @@ from gigagp.inference.trend import Trend
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over the rows that a model with features needs; all in float64.
+    """Sums over rows that determine a model with features; all are float64.
 
     Attributes
     ----------
@@ -41,17 +41,17 @@ class RowSums:
     log_noise: Tensor
 
     def zeros(self) -> RowSums:
-        """Return zeros of the same shapes, to add derivatives up in."""
+        """Return zeros of the same shapes, for the accumulation of derivatives."""
         return RowSums(*(torch.zeros_like(part) for part in (self.gram, self.cross, self.products, self.log_noise)))
 
     def take(self, columns: Tensor, factors: Tensor) -> RowSums:
-        """Return the sums for some columns of the features, each times a factor."""
+        """Return the sums for a subset of the feature columns, each multiplied by a factor."""
         columns, factors = columns.to(self.gram.device), factors.to(self.gram)
         gram = self.gram[columns[:, None], columns] * factors[:, None] * factors
         return RowSums(gram, self.cross[columns] * factors[:, None], self.products, self.log_noise)
 
     def add_(self, weight: float, other: RowSums, columns: Tensor, factors: Tensor) -> None:
-        """Add the derivative by what `take` returned for these columns, times a weight."""
+        """Add ``weight`` times a derivative with respect to the sums that `take` returned for these columns."""
         columns, factors = columns.to(self.gram.device), factors.to(self.gram)
         self.gram[columns[:, None], columns] += weight * other.gram * factors[:, None] * factors
         self.cross[columns] += weight * other.cross * factors[:, None]
@@ -61,7 +61,7 @@ class RowSums:
 
 @dataclass(frozen=True)
 class WeightSpace:
-    """The posterior of the features' weights, ``N(weights, (I + F' N^-1 F)^-1)``, and the likelihood behind it.
+    """The posterior of the feature weights, ``N(weights, (I + F' N^-1 F)^-1)``, with the log marginal likelihood.
 
     Attributes
     ----------
@@ -70,9 +70,9 @@ class WeightSpace:
     weights : Tensor of shape (m, t)
         Posterior mean, ``A^-1 F' N^-1 (Y - basis coefficients)``.
     trend : Trend
-        By generalised least squares.
+        Coefficients of the mean's basis by generalised least squares.
     basis_weights : Tensor of shape (m, p)
-        What ``weights`` would be if the mean's basis functions were targets.
+        The same as ``weights``, with the mean's basis functions in place of the targets.
     data_fit : float
         ``r' H^-1 r`` summed over targets.
     log_determinant : float
@@ -91,7 +91,7 @@ class WeightSpace:
 
     @classmethod
     def fit(cls, sums: RowSums, n_rows: int, n_targets: int) -> WeightSpace:
-        """Return the posterior that sums over rows give."""
+        """Return the posterior computed from sums over rows."""
         gram, t = sums.gram, n_targets
         matrix = gram.clone()
         matrix.diagonal().add_(1)
@@ -109,12 +109,12 @@ class WeightSpace:
         return cls(factor, weights, trend, basis_weights, data_fit, log_determinant, value)
 
     def slope(self) -> RowSums:
-        """Return the derivative of the log marginal likelihood by each sum over rows.
+        """Return the derivative of the log marginal likelihood with respect to the sums over rows.
 
-        The coefficients are at their best value, so that nothing is differentiated through them.
+        The mean's coefficients maximize the likelihood, so no derivative passes through them.
         """
         t = self.weights.shape[1]
-        # LAPACK refuses a matrix without rows, which a kernel of white noise has
+        # LAPACK refuses a matrix without rows, which occurs for a kernel of white noise alone
         inverse = lower_inverse(self.factor).tril_() if len(self.factor) else self.factor.clone()
         inverse += inverse.tril(-1).T
         residual = _residual(self.trend.coefficients)
@@ -123,6 +123,6 @@ class WeightSpace:
 
 
 def _residual(coefficients: Tensor) -> Tensor:
-    """Return R, shape (t + p, t), with ``[Y, basis] R = Y - basis coefficients``."""
+    """Return R, shape (t + p, t), such that ``[Y, basis] R = Y - basis coefficients``."""
     identity = torch.eye(coefficients.shape[1], dtype=coefficients.dtype, device=coefficients.device)
     return torch.cat([identity, -coefficients])

@@ -1,4 +1,4 @@
-"""`GPRegressor.fit_table` in two processes (gloo): shares of one source, one model."""
+"""`GPRegressor.fit_table` in two processes (gloo) that share a source and return the same model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def fit(folder: Path, *, distributed: bool, name: str = "p") -> GPRegressor:
 
 
 def work(rank: int, folder: str) -> None:
-    """Fit in one of the processes, and leave what it has found in files."""
+    """Fit in one of the processes, and write the results to files."""
     wait, place = timedelta(seconds=60), Path(folder)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=wait)
     gp = fit(place, distributed=True)
     gp.save(place / f"{rank}.gp")
-    try:  # a damaged file in the share of one of them: refused on both, so none waits for the other
+    try:  # a damaged file in the share of one process raises in both, so that neither waits for the other
         fit(place, distributed=True, name="bad")
     except InvalidInputError as error:
         (place / f"refused{rank}").write_text(str(error))
@@ -52,10 +52,10 @@ def test_two_processes_end_with_the_model_of_one(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for k, rows in enumerate(np.array_split(np.arange(N), 5)):
             frame = pd.DataFrame({"x": X[rows, 0], "z": X[rows, 1], "y": Y[rows]})
-            if name == "bad" and k == 3:  # of the second process
+            if name == "bad" and k == 3:  # in the share of the second process
                 frame.loc[17, "y"] = np.nan
             frame.to_parquet(tmp_path / name / f"part-{k}.parquet")
-    # A new process, not a fork: torch has threads here.
+    # Start new processes instead of forking, because torch has started threads.
     environment = os.environ | {"PYTHONPATH": str(Path(gigagp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     other = subprocess.Popen([sys.executable, "-W", "error", __file__, str(tmp_path)], env=environment)
     try:
@@ -77,7 +77,7 @@ def test_two_processes_end_with_the_model_of_one(tmp_path: Path) -> None:
         kernel=first.kernel_, noise_variance=first.noise_variance_, inference=whole.inference_, optimizer=None
     )
     half.fit_table(tmp_path / "p" / "part-0.parquet", "y", ["x", "z"])
-    assert np.abs(half.predict(NEW) - expected[0]).max() > 1e-3  # a control: what one share alone would give
+    assert np.abs(half.predict(NEW) - expected[0]).max() > 1e-3  # a control: the result from one share alone
     own, others = ((tmp_path / f"refused{rank}").read_text() for rank in (1, 0))
     assert "part-3.parquet" in own
     assert others == f"process 1 of 2: {own}"

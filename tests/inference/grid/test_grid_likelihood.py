@@ -44,7 +44,7 @@ def golden(settings: Grid = EXACT) -> tuple[GridLikelihood, Model]:
 
 
 class Plane:
-    """Rows in the plane with everything dense, and two targets; some of it has no rows."""
+    """Rows in the plane, with all matrices dense and two targets; parts of the plane have no rows."""
 
     def __init__(self, mean: Mean, kernel: Kernel | None = None, n_probes: int = 64) -> None:
         g = generator(5)
@@ -68,7 +68,7 @@ class Plane:
         return smooth + torch.diag(model.noise_variance + model.kernel.white(self.X))
 
     def value(self, model: Model) -> Tensor:
-        """Return the likelihood by dense algebra, with the mean's coefficients at their best; differentiable."""
+        """Return the differentiable log likelihood by dense algebra, with optimal coefficients of the mean."""
         H = self.covariance(model)
         basis = self.mean.basis(self.X)
         solved = torch.linalg.solve(H, torch.cat([self.Y, basis], 1))
@@ -132,7 +132,7 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
     kernel = GridKernel(model.kernel, plane.grid)
     kernel = GridKernel(model.kernel, plane.grid, kernel.fitting_torus(1e-9))
     choice = {"factorised": "none", "long waves": "auto"}.get(preconditioner, preconditioner)
-    # 1e-10 would be rounding for the factorised ones: 7e-13 of their right-hand sides
+    # 1e-10 is at the level of rounding for the factorised systems: 7e-13 of their right-hand sides
     settings = SolveSettings(1e-9, 1e-9, 2000, choice)
     system: GridSystem = iterative_system(kernel, plane.statistics, 0.04, settings)
     assert isinstance(system, WhitenedGridSystem)
@@ -146,7 +146,7 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
     solved = system.solve(cross)
     exact = torch.linalg.solve(H, right)
     assert torch.allclose(solved.adjoint, plane.W.T @ exact, rtol=1e-5, atol=1e-6)
-    # on all nodes, those without rows near among them
+    # on all nodes, including those without rows nearby
     assert torch.allclose(solved.values, kernel.to_dense() @ (plane.W.T @ exact), rtol=1e-6, atol=1e-6)
     products = right.T @ right
     assert torch.allclose(system.quadratic(cross, products, solved), right.T @ exact, rtol=1e-9)
@@ -160,7 +160,7 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
 
 @pytest.mark.parametrize("factorised", [False, True])
 def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bool) -> None:
-    """From above: both ways minimise what the data fit is the least value of."""
+    """The computed data fit is above the exact one, because both systems minimise a function with that minimum."""
     plane = Plane(ZeroMean())
     model = plane.model()
     kernel = GridKernel(model.kernel, plane.grid)
@@ -179,7 +179,7 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bo
 
 
 def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
-    """And the circulant one is better where there are none: at a tolerance that predictions need."""
+    """Without holes the circulant preconditioner is better; at a tolerance that predictions need."""
     kernel = kernels.Matern(1.5, [0.1, 0.1])
     lattice = torch.cartesian_prod(*[torch.linspace(0, 1, 60, dtype=torch.float64)] * 2)
     grid = RegularGrid.around((0.0, 0.0), (1.0, 1.0), (44, 44))
@@ -209,9 +209,9 @@ def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:
 
 
 def test_dense_and_uneven_rows_take_long_waves() -> None:
-    """60,000 rows that thin out towards the edge of a disc, 40 a node, little noise.
+    """60,000 rows that thin out towards the edge of a disc, 40 per node, with little noise.
 
-    After 60 steps the mean is a hundred times nearer than with either of the others, and so is the gradient.
+    After 60 steps the error of the mean is a hundred times smaller than with either alternative; so is the gradient's.
     """
     g = generator(4)
     angle, reach = (torch.rand(60_000, generator=g, dtype=torch.float64) for _ in range(2))
@@ -240,7 +240,7 @@ def test_dense_and_uneven_rows_take_long_waves() -> None:
 
 
 class Long:
-    """Rows in three inputs and a kernel of which one lengthscale is five times the domain: no torus has its root."""
+    """Rows in three inputs and a kernel with a lengthscale of five times the domain, which has no root on a torus."""
 
     noise = 0.01
 
@@ -261,7 +261,7 @@ class Long:
 
 
 def test_a_lengthscale_far_beyond_the_grid_does_not_stall_solves() -> None:
-    """12 x 12 x 12 nodes, a noise of 0.01: some ten steps, where 100 without the preconditioner are not enough."""
+    """12 x 12 x 12 nodes, a noise of 0.01: about ten steps, where 100 without the preconditioner are not enough."""
     long = Long(12)
     found = long.system("auto")
     solved = found.solve(long.statistics.cross)
@@ -275,7 +275,7 @@ def test_a_lengthscale_far_beyond_the_grid_does_not_stall_solves() -> None:
 
 
 def test_a_lengthscale_far_beyond_the_grid_gives_what_dense_algebra_does() -> None:
-    """Solves, data fits, explained variances and determinant, on 9 x 9 x 9 nodes."""
+    """Solves, data fits, explained variances and the determinant, on 9 x 9 x 9 nodes."""
     long = Long(9)
     exact = DenseGridSystem(long.kernel, long.statistics, long.noise)
     system = long.system("auto", 1e-10)
@@ -293,11 +293,11 @@ def test_a_lengthscale_far_beyond_the_grid_gives_what_dense_algebra_does() -> No
     plain = long.system("none").log_determinant(16, generator())
     assert abs(determinant.value - expected) < 4 * determinant.standard_error
     assert abs(determinant.value - 1.01 * expected) > 4 * determinant.standard_error  # a control
-    assert determinant.standard_error < 0.2 * plain.standard_error  # what the columns hold has no error
+    assert determinant.standard_error < 0.2 * plain.standard_error  # the part that the columns represent has no error
 
 
 def test_the_holes_preconditioner_is_positive_and_exact_where_the_model_is() -> None:
-    """With the same density everywhere on the torus nothing is left to correct."""
+    """With constant density on the torus the preconditioner is exact."""
     plane = Plane(ZeroMean())
     kernel = GridKernel(kernels.RBF([0.1, 0.1]).bind(2), plane.grid, Torus.around(plane.grid.shape, 1.3))
     system = iterative_system(kernel, plane.statistics, 0.1, SolveSettings(preconditioner="holes"))
@@ -338,7 +338,7 @@ def test_log_determinants_by_quadrature() -> None:
 
 
 def test_the_estimated_gradient_is_unbiased() -> None:
-    """Over draws of the probes, within four standard errors; the gradient at another noise is not."""
+    """Over draws of the probes, within four standard errors; the gradient at a different noise is not."""
     plane = Plane(ConstantMean())
     model = plane.model()
     settings = Grid(exact_nodes=0, tolerance=1e-4, n_probes=16)
@@ -358,7 +358,7 @@ def test_the_estimated_gradient_is_unbiased() -> None:
             scores.append(float(((stacked.mean(0) - expected[name].reshape(-1)).abs() / error).max()))
         return max(scores)
 
-    assert worst(plane.gradient(model)) < 5.4  # Student's t of 7 degrees, five numbers: one in a thousand
+    assert worst(plane.gradient(model)) < 5.4  # Student's t with 7 degrees of freedom, five numbers: one in a thousand
     other = model.replace({"noise_variance": torch.tensor(0.036, dtype=torch.float64)})
     assert worst(plane.gradient(other)) > 8
 
@@ -383,7 +383,7 @@ def test_noise_probes_have_the_gram_as_covariance() -> None:
     error = ((variance[:, None] * variance + expected.square()) / 4000).sqrt() + 0.01
     assert bool(((draws @ draws.T / 4000 - expected).abs() < 4.5 * error).all())
     assert not bool(((draws @ draws.T / 4000 - 1.3 * expected).abs() < 4.5 * error).all())
-    assert bool((draws[13] == 0).all())  # a node without rows near
+    assert bool((draws[13] == 0).all())  # a node without rows nearby
     kept = noise_probes(golden()[0].statistics, 70, generator())
     assert torch.equal(kept[:, :64], golden()[0].statistics.probes)
     assert kept.shape == (14, 70)
@@ -423,7 +423,7 @@ def test_unfinished_solves_are_warned_of_once() -> None:
 
 
 def test_a_long_lengthscale_uses_the_kernel_itself() -> None:
-    """Where the torus has no root of the kernel, factorised conjugate gradients serve, and the answers stay exact."""
+    """If the kernel has no root on the torus, factorised conjugate gradients are used, with the same accuracy."""
     plane = Plane(ConstantMean(), kernels.RBF([8.0, 8.0], 1.2))
     model = plane.model()
     likelihood = GridLikelihood(plane.statistics, plane.mean, Grid(exact_nodes=0, tolerance=1e-7), generator())

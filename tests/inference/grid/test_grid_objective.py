@@ -34,7 +34,7 @@ def test_a_restored_objective_goes_on_where_the_first_was() -> None:
     found = again.evaluate(model(0.32))
     assert all(torch.equal(found.gradient[name], value) for name, value in expected.gradient.items())
     assert found.solve == expected.solve
-    cold = objective().evaluate(model(0.32))  # the control: without the warm start the solve is another
+    cold = objective().evaluate(model(0.32))  # the control: without the warm start the solve differs
     assert cold.solve != expected.solve
     before = objective()
     tensors, header = before.snapshot()
@@ -52,7 +52,7 @@ def test_the_noise_is_raised_by_the_gap_once() -> None:
     assert whole.start(raised) is raised
     part = whole.thin(torch.arange(200))
     assert part.start(raised) is raised
-    assert part.likelihood(rough).statistics.grid == likelihood.statistics.grid  # one grid for all of a fit
+    assert part.likelihood(rough).statistics.grid == likelihood.statistics.grid  # one grid per fit
 
 
 def test_the_value_of_a_small_grid_is_exact_and_of_others_an_estimate() -> None:

@@ -49,7 +49,7 @@ def test_golden_mean_and_covariance(settings: Grid) -> None:
 
 
 def test_variances_from_samples() -> None:
-    """64 samples know a variance to 18 %; the prior's is far off."""
+    """64 samples estimate a variance to within 18 %; the prior variance is far off."""
     found = posterior().mean_and_variance(TEST_POINTS, "samples")[1]
     ratio = found / gold.COVARIANCE.diagonal()
     error = (2 / 64) ** 0.5
@@ -59,7 +59,7 @@ def test_variances_from_samples() -> None:
 
 
 def test_low_rank_variances_never_understate() -> None:
-    """Test 11 of the notes, and what the rank leaves out is counted as variance."""
+    """The variance is never below the exact one (test 11 of the notes), and includes what the rank leaves out."""
     problem = GoldenGrid()
     kernel = GridKernel(problem.kernel, problem.grid)
     X = torch.linspace(0.02, 1.0, 50, dtype=torch.float64)[:, None]
@@ -72,7 +72,7 @@ def test_low_rank_variances_never_understate() -> None:
         found = LowRankCovariance.build(kernel, problem.statistics, NOISE, rank)
         variance = prior - (w @ found.root).square().sum(1)
         assert bool((variance >= exact - 1e-10).all())
-        assert bool((variance <= previous + 1e-10).all())  # more rank, less left out
+        assert bool((variance <= previous + 1e-10).all())  # a higher rank leaves less out
         previous = variance
         whole = points @ problem.K @ points.T - points @ found.root @ (points @ found.root).T
         error = float((whole - gold.COVARIANCE).abs().max())
@@ -93,14 +93,14 @@ def test_parts_of_a_low_rank_variance() -> None:
 
 
 def test_parts_of_a_variance_beyond_the_grid() -> None:
-    """There is nothing to compute: all of the prior's variance is what the data leave open."""
+    """Beyond the grid nothing is computed: the whole prior variance is mathematical."""
     found = posterior(replace(TIGHT, variance="low_rank", rank=4, outside="prior"))
     beyond = torch.cat([TEST_POINTS + 100, TEST_POINTS[:1]])
     parts, total = found.variance_parts(beyond), found.mean_and_variance(beyond)[1]
     torch.testing.assert_close(parts.mathematical + parts.computational, total)
     torch.testing.assert_close(parts.mathematical[:3], torch.full((3,), found.kernel.variance, dtype=torch.float64))
     assert not bool(parts.computational[:3].any())
-    assert float(parts.mathematical[3]) < 0.5 * found.kernel.variance  # the control: a point on the grid
+    assert float(parts.mathematical[3]) < 0.5 * found.kernel.variance  # the control: a point inside the grid
 
 
 def test_samples_are_functions_with_the_posterior_covariance() -> None:
@@ -122,7 +122,7 @@ def test_samples_are_functions_with_the_posterior_covariance() -> None:
 
 
 def test_a_linear_trend_is_in_the_model() -> None:
-    """Adding a straight line to the targets changes the coefficients and nothing else, as generalised least squares."""
+    """As in generalised least squares, adding a linear function to the targets changes only the coefficients."""
     problem = GoldenGrid()
     base = posterior(mean=LinearMean())
     statistics = GridStatistics.from_rows(problem.grid, problem.x, problem.y + 5 - 3 * problem.x[:, 0], 64)
@@ -141,7 +141,7 @@ def test_a_linear_trend_is_in_the_model() -> None:
 def universal(points: Tensor, mean: Mean) -> Tensor:
     """Return the golden problem's covariance with unknown coefficients of the mean, by dense algebra.
 
-    As the limit of a prior on them that becomes vague: no formula that could share an error with the package's.
+    It is the limit of an increasingly vague prior on them, which shares no formula with the package.
     """
     problem = GoldenGrid()
     here = problem.grid.matrix(points).to_dense()
@@ -154,7 +154,7 @@ def universal(points: Tensor, mean: Mean) -> Tensor:
 @pytest.mark.parametrize("mean", [ConstantMean(), LinearMean()])
 @pytest.mark.parametrize("exact_nodes", [0, 800])
 def test_the_uncertainty_of_the_trend_is_in_the_variance(mean: Mean, exact_nodes: int) -> None:
-    points = torch.tensor([[0.0], [0.21], [1.1]], dtype=torch.float64)  # beyond the rows it matters most
+    points = torch.tensor([[0.0], [0.21], [1.1]], dtype=torch.float64)  # the effect is largest beyond the rows
     expected = universal(points, mean)
     found = posterior(replace(TIGHT, exact_nodes=exact_nodes), mean)
     for method in ("solve", "low_rank"):
@@ -170,7 +170,7 @@ def test_the_uncertainty_of_the_trend_is_in_the_variance(mean: Mean, exact_nodes
 
 
 def test_the_uncertainty_of_the_trend_beyond_the_grid() -> None:
-    """Where the prior is all that is left, that of the coefficients is added to it."""
+    """Where only the prior is left, the uncertainty of the coefficients is added to it."""
     found = posterior(replace(TIGHT, outside="prior"), LinearMean())
     problem = GoldenGrid()
     basis = LinearMean().basis(problem.x)

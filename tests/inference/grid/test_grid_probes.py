@@ -1,4 +1,4 @@
-"""Noise on a grid whose rows are uneven: error bars and samples against a solve for each point."""
+"""Noise probes on a grid with unevenly distributed rows: variances and samples against a solve for each point."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _statistics(X: np.ndarray) -> GridStatistics:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Node by node, to four standard errors and the error of the polynomial."""
+    """At every node, to within four standard errors and the error of the polynomial."""
     statistics = _statistics(TABLES[name])
     variance, count = statistics.gram.diagonal().clamp_min(0), 600
     near = probes._busiest_near(statistics.gram)
@@ -55,12 +55,12 @@ def test_draws_have_the_gram_as_covariance_on_uneven_rows(name: str, monkeypatch
 @pytest.mark.parametrize("how", ["fit", "fit_table"])
 @pytest.mark.parametrize("name", TABLES)
 def test_error_bars_and_samples_agree_with_solves(name: str, how: str) -> None:
-    """Stored samples and new ones, of rows held and streamed, in the clumps and between them."""
-    X, size = TABLES[name], 20 if name == "lattice" else 45  # a full lattice takes many steps
+    """Stored and new samples, for rows held and streamed, inside the clumps and between them."""
+    X, size = TABLES[name], 20 if name == "lattice" else 45  # a full lattice needs many steps
     y = np.sin(3 * X[:, 0]) * X[:, 1] + 0.1 * np.random.default_rng(1).standard_normal(len(X))
     gp = GPRegressor(
         kernels.Matern(nu=1.5, lengthscale=0.6),
-        inference=inference.Grid(size, n_samples=200, final_tolerance=1e-6),  # of the solves that are compared with
+        inference=inference.Grid(size, n_samples=200, final_tolerance=1e-6),  # for the reference solves
         optimizer=None,
         noise_variance=0.02,
         standardize=False,
@@ -69,7 +69,7 @@ def test_error_bars_and_samples_agree_with_solves(name: str, how: str) -> None:
     points = X[:: len(X) // 60]
     expected = gp.predict(points, return_std=True, variance="solve")[1]
     stored = gp.predict(points, return_std=True)[1]
-    assert gp.posterior_.statistics.probes.shape[1] == 200  # all collected, none drawn
+    assert gp.posterior_.statistics.probes.shape[1] == 200  # all were collected, none drawn
     error = 4.5 / np.sqrt(2 * 200)
     assert (np.abs(stored / expected - 1) < error).all()
     fresh = gp.sample_y(points, 400, random_state=3).std(1)
@@ -88,7 +88,7 @@ def test_the_seed_chooses_the_samples() -> None:
 def test_a_variance_above_the_priors_is_cut_and_said() -> None:
     prior = torch.full((50,), 2.0, dtype=torch.float64)
     draws = 2.0**0.5 * torch.randn(50, 32, generator=generator(), dtype=torch.float64)
-    found = variance_from_samples(draws, prior)  # by chance some are above, without a word
+    found = variance_from_samples(draws, prior)  # some exceed the prior by chance, without a warning
     assert bool((found <= prior).all())
     assert bool((draws.square().mean(1) > prior).any())
     with pytest.warns(GigaGPWarning, match="times the prior's variance"):

@@ -1,4 +1,4 @@
-"""Grid inference behind the front door, on arrays."""
+"""Grid inference through `GPRegressor`, on arrays."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_iterative_solves_agree_with_dense_ones(model: GPRegressor) -> None:
     )
     assert gp.solver_.startswith("conjugate gradients")
     std, expected = (one.predict(NEW, return_std=True)[1] for one in (gp, model))
-    # the root of the kernel may be wrong by a hundredth of the noise variance
+    # the root of the kernel may have an error of a hundredth of the noise variance
     assert np.all(np.abs(gp.predict(NEW) - model.predict(NEW)) < 0.05 * expected)
     assert abs(np.mean((std / expected) ** 2) - 1) < 4 * (2 / 32) ** 0.5
     solved = gp.predict(NEW[:4], return_std=True, variance="solve")[1]
@@ -87,7 +87,7 @@ def test_iterative_solves_agree_with_dense_ones(model: GPRegressor) -> None:
 
 
 def test_learning_without_values(model: GPRegressor) -> None:
-    """Estimated gradients end where exact ones do, to within what the probes leave open."""
+    """Estimated gradients lead to the optimum of exact ones, within the error of the probes."""
     gp = fitted(inference=inference.Grid(size=(24, 24), exact_nodes=0))
     mine, exact = (one.kernel_.parameters()["lengthscale"].numpy() for one in (gp, model))
     assert np.abs(np.log(mine / exact)).max() < 0.25
@@ -120,7 +120,7 @@ def test_cells_of_kernels() -> None:
     "kernel", [kernels.RBF([0.5, 2.0]), kernels.Matern(2.5, [0.5, 2.0]), kernels.Matern(1.5, 0.7, 4.0)]
 )
 def test_less_noise_asks_for_finer_cells(kernel: kernels.Kernel) -> None:
-    """Until the mean over rows of what interpolation leaves out is the noise, by the rows themselves."""
+    """Cells become finer until the variance left out, averaged over the rows, is about the noise variance."""
     kernel = kernel.bind(2)
     shares, variance = [], float(kernel.diagonal(torch.zeros(1, 2).double())[0])
     for ratio in (1e-1, 1e-2, 1e-3):
@@ -131,19 +131,19 @@ def test_less_noise_asks_for_finer_cells(kernel: kernels.Kernel) -> None:
         corner = grid.nodes()[indices[0]]
         gap = variance - float(((weights @ kernel.block(corner, corner)) * weights).sum(1).mean())
         shares.append(gap / (ratio * variance))
-    assert shares[0] < 0.1  # smoothness decides
+    assert shares[0] < 0.1  # the smoothness decides
     assert shares[1] < 1.0
-    assert 0.6 < shares[2] < 0.85  # the noise does
+    assert 0.6 < shares[2] < 0.85  # the noise variance decides
     lengths = kernel.parameters()["lengthscale"].expand(2)
     finest = cell_lengths(kernel, 2, 1e-12, CUBIC)
-    assert np.allclose(finest, (lengths / 12).tolist())  # there is an end to it
-    # what is chosen without a look at the noise leaves out more than it
+    assert np.allclose(finest, (lengths / 12).tolist())  # the number of nodes is limited
+    # a spacing that ignores the noise leaves out more than the noise
     before = cell_lengths(kernel, 2, variance, CUBIC)
     assert sum(axis_gap(kernel, axis, 2, cell, CUBIC) for axis, cell in enumerate(before)) > 1.5e-3 * variance
 
 
 def test_a_grid_chosen_for_little_noise_is_as_good_as_exact_inference() -> None:
-    """At a noise of 0.1 % of the variance; a grid of five nodes a lengthscale is not."""
+    """At a noise of 0.1 % of the variance, where a grid of five nodes per lengthscale is worse."""
     kernel, noise, rng = kernels.Matern(1.5, [0.5]), 1e-3, np.random.default_rng(3)
     points, new = rng.uniform(0, 20, (400, 1)), rng.uniform(0.1, 19.9, (400, 1))
     K = kernel.bind(1).block(*2 * [torch.from_numpy(np.concatenate([points, new]))]).numpy()
@@ -218,7 +218,7 @@ def test_points_beyond_the_grid() -> None:
     settings = {"optimizer": None, "noise_variance": 0.03}
     with pytest.raises(InvalidInputError, match=r"row 0 .*outside="):
         fitted(**settings).predict(far)
-    # the region in the data's own units, two cells around the rows, with the names that they have
+    # the message gives the region in the data's own units, two cells around the rows, with the names of the inputs
     named = pd.DataFrame({"east": X[:, 0], "north": 1e6 + 100 * X[:, 1]})
     gp = GPRegressor(kernels.Matern(2.5, [0.6, 50.0]), inference.Grid(size=24), **settings).fit(named, Y)
     message = r"1 of 1 rows lie .*'east' from -0\.15\d+ to 3\.15\d+, 'north' from 9999\d\d.*'east' = 50, 'north' = 1e"

@@ -1,4 +1,4 @@
-"""Computation-aware inference (Wenger et al. 2024): settings, objective, posterior."""
+"""Computation-aware inference (Wenger et al. 2024): settings, objective and posterior."""
 
 from gigagp.inference.computation_aware.evidence import Evidence, Terms
 from gigagp.inference.computation_aware.inference import ComputationAware

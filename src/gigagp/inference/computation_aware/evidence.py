@@ -1,8 +1,8 @@
-"""What conditioning on ``S' y`` gives, the two losses that judge it, and their gradients in closed form.
+"""Conditioning on ``S' y``, the two losses, and their gradients in closed form.
 
-With ``H = K + N`` (N the noise of each row), ``r = y - mean``, ``M = S'HS``, ``G = S'KS`` and ``v = M^-1 S' r``:
-Wenger et al. 2024, eqs. 5, 9 and 11, here for any noise. Only ``K @ S``, shape (n, i), is ever kept; what else has that
-size comes in blocks of rows, and everything of size i x i is float64. No autograd graph is recorded.
+Notation: ``H = K + N`` (N the noise of each row), ``r = y - mean``, ``M = S'HS``, ``G = S'KS`` and ``v = M^-1 S' r``.
+The formulas are eqs. 5, 9 and 11 of Wenger et al. 2024, for any noise. Only ``K @ S``, shape (n, i), is kept. Other
+arrays of that size are computed in blocks of rows, and all i x i arrays are float64. No autograd graph is recorded.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from gigagp.inference.trend import Trend
 from gigagp.model import NOISE, Model
 from gigagp.operators import KernelMatrix
 
-#: Which bound or likelihood is maximised.
+#: Objective to maximize.
 Loss = Literal["elbo", "projected"]
-#: The name of the actions' entries among a model's free numbers.
+#: Name of the actions' entries among the free parameters of a model.
 ACTIONS = "actions"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The parts of the losses, summed over rows and targets, in nats.
+    """Parts of the losses, summed over rows and targets, in nats.
 
     Attributes
     ----------
     squared_residuals : float
-        ``sum_j (y_j - mean_j)^2 / noise_j`` with the posterior mean.
+        ``sum_j (y_j - mean_j)^2 / noise_j`` for the posterior mean.
     posterior_variances : float
         ``sum_j K_i(x_j, x_j) / noise_j``.
     log_noise : float
         ``sum_j log(2 pi noise_j)``.
     weights : float
-        ``v'Gv``, the squared norm of the posterior mean in the kernel's space.
+        ``v'Gv``, the squared norm of the posterior mean in the RKHS of the kernel.
     trace : float
         ``tr(M^-1 G)``.
     log_ratio : float
-        ``log det M - log det S'NS``, twice the mutual information of function and ``S' y``.
+        ``log det M - log det S'NS``, twice the mutual information of the function and ``S' y``.
     projected_fit : float
         ``r'S M^-1 S'r``.
     projected_log_determinant : float
@@ -69,12 +69,12 @@ class Terms:
 
     @property
     def divergence(self) -> float:
-        """``KL(q(f) || p(f))``, of the posterior from the prior (lemma S3)."""
+        """``KL(q(f) || p(f))``, the divergence of the posterior from the prior (lemma S3)."""
         return 0.5 * (self.weights + self.log_ratio - self.trace)
 
     @property
     def elbo(self) -> float:
-        """The lower bound of the log marginal likelihood (eq. 11)."""
+        """Lower bound of the log marginal likelihood (eq. 11)."""
         return self.expected_log_likelihood - self.divergence
 
     @property
@@ -83,7 +83,7 @@ class Terms:
         return -0.5 * (self.projected_fit + self.projected_log_determinant)
 
     def value(self, loss: Loss) -> float:
-        """Return the one that a loss is about."""
+        """Return the value of a loss."""
         return self.elbo if loss == "elbo" else self.projected_log_likelihood
 
 
@@ -95,15 +95,16 @@ class _Known(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    """What actions say about the function and the mean.
+    """Weights and trend conditioned on the projected targets.
 
     Attributes
     ----------
     weights : Tensor of shape (i, t)
         ``(S'HS)^-1 S' (Y - mean)``.
     basis_weights : Tensor of shape (i, p)
-        Likewise of the mean's basis.
+        The same with the mean's basis functions in place of the targets.
     trend : Trend
+        Coefficients of the mean's basis.
     """
 
     weights: Tensor
@@ -112,30 +113,32 @@ class Conditioned(NamedTuple):
 
 
 class Evidence:
-    """Everything that follows from one set of actions at one model.
+    """Quantities that follow from one set of actions at one model.
 
     Parameters
     ----------
-    model : Model
+        Model to evaluate.
     table : TrainingTable
-        Its rows are in the order of the actions'.
+        Training rows, in the order of the actions.
     actions : Actions
+        Actions S.
     loss : {"elbo", "projected"}
-        Decides which coefficients of the mean are best.
+        Objective, which also decides the coefficients of the mean.
     noise : Tensor of shape (n,)
-        Noise variance of each row, without the kernel's white part; float64.
+        Noise variance of each row in float64, without the kernel's white terms.
     matrix : KernelMatrix
+        ``H`` at the model.
     product : Tensor of shape (n, i) or None
-        ``H @ S`` if it is known; it is used up.
+        ``H @ S`` if it is known; it is overwritten.
 
     Attributes
     ----------
     factor : Tensor of shape (i, i)
         Lower Cholesky factor of M.
     weights : Tensor of shape (i, t)
-        ``v``, the compressed representer weights.
+        Compressed representer weights ``v``.
     coefficients : Tensor of shape (p, t)
-        Of the mean's basis, by generalised least squares under the loss.
+        Coefficients of the mean's basis, by generalised least squares under the loss.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Evidence:
             self._weigh_variances()
 
     def _condition(self) -> None:
-        """Factor ``S'HS``, solve for the weights, and find the mean's coefficients."""
+        """Factorise ``S'HS``, solve for the weights, and estimate the mean's coefficients."""
         actions, t = self.actions, self.table.n_targets
         smooth = actions.project(self._product)
         self._smooth = 0.5 * (smooth + smooth.T)
@@ -178,22 +181,23 @@ class Evidence:
         normal = projected.T @ solved
         self._known = _Known(solved, normal)
         if self.loss == "elbo":
-            # The ELBO's quadratic form in r is C + Q'N^-1 Q with Q = I - HC: what was seen, and the rest as noise.
+            # The ELBO is quadratic in r with the matrix C + Q'N^-1 Q, Q = I - HC: the observed part, and the remainder
+            # treated as noise.
             left = known - self._times_product(solved) - self.noise[:, None] * actions.combine(solved)
             normal = normal + left.T @ (left / self.noise[:, None])
         self.coefficients = Trend.from_products(normal[t:, t:], normal[t:, :t]).coefficients
         self._normal = normal
         mix = torch.cat([torch.eye(t, dtype=torch.float64, device=known.device), -self.coefficients])
         self.residual, self._projected, self.weights = known @ mix, projected @ mix, solved @ mix
-        #: ``r - H S v``, what the actions have not seen; empty where the loss has no use for it
+        #: ``r - H S v``, the residual that the actions leave; empty if the loss does not need it
         self.unseen = left @ mix if self.loss == "elbo" else self.residual[:0]
 
     def conditioned(self) -> Conditioned:
-        """Return what predictions are made of: everything is conditioned on ``S' y`` alone, the trend as well.
+        """Return the weights for predictions; everything, including the trend, is conditioned on ``S' y`` alone.
 
-        With a flat prior of its coefficients they are those of generalised least squares on ``S' y``, whatever the
-        loss, so that more actions never raise a variance and no number of them brings it below the exact one. Where
-        the actions do not determine all coefficients, those of the loss are used, which has seen all rows.
+        With a flat prior on its coefficients, the trend is that of generalised least squares on ``S' y`` for either
+        loss. More actions then never increase a variance, and the variance is never below the exact one. If the actions
+        do not determine all coefficients, those of the loss are used, which depend on all rows.
         """
         t, (solved, normal) = self.table.n_targets, self._known
         trend = Trend.from_products(normal[t:, t:], normal[t:, :t])
@@ -203,16 +207,16 @@ class Evidence:
         return Conditioned(solved[:, :t] - of_basis @ trend.coefficients, of_basis, trend)
 
     def _times_product(self, coefficients: Tensor) -> Tensor:
-        """Return ``K S @ coefficients`` in float64, block by block."""
+        """Return ``K S @ coefficients`` in float64, computed in blocks of rows."""
         blocks = row_blocks(self.table.n_rows, self.actions.count)
         return torch.cat([self._product[rows].double() @ coefficients for rows in blocks])
 
     def _whitened(self, rows: slice) -> Tensor:
-        """Return ``L^-1 (K S)'`` of a block of rows, shape (i, rows)."""
+        """Return ``L^-1 (K S)'`` for a block of rows, shape (i, rows)."""
         return torch.linalg.solve_triangular(self.factor, self._product[rows].double().T, upper=False)
 
     def terms(self) -> Terms:
-        """Return the parts of both losses; what only the ELBO has is NaN for the projected likelihood."""
+        """Return the parts of both losses; for the projected likelihood, parts that only the ELBO needs are NaN."""
         t, count, noise = self.table.n_targets, self.actions.count, self.noise
         whitened_own = torch.linalg.solve_triangular(self.factor, self._own, upper=False)
         trace = count - float(torch.linalg.solve_triangular(self.factor, whitened_own.T, upper=False).trace())
@@ -236,7 +240,7 @@ class Evidence:
         )
 
     def _weigh_variances(self) -> None:
-        """Find ``K_i(x_j, x_j)`` of every row, and what the gradient needs of the pass; ``n i^2`` operations."""
+        """Compute ``K_i(x_j, x_j)`` for every row, and sums for the gradient, in ``n i^2`` operations."""
         n, count = self.table.n_rows, self.actions.count
         explained = self.noise.new_empty(n)
         self._overlap = self.noise.new_zeros(count, count)  # L^-1 (KS)' N^-1 (KS) L^-T
@@ -249,14 +253,15 @@ class Evidence:
         self._variances = prior - explained
 
     def gradient(self, *, by_actions: bool) -> dict[str, Tensor]:
-        """Return the derivative of what `Terms.value` gives by every hyperparameter.
+        """Return the derivatives by all hyperparameters of the loss that `Terms.value` returns.
 
-        Uses up the product with the kernel matrix: it can be called once.
+        It overwrites the product with the kernel matrix, so it can be called only once.
 
         Parameters
         ----------
         by_actions : bool
-            Also by the entries of the actions, under the name ``"actions"``; these have to be `LearnableActions`.
+            Whether to add the derivative by the entries of the actions, named ``"actions"``. The actions must then be
+            `LearnableActions`.
         """
         t, noise, actions = self.table.n_targets, self.noise, self.actions
         outer = self.weights @ self.weights.T
@@ -274,7 +279,7 @@ class Evidence:
         else:
             by_projected = self.weights
             by_matrix = by_smooth = by_own = 0.5 * (t * inverse - outer)
-        # Everything below is a derivative of the loss; the value's has the other sign.
+        # The derivatives below are those of the loss to minimize, which has the opposite sign of the value.
         by_entries = self._entries_before_kernel(by_smooth, by_own, by_projected) if by_actions else None
         by_noise = actions.row_quadratics(by_own)
         by_prior = torch.zeros_like(noise)
@@ -303,11 +308,11 @@ class Evidence:
         return pull
 
     def _entries_before_kernel(self, by_smooth: Tensor, by_own: Tensor, by_projected: Tensor) -> Tensor:
-        """Return the derivative by the entries of S without what goes through ``K @ S`` (for the ELBO)."""
+        """Return the derivative by the entries of S; for the ELBO, without the part that passes through ``K @ S``."""
         actions = self.actions
         assert isinstance(actions, LearnableActions)
         found = actions.outer_at(self._product, by_smooth)
-        if self.loss == "projected":  # all that goes through K S goes through G, twice
+        if self.loss == "projected":  # K S occurs only in G, which contains S twice
             found = 2 * found
             identity = actions.gram(torch.ones_like(self.noise))
             inverse = torch.cholesky_inverse(cholesky(identity, "S'S"))
@@ -316,7 +321,7 @@ class Evidence:
         return found + actions.outer_at(self.residual, by_projected)
 
     def _replace_product(self, by_smooth: Tensor) -> Tensor:
-        """Overwrite ``K @ S`` with the derivative of the loss by it, and return that."""
+        """Overwrite ``K @ S`` with the derivative of the loss by it, and return the result."""
         product, t = self._product, self.table.n_targets
         inverse = torch.cholesky_inverse(self.factor)
         for rows in row_blocks(self.table.n_rows, self.actions.count):
@@ -330,7 +335,7 @@ class Evidence:
         return product
 
     def _diagonal_gradient(self, by_prior: Tensor, by_noise: Tensor) -> dict[str, Tensor]:
-        """Return what goes through the prior's variances and the kernel's white part."""
+        """Return the derivatives through the prior variances and the kernel's white terms."""
         kernel, X = self.model.kernel, self.table.X
         with torch.enable_grad():
             values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}

@@ -1,4 +1,4 @@
-"""What users choose of computation-aware inference."""
+"""`inference.ComputationAware`: the settings of computation-aware inference."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from gigagp.likelihoods import Likelihood
 
 @dataclass(frozen=True)
 class ComputationAware(Inference):
-    """Inference from ``i`` linear combinations of the rows, with error bars for what was not looked at.
+    """Inference conditioned on ``i`` linear combinations of the targets, with the uncertainty due to the others.
 
-    The posterior variance is never below the exact one at the same hyperparameters: it holds what the data leave open
-    and what the skipped computation leaves open.
+    The posterior variance is never below the exact one at the same hyperparameters. It includes the uncertainty due to
+    finite data and that due to limited computation.
 
-    When to use: where overconfidence is costlier than a wide interval, and for tables too large for solves. Memory is
-    O(n i). With learned actions a step computes every kernel entry three times; memory, not time, is linear in n.
+    When to use: if overconfidence is worse than wide intervals, and for tables that are too large for solves. Memory is
+    O(n i). With learned actions, each step computes every kernel entry three times, so that memory is linear in n but
+    time is not.
 
     Parameters
     ----------
     n_actions : int, default 512
-        Linear combinations, i; a table with fewer rows has as many as rows, which is exact.
+        Number of linear combinations, i. It is limited by the number of rows, with which inference is exact.
     policy : Policy, default ``actions.Learned()``
-        How they are chosen, see `gigagp.actions`.
+        Choice of the linear combinations; see `gigagp.actions`.
     loss : {"elbo", "projected"}, default "elbo"
-        What is maximised: a lower bound of the log marginal likelihood, or the likelihood of the projected targets,
-        which generalises badly and is kept for comparisons (Wenger et al. 2024, section 3).
+        Objective to maximize: ``"elbo"`` is a lower bound of the log marginal likelihood; ``"projected"`` is the
+        likelihood of the projected targets, which generalizes badly and is meant for comparisons (Wenger et al. 2024,
+        section 3).
 
     Notes
     -----
@@ -56,9 +58,9 @@ class ComputationAware(Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> ComputationAwareObjective:
-        """Return the loss of a table."""
+        """Return the objective on a table."""
         return ComputationAwareObjective(table, self.n_actions, self.policy, self.loss, generator)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         return f"computation-aware ({self.n_actions} actions, {self.policy!r}, loss {self.loss})"

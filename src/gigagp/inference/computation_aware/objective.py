@@ -1,4 +1,4 @@
-"""The objective that learns hyperparameters and actions together."""
+"""The objective of computation-aware inference, which learns hyperparameters and actions together."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from gigagp.random import spawn
 
 
 class ComputationAwareObjective(TableObjective):
-    """The ELBO, or the projected log likelihood, with its gradient by hyperparameters and actions.
+    """The ELBO or the projected log likelihood, with its gradient by hyperparameters and actions.
 
-    The rows are put into the policy's order once (shuffled, or cluster by cluster); everything inside is in that order.
+    The rows are put into the order of the policy once (shuffled, or by clusters), and all computations use that order.
 
     Parameters
     ----------
-    table : TrainingTable
+        Training rows in the model's units.
     n_actions : int
-        Asked for; a smaller table has as many as rows.
+        Requested number of actions; the number of rows limits it.
     policy : Policy
+        Choice of the actions.
     loss : {"elbo", "projected"}
+        Objective to maximize.
     generator : torch.Generator
-        Of the order of rows and of random actions.
+        Source of the order of rows and of random actions.
     """
 
     def __init__(
@@ -60,17 +62,17 @@ class ComputationAwareObjective(TableObjective):
 
     @property
     def is_likelihood(self) -> bool:
-        """It is a lower bound, or the likelihood of projections."""
+        """Always false: the value is a lower bound, or the likelihood of projections."""
         return False
 
     @property
     def follows_likelihood(self) -> bool:
-        """From unit lengthscales learned blocks can end up fitting each their own rows with tiny lengthscales."""
+        """True for the ELBO: from unit lengthscales, each learned block can overfit its rows with tiny lengthscales."""
         return self.loss == "elbo"
 
     @property
     def deterministic(self) -> bool:
-        """The same model gives the same numbers, also where actions are chosen anew at every model."""
+        """Always true, even if the policy chooses new actions at every model."""
         return True
 
     def _noise(self, model: Model) -> Tensor:
@@ -90,14 +92,14 @@ class ComputationAwareObjective(TableObjective):
         return torch.Generator().manual_seed(self._seed)
 
     def _settle_order(self, model: Model) -> None:
-        """Order the rows as the policy wants them: once, by the first hyperparameters it is asked about."""
+        """Put the rows into the order of the policy; done once, with the first hyperparameters."""
         if not self._is_arranged:
             order = self.policy.order(self._matrix(model), self.count, self._own_generator())
             self._ordered = self._arrange(order)
             self._is_arranged = True
 
     def _choose(self, matrix: KernelMatrix) -> Choice:
-        """Ask the policy; it sees targets less their least-squares trend, and every time the same random numbers."""
+        """Choose actions by the policy, from targets minus their least-squares trend and a fixed seed."""
         table = self._ordered
         basis, Y = table.basis, table.Y
         residuals = (Y - basis @ estimate_trend(basis, Y, basis).coefficients).double()
@@ -113,16 +115,16 @@ class ComputationAwareObjective(TableObjective):
         return replace(model, free={ACTIONS: chosen.values.cpu()})
 
     def _knows(self, model: Model) -> bool:
-        """Whether the model's actions are of these rows, not of a stage on others."""
+        """Whether the model's actions belong to these rows, and not to an earlier stage on other rows."""
         return ACTIONS in model.free and model.free[ACTIONS].shape[0] == self.table.n_rows
 
     def _evidence(self, model: Model) -> Evidence:
-        self._last = None  # free what belongs to the last model before the next is made
+        self._last = None  # free the arrays of the last model before computing those of the next one
         self._settle_order(model)
         matrix = self._matrix(model)
         actions: Actions
         if self.policy.is_learned:
-            values = self.start(model).free[ACTIONS].to(matrix.X).double()  # rounded as products will see them
+            values = self.start(model).free[ACTIONS].to(matrix.X).double()  # with the rounding of the matrix's dtype
             actions, product, note = BlockActions(values, balanced_bounds(matrix.n, self.count)), None, ""
         else:
             actions, product, note = self._choose(matrix)
@@ -135,19 +137,19 @@ class ComputationAwareObjective(TableObjective):
         return self._last
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient; actions that a policy chose from the model are held constant in it."""
+        """Return value and gradient; actions that a policy chooses from the model are treated as constant."""
         evidence = self._evidence(model)
         terms = evidence.terms()
         self._bound = terms.elbo if self.loss == "elbo" else None
         return Evaluation(terms.value(self.loss), evidence.gradient(by_actions=self.policy.is_learned))
 
     def thin(self, rows: Tensor) -> ComputationAwareObjective:
-        """Return the same inference on a subset of the rows."""
+        """Return the objective of the same inference method on a subset of the rows."""
         table = self.table.take_rows(rows)
         return ComputationAwareObjective(table, self._asked, self.policy, self.loss, self._generator)
 
     def current_posterior(self) -> ComputationAwarePosterior | None:
-        """Return the posterior where `evaluate` was last called."""
+        """Return the posterior at the last evaluated model."""
         found = self._last
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""The computation-aware posterior: conditioned on ``S' y``, never surer than the exact one."""
+"""The computation-aware posterior, conditioned on ``S' y``; its variances are never below the exact ones."""
 
 from __future__ import annotations
 
@@ -32,26 +32,29 @@ _PRIOR_FEATURES = 4000
 
 
 class ComputationAwarePosterior(SolvedPosterior):
-    """``N(mean + K(., X) S v, K - K(., X) S (S'HS)^-1 S' K(X, .))`` (Wenger et al. 2024, eq. 5 and alg. S2).
+    """The posterior conditioned on ``S' y`` for actions S (Wenger et al. 2024, eq. 5 and alg. S2).
+
+    It is ``N(mean + K(., X) S v, K - K(., X) S (S'HS)^-1 S' K(X, .))``.
 
     Parameters
     ----------
-    model : Model
+        Model at the fitted hyperparameters.
     table : TrainingTable
-        Rows in the order of the actions'.
+        Training rows, in the order of the actions.
     actions : Actions
+        Actions S.
     factor : Tensor of shape (i, i)
         Lower Cholesky factor of ``S'HS``.
     conditioned : Conditioned
-        ``v = (S'HS)^-1 S' (Y - mean)``, the same of the mean's basis, and the mean's coefficients.
+        ``v = (S'HS)^-1 S' (Y - mean)``, the same for the mean's basis, and the mean's coefficients.
     noise : Tensor of shape (n,)
-        Noise variance of each row, without the kernel's white part.
+        Noise variance of each row, without the kernel's white terms.
     bound : float or None
-        The evidence lower bound, where it is known.
+        Evidence lower bound, if it is known.
     note : str
-        Why there are fewer actions than asked for, or where they are from.
+        Reason for fewer actions than requested, or the source of the actions.
     final_solve : SolveRecord or None
-        What the solve did whose products are the actions.
+        Record of the solve whose products are the actions.
     """
 
     kind = "computation-aware"
@@ -72,7 +75,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         self.model, self.table, self.actions, self.budget = model, table, actions, table.budget
         self.factor, self.noise = factor, noise
         self.weights, self.basis_weights, trend = conditioned
-        self.basis_weights = self.basis_weights.contiguous()  # as a model file gives it back: it rounds the same then
+        self.basis_weights = self.basis_weights.contiguous()  # as a model file restores it, to round the same way
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
         self.target_solutions = actions.combine(self.weights).to(self.X)
         self.basis_solutions = actions.combine(self.basis_weights).to(self.X)
@@ -80,11 +83,11 @@ class ComputationAwarePosterior(SolvedPosterior):
 
     @property
     def n_actions(self) -> int:
-        """Actions that the posterior is conditioned on; fewer than asked for where `note` says why."""
+        """Number of actions; `note` gives the reason if there are fewer than requested."""
         return self.actions.count
 
     def solver_name(self) -> str:
-        """Return how many actions of which kind there are."""
+        """Return the number and kind of the actions."""
         return f"{self.n_actions} {self.actions.describe()}" + (f" ({self.note})" if self.note else "")
 
     def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
@@ -96,31 +99,31 @@ class ComputationAwarePosterior(SolvedPosterior):
         return self.actions.cross_product(self.model.kernel, X, self.X, self.budget).double()
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what the actions would predict if the mean's basis functions were targets, shape (m, p)."""
+        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         return torch.cat(
             [X.new_zeros(0, self.basis_weights.shape[1], dtype=torch.float64)]
             + [self.compressed_cross(block) @ self.basis_weights for block in self._blocks(X)]
         )
 
     def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method."""
+        """Return mean and variance; ``method`` has no effect."""
         mean, variance, explained = self._predictions(X)
         return mean, variance + self.trend_root(X, explained).square().sum(1).to(variance)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method."""
+        """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
         mean, variance, _ = self._predictions(X)
         return mean, variance
 
     def _predictions(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean and variance at given coefficients, and `explained_basis`, from one covariance with the rows."""
+        """Return mean and variance at given coefficients, and `explained_basis`, from the same covariances."""
         columns = torch.cat([self.weights, self.basis_weights.to(self.weights)], 1)
         products, variances = [columns.new_zeros(0, columns.shape[1])], [X.new_zeros(0)]
         for block in self._blocks(X):
             cross = self.compressed_cross(block)
             explained = torch.linalg.solve_triangular(self.factor, cross.T, upper=False).square().sum(0)
             products.append(cross @ columns)
-            # Actions never explain more than the prior holds; below zero is rounding of a difference near zero.
+            # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
             variances.append((self.model.kernel.diagonal(block) - explained.to(X)).clamp_min(0))
         found, t = torch.cat(products), self.weights.shape[1]
         return self.trend(X) + found[:, :t].to(X), torch.cat(variances), found[:, t:]
@@ -133,11 +136,11 @@ class ComputationAwarePosterior(SolvedPosterior):
         return self.model.kernel.block(X, X) - (whitened.T @ whitened).to(X)
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
-        """Return the variance as what the data leave open and what the skipped computation leaves open.
+        """Return the variance split into the parts due to finite data and due to limited computation.
 
-        The second is ``K(x, X) (H^-1 - C) K(X, x)``, computed as the squared length of what the span of the actions
-        leaves of a whitened vector, so that it cannot be negative. Needs the exact posterior: O(n^3) time and three
-        n x n arrays.
+        The second is ``K(x, X) (H^-1 - C) K(X, x)``. It is computed as the squared norm of the part of a whitened
+        vector outside the span of the actions, so it cannot be negative. This needs the exact posterior: O(n^3) time
+        and three n x n arrays.
 
         Raises
         ------
@@ -145,9 +148,7 @@ class ComputationAwarePosterior(SolvedPosterior):
             If these do not fit the memory budget.
         """
         n = self.table.n_rows
-        require(
-            3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Ask for return_std, which needs no exact."
-        )
+        require(3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Use return_std instead.")
         matrix = KernelMatrix(self.model.kernel, self.X.double(), self.noise, storage="tiles")
         root = cholesky(matrix.to_dense())
         seen = torch.linalg.qr(root.T @ self.actions.dense()).Q
@@ -164,16 +165,16 @@ class ComputationAwarePosterior(SolvedPosterior):
             by_trend = (
                 ((self.model.mean.basis(block.double()) - whitened.T @ whitened_basis) @ trend.root).square().sum(1)
             )
-            # the exact trend is the better known one, but its part alone can be the larger: both parts count together
+            # The exact trend has less uncertainty, but its part alone can be larger; so the parts are compared jointly.
             more = unseen.square().sum(0) + self.trend_root(block).square().sum(1) - by_trend
             parts.append(torch.stack([exact + by_trend, more.clamp_min(0)]))
         both = torch.cat(parts, 1).to(X) if parts else X.new_zeros(2, 0)
         return VarianceParts(both[0], both[1])
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return pathwise samples: prior functions, corrected by what the actions say about them.
+        """Return pathwise samples: prior functions, updated by the observations ``S' y``.
 
-        ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``: Matheron's rule for the observations ``S' y``.
+        By Matheron's rule a sample is ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``.
 
         Raises
         ------
@@ -192,12 +193,12 @@ class ComputationAwarePosterior(SolvedPosterior):
         return PathwiseUpdate(self, prior, self.actions.combine(solved).to(self.X))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the evidence lower bound: the log marginal likelihood is at least this.
+        """Return the evidence lower bound of the log marginal likelihood.
 
         Raises
         ------
         InvalidInputError
-            If the fit had no use for it (``loss="projected"``), so that it was not computed.
+            If the bound was not computed, because the fit used ``loss="projected"``.
         """
         if self.bound is None:
             msg = 'log_marginal_likelihood of ComputationAware(loss="projected") is not known; use loss="elbo".'
@@ -205,7 +206,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         return Estimate(self.bound, 0.0)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again without a product with the kernel matrix."""
+        """Return the state for a model file; predictions from it need no product with the training kernel matrix."""
         tensors = {"X": self.X, "Y": self.table.Y, "factor": self.factor, "weights": self.weights}
         tensors |= {"coefficients": self.coefficients, "coefficient_root": self.coefficient_root}
         tensors |= {"basis_weights": self.basis_weights, "noise": self.noise}

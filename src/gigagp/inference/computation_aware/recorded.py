@@ -1,13 +1,14 @@
-"""Computational uncertainty for solves that stopped early: what a solver has multiplied with H are its actions.
+"""Computational uncertainty for solves that stop early: the vectors that a solver multiplies with H are the actions.
 
-Beyond Wenger et al. 2024, whose actions are chosen by a policy. Every product ``H V`` that any solver makes (search
-directions, blocks, a preconditioner's columns, the check of the residual) is an observation ``V' y`` with a known
-``H V``. Conditioning on all of them costs no kernel entry more, and the variance says what was left uncomputed::
+This goes beyond Wenger et al. 2024, where a policy chooses the actions. Every product ``H V`` that a solver computes
+(search directions, blocks, columns of a preconditioner, the check of the residual) is an observation ``V' y`` with
+known ``H V``. Conditioning on all of them needs no further kernel entries, and the variance accounts for what was left
+uncomputed::
 
     matrix = RecordingMatrix(model, table)
     solution = solver.solve(matrix, right_hand_sides)        # any solver, any budget
-    matrix.add_blocks(solution.value[:, :n_targets])         # one epoch: the solution cut into clusters of rows
-    posterior = matrix.posterior("5 epochs")                 # never surer than the exact one
+    matrix.add_blocks(solution.value[:, :n_targets])         # one epoch: the solution split into clusters of rows
+    posterior = matrix.posterior("5 epochs")                 # variances are never below the exact ones
 
 `Iterative(computational_uncertainty=True)` does this with its last solve.
 """
@@ -28,30 +29,32 @@ from gigagp.operators.base import Index
 from gigagp.optimization.history import SolveRecord
 from gigagp.preconditioners.clusters import clustered_into
 
-#: Directions of which less than this is new (as a share of their length) are repetitions of others. An image of what is
-#: new is made of images whose rounding this divides, so it has to stay far above float64's.
+#: A direction whose new part is less than this share of its length repeats other directions. The image of the new part
+#: is computed from other images, whose rounding error is divided by this, so it must be far above float64's precision.
 _REPEATED = 1e-5
-#: Columns that are remembered where nobody says otherwise.
+#: Default of the largest number of recorded columns.
 _CAPACITY = 1024
-#: Parts of a solution that are multiplied together.
+#: Number of parts of a solution that are multiplied together.
 _PARTS = 16
 
 
 class RecordingMatrix(KernelMatrix):
-    """H, which remembers every product that was made with it.
+    """The matrix H with a record of all products that are computed with it.
 
     Parameters
     ----------
-    model : Model
+        Model that H is computed at.
     table : TrainingTable
+        Training rows in the model's units.
     capacity : int or None, default None
-        Most columns to remember; 16 bytes a row and column. Of a product that does not fit only the leading columns are
-        kept (the targets'), and then nothing. None: 1024, or what a quarter of the table's memory budget holds.
+        Largest number of recorded columns; each takes 16 bytes per row. From a product that does not fit, only the
+        leading columns (those of the targets) are kept, and from later ones none. None means 1024, or what fits into a
+        quarter of the table's memory budget.
 
     Attributes
     ----------
     count : int
-        Columns remembered.
+        Number of recorded columns.
     """
 
     def __init__(self, model: Model, table: TrainingTable, capacity: int | None = None) -> None:
@@ -64,35 +67,35 @@ class RecordingMatrix(KernelMatrix):
         self.model, self.table = model, table
         self.capacity, self.n_leading = capacity, table.n_targets + table.basis.shape[1]
         self.count = 0
-        #: Float32 images have too few digits to be combined: there the basis is multiplied once at the end instead.
+        #: float32 images have too few digits to be combined; in that case the basis is multiplied once at the end
         self._keeps_images = self.dtype == torch.float64
         self._inputs: list[Tensor] = []
         self._outputs: list[Tensor] = []
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """Return ``H @ vectors``, and remember it."""
+        """Return ``H @ vectors`` and record it."""
         product = super().__matmul__(vectors)
         self._remember(vectors, product, None)
         return product
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
-        """Return ``H[:, columns] @ vectors``, and remember it: vectors that are zero elsewhere."""
+        """Return ``H[:, columns] @ vectors`` and record it, as the product with vectors that are zero elsewhere."""
         product = super().columns_product(columns, vectors)
         self._remember(vectors, product, columns)
         return product
 
     def add_blocks(self, solutions: Tensor, count: int = 256) -> None:
-        """Cut solutions into clusters of rows, and observe each part: one epoch.
+        """Split the solutions into clusters of rows and add each part as an action, which takes one epoch.
 
-        The whole solution is a combination of its parts, so the posterior mean can only come nearer (in the norm of H);
-        a solver that leaves few products behind (stochastic gradient descent) gains most.
+        The whole solution is a combination of its parts, so the posterior mean can only become more accurate (in the
+        norm of H). Solvers that compute few products (stochastic gradient descent) gain most.
 
         Parameters
         ----------
         solutions : Tensor of shape (n, t)
-            For the targets; their mean is cut, each over its norm.
+            Solutions for the targets. The sum of the solutions, each divided by its norm, is split.
         count : int, default 256
-            Clusters.
+            Number of clusters.
         """
         norms = solutions.norm(dim=0)
         weights = (solutions[:, norms > 0] / norms[norms > 0]).sum(1)
@@ -104,7 +107,7 @@ class RecordingMatrix(KernelMatrix):
         if not self._keeps_images:
             return
         product = parts.new_empty(parts.shape)
-        # S is block-sparse: a few of its columns at a time have few rows to be multiplied with
+        # The parts are block-sparse: a few columns at a time involve few rows.
         for columns in torch.arange(parts.shape[1]).split(_PARTS):
             rows = parts[:, columns].any(1).nonzero()[:, 0]
             if len(rows):
@@ -114,7 +117,7 @@ class RecordingMatrix(KernelMatrix):
         self._outputs.append(product)
 
     def block(self, rows: Index, columns: Index) -> Tensor:
-        """Return the entries ``H[rows, columns]``, and remember whole columns: preconditioners read them."""
+        """Return the entries ``H[rows, columns]``; whole columns, which preconditioners read, are recorded."""
         found = super().block(rows, columns)
         if isinstance(rows, slice) and rows == slice(None) and isinstance(columns, Tensor):
             self._remember(torch.eye(len(columns), dtype=self.dtype, device=self.device), found, columns)
@@ -136,23 +139,23 @@ class RecordingMatrix(KernelMatrix):
         self.count += kept
 
     def actions(self) -> tuple[Tensor, Tensor]:
-        """Return S and ``H @ S`` with ``S'HS = I``, float64: a basis of everything that was multiplied.
+        """Return S and ``H @ S`` with ``S'HS = I`` in float64: a basis of all recorded vectors.
 
-        The basis is that of the vectors alone, by float64 algebra. Combining their images for it divides rounding by
-        what is new in a vector, which float32 products cannot afford; there the basis is multiplied anew, which costs
-        what `add_blocks` has saved.
+        The basis is computed from the vectors alone, in float64. Combining their images divides the rounding error by
+        the size of the new part of a vector, which is not possible with float32 products. In that case the basis is
+        multiplied again, at the cost that `add_blocks` has saved.
 
         Raises
         ------
         InvalidInputError
-            If nothing was.
+            If no product was recorded.
         """
         if not self.count:
             msg = "RecordingMatrix has no product yet; solve with it first."
             raise InvalidInputError(msg)
         S = torch.cat(self._inputs, 1).double()
         norms = S.norm(dim=0)
-        used = norms > 0  # columns of zeros: solutions that started there
+        used = norms > 0  # solutions that start at zero leave columns of zeros
         S = S[:, used] / norms[used]
         squares, vectors = torch.linalg.eigh(S.T @ S)
         new = squares > _REPEATED**2 * float(squares[-1])
@@ -164,19 +167,19 @@ class RecordingMatrix(KernelMatrix):
             basis, image = narrow.double(), super().__matmul__(narrow).double()
         projected = basis.T @ image
         values, vectors = torch.linalg.eigh(0.5 * (projected + projected.T))
-        known = values > 0.5 * float(self.noise().min())  # H is nowhere below its noise: what is, is rounding
+        known = values > 0.5 * float(self.noise().min())  # eigenvalues of H are at least the noise; others are rounding
         mix = vectors[:, known] / values[known].sqrt()
         return basis @ mix, image @ mix
 
     def posterior(self, note: str = "", final_solve: SolveRecord | None = None) -> ComputationAwarePosterior:
-        """Return the posterior conditioned on everything that was multiplied.
+        """Return the posterior conditioned on all recorded products.
 
         Parameters
         ----------
         note : str
-            Which solver left these actions, for `ComputationAwarePosterior.note`.
+            Source of the actions, for `ComputationAwarePosterior.note`.
         final_solve : SolveRecord or None
-            What it did.
+            Record of the solve that computed the products.
         """
         model, table = self.model, self.table
         S, image = self.actions()

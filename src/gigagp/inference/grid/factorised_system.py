@@ -1,4 +1,4 @@
-"""Grid inference with the kernel between nodes itself, for any kernel."""
+"""Grid inference with the kernel matrix between nodes, for any stationary kernel."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
 from gigagp.solvers import Start
 
-#: Movement of the mean at the rows that ends a solve, in posterior standard deviations a unit of tolerance.
+#: Change of the mean at the rows that ends a solve, in posterior standard deviations per unit of tolerance.
 _MOVEMENT_AT_ROWS = 100.0
 
 
 class FactorisedGridSystem(GridSystem):
-    """Factorised conjugate gradients, with long waves as their preconditioner and start.
+    """Factorised conjugate gradients with the long-waves preconditioner, which also provides the start.
 
-    When to use: kernels that have no root on a torus, and many rows a node with holes between them.
+    When to use: for kernels without a root on a torus, and for many rows per node with holes between them.
 
     Parameters
     ----------
-    kernel : GridKernel
+        Kernel between the nodes.
     statistics : GridStatistics
+        Statistics of the rows.
     noise : float
+        Noise variance, including the kernel's white terms.
     settings : SolveSettings
-        With the preconditioner "none"; all others mean long waves.
+        Settings of the solves; every preconditioner except "none" means long waves.
 
     Attributes
     ----------
@@ -47,7 +49,7 @@ class FactorisedGridSystem(GridSystem):
         self.preconditioner = "none" if settings.preconditioner == "none" else "long_waves"
 
     def describe(self) -> str:
-        """Return the method in words."""
+        """Return the method of solution in words."""
         return f"factorised conjugate gradients (preconditioner: {self.preconditioner})"
 
     @cached_property
@@ -60,9 +62,10 @@ class FactorisedGridSystem(GridSystem):
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
         """Solve ``(K_G W'W + noise) theta = K_G h`` in the inner product of ``W'W`` (Algorithm 4).
 
-        Residuals are relative to what of z the grid sees, not to the right-hand side, which is far larger (section 3.8
-        of the notes). With a preconditioner a solve is done as well when the mean at the rows hardly moves beside the
-        posterior standard deviation there, whose mean square is noise times the degrees of freedom over n.
+        Residuals are relative to the part of z that the grid sees, not to the right-hand side, which is much larger
+        (section 3.8 of the notes). With a preconditioner, a solve also ends when the change of the mean at the rows is
+        small relative to the posterior standard deviation there, whose mean square is noise times the degrees of
+        freedom over n.
         """
         operator = GridOperator(self.kernel, self.gram, self.noise, sources=True)
         preconditioner = None if self._long_waves is None else self._long_waves.on(operator)
@@ -70,7 +73,7 @@ class FactorisedGridSystem(GridSystem):
         known = initial if initial is not None and len(initial) == self.kernel.n else None
         norms = operator.inner(right, right).clamp_min(0).sqrt()
         density = max(float(self.gram.row_sums().amax()), 1e-300)
-        seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, about the length of its part in the span of W
+        seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, and about the norm of its part in the span of W
         used = norms > 0
         share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
         settings = self.settings
@@ -89,10 +92,10 @@ class FactorisedGridSystem(GridSystem):
             start = Start(operator.lift_sources(known))
         solution = solver.solve(operator, right, start, n_targets=n_targets)
         sources = operator.sources(solution.value)
-        final = operator.lift_sources(sources)  # the loop's own has its rounding errors
+        final = operator.lift_sources(sources)  # recomputed, because the iterate of the loop has rounding errors
         values, gram_values = operator.coefficients(final), operator.adjoint(final)
-        # theta = K_G q maximises 2 h'theta - theta'W'W theta - noise q'theta, whose largest value is h'theta: with the
-        # remainder e of q's equation it is h'theta - theta'e less.
+        # theta = K_G q maximizes 2 h'theta - theta'W'W theta - noise q'theta, whose maximum is h'theta. With the
+        # residual e of the equation for q, the maximum is h'theta - theta'e.
         correction = values.T @ (cross - gram_values - self.noise * sources) / self.noise
         return GridSolution(values, gram_values, sources, correction, sources, solution)
 
@@ -104,13 +107,13 @@ class FactorisedGridSystem(GridSystem):
         cross: Tensor,
         initial: Tensor | None,
     ) -> Start:
-        """Return, for each column, whichever is nearer: the posterior if long waves were all, or ``initial``.
+        """Return the nearer start for each column: the posterior restricted to long waves, or ``initial``.
 
-        From zero much data and little noise leave an error of 1e14 nats to remove, from the long waves 1e8.
+        With many rows and little noise, the initial error is 1e14 nats from zero and 1e8 nats from the long waves.
         """
 
         def at(sources: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            """Return the vectors of sources, their residuals and the size of their errors in nats."""
+            """Return the vectors of sources, their residuals, and the size of their errors in nats."""
             value = operator.lift_sources(sources)
             residual = operator.residual(right, value)
             return value, residual, operator.inner(residual, preconditioner.apply(residual))
@@ -123,18 +126,18 @@ class FactorisedGridSystem(GridSystem):
         return Start(torch.where(nearer, other, value), torch.where(nearer, its_residual, residual), epochs=2.0)
 
     def explained(self, smooth: Tensor) -> Tensor:
-        """Return the explained covariance: conjugate gradients approach it from below."""
+        """Return the explained covariance; conjugate gradients approach it from below."""
         operator = GridOperator(self.kernel, self.gram, self.noise)
         right = operator.lift(smooth)
         solution = self.settings.solver(self._long_waves).solve(operator, right)
         residual = right - operator @ solution.value
-        # k'x + x'r = k'x + x'k - x'K~x for every pair
+        # k'x + x'r = k'x + x'k - x'K~x for every pair of columns
         forward = operator.coefficients(right).T @ operator.adjoint(solution.value)
         found = forward + operator.coefficients(solution.value).T @ operator.adjoint(residual)
         return 0.5 * (found + found.T)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate by stochastic Lanczos quadrature from the statistics' probes."""
+        """Estimate the log-determinant by stochastic Lanczos quadrature with the probes of the statistics."""
         return factorised_log_determinant(self.kernel, self.statistics, self.noise, self._long_waves, generator)
 
 
@@ -145,10 +148,10 @@ def factorised_log_determinant(
     preconditioner: LongWavesPreconditioner | None = None,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    """Estimate ``log det K~`` from the probes that were collected with the rows (Yadav et al. 2021, section 4).
+    """Estimate ``log det K~`` from the probes collected with the rows (Yadav et al. 2021, section 4).
 
-    With a preconditioner its own determinant is exact, and the probes, with draws of its low-rank part added, see the
-    rest alone.
+    With a preconditioner, the determinant of the preconditioner is exact, and the probes, with draws of its low-rank
+    part added, estimate only the remainder.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`inference.Grid`: what users choose of grid inference, and what it makes of rows."""
+"""`inference.Grid`: the settings of grid inference, and the objectives it makes of tables and streams."""
 
 from __future__ import annotations
 
@@ -22,49 +22,52 @@ from gigagp.operators.grid.kernel import check_stationary
 
 @dataclass(frozen=True)
 class Grid(GridSettings, Inference):
-    """Inference on a regular grid: one pass over the rows, then a cost that does not depend on their number.
+    """Inference on a regular grid: one pass over the rows, then computations that do not depend on their number.
 
-    The function is a Gaussian process on the nodes of a grid, interpolated between them. All that learning and
-    predicting need of the rows are sums over them (`gigagp.grids.GridStatistics`).
+    The function is a Gaussian process on the nodes of a grid, with interpolation between nodes. Learning and
+    predictions need only sums over the rows (`gigagp.grids.GridStatistics`).
 
-    When to use: many rows of one to three inputs (four at a price) and a stationary kernel. The lengthscales should
-    span two to four cells or more: what the grid cannot resolve is learned as noise.
+    When to use: many rows of one to three inputs (four are possible but expensive) and a stationary kernel. The
+    lengthscales should span at least two to four cells, because finer variation is learned as noise.
 
     Parameters
     ----------
     size : "auto", int or sequence of int, default "auto"
-        Nodes an input, two cells of margin on each side included. ``"auto"``: as fine as the lengthscales at the start
-        of learning on all rows ask for, as far as the memory budget and the number of rows go.
+        Number of nodes per input, including two cells of margin on each side. ``"auto"`` chooses the spacing for the
+        lengthscales at the start of learning, within the limits of the memory budget and the number of rows.
     interpolation : {"cubic", "linear"}, default "cubic"
+        Interpolation scheme: 4 or 2 nodes per input.
     outside : {"refuse", "clamp", "prior"}, default "refuse"
-        What a prediction beyond the grid is: an error, that of the nearest point inside, or the prior's.
+        Predictions at points beyond the grid: an error, the prediction at the nearest point of the grid, or the prior.
     tolerance : float, default 1e-3
-        Relative preconditioned residual of solves in learning.
+        Relative preconditioned residual of solves during learning.
     final_tolerance : float, default 1e-4
-        Of the last solve, which predictions are made of.
+        Relative preconditioned residual of the last solve, from which predictions are made.
     max_iterations : int, default 1000
+        Largest number of iterations of a solve.
     preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}, default "auto"
-        ``"auto"``: ``"circulant"``; where 7 % of the nodes or more have no rows within a cell, whichever gets furthest
-        in a short trial of it, ``"holes"`` (`gigagp.preconditioners.holes`) and ``"long_waves"``
-        (`gigagp.preconditioners.long_waves`). Where a lengthscale exceeds the grid by far, all but ``"none"`` stand for
-        the last.
+        Preconditioner of the solves. ``"auto"`` is ``"circulant"``; if at least 7 % of the nodes have no rows within a
+        cell, it is the best of ``"circulant"``, ``"holes"`` (`gigagp.preconditioners.holes`) and ``"long_waves"``
+        (`gigagp.preconditioners.long_waves`) in a short trial. If a lengthscale is much longer than the grid, every
+        choice except ``"none"`` means ``"long_waves"``.
     n_probes : int, default 16
-        Probes of the gradient's trace.
+        Number of probe vectors for the trace in the gradient.
     n_samples : int, default 32
-        Posterior samples made by the last solve; predicted variances have a relative standard error of
+        Number of posterior samples that the last solve computes. Predicted variances have a relative standard error of
         ``sqrt(2 / n_samples)``.
     variance : {"samples", "low_rank", "solve"}, default "samples"
-        What ``predict(return_std=True)`` uses: the samples, a Lanczos approximation of rank ``rank`` that never
-        understates the variance, or a solve for each point.
+        Source of the variances of ``predict(return_std=True)``: the posterior samples, a Lanczos approximation of rank
+        ``rank`` that never understates the variance, or a solve for each point.
     rank : int, default 100
-        Of ``"low_rank"``: 2 rank m numbers while it is made, rank m kept.
+        Rank of ``variance="low_rank"``. Building it takes 2 rank m numbers of memory, of which rank m are kept.
     exact_nodes : int, default 1500
-        Grids of at most so many nodes are inferred with dense factors, without any estimate.
+        Largest number of nodes for which dense factors are used, without stochastic estimates.
     seed : int, default 0
-        Of the probes that are collected with the rows.
+        Seed of the probe vectors that are collected with the rows.
     distributed : bool, default False
-        `GPRegressor.fit_table` in every process of ``torch.distributed``'s default group, with the same arguments: each
-        passes over its share of the files or chunks, and all go on with the same sums to the same model.
+        Whether `GPRegressor.fit_table` runs in every process of the default group of ``torch.distributed``, called with
+        the same arguments. Each process passes over its share of the files or chunks; all continue with the same sums
+        and return the same model.
 
     References
     ----------
@@ -88,25 +91,25 @@ class Grid(GridSettings, Inference):
     posteriors = (GridPosterior,)
 
     def check_model(self, model: Model) -> None:
-        """Refuse what a grid cannot do, before any work.
+        """Refuse models that grid inference does not support, before any work.
 
         Raises
         ------
         InvalidInputError
-            If the kernel is not stationary, the noise is given for each row, or there are more inputs than a grid has.
+            If the kernel is not stationary, the noise is given for each row, or there are too many inputs for a grid.
         """
         super().check_model(model)
         d = int(model.kernel.n_inputs or 1)
-        # any grid will do: the kernel is looked at, not the data; this refuses too many inputs
+        # Any grid will do, since the check looks at the kernel and the number of inputs, not at the data.
         check_stationary(model.kernel, RegularGrid((-2.0,) * d, (0.25,) * d, (17,) * d))
 
     def check_held(self) -> None:
-        """Refuse ``distributed``: each process has been given the same rows.
+        """Refuse ``distributed``, because every process would have been given the same rows.
 
         Raises
         ------
         InvalidInputError
-            If it is set.
+            If ``distributed`` is set.
         """
         if self.distributed:
             msg = (
@@ -118,28 +121,28 @@ class Grid(GridSettings, Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> GridObjective:
-        """Return the log marginal likelihood of a table.
+        """Return the log marginal likelihood on a table.
 
         Raises
         ------
         InvalidInputError
-            If the table has more inputs than a grid can have, or a constant one.
+            If the table has more inputs than a grid supports, or a constant input.
         """
         return GridObjective(self, table, generator)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Pass once over rows that are not held; see `gigagp.inference.streaming`.
+        """Pass once over rows that are not held in memory; see `gigagp.inference.streaming`.
 
         Raises
         ------
         InvalidInputError
-            If a row cannot be used, naming its file, or an input is constant.
+            If a row cannot be used (the message names its file), or an input is constant.
         MemoryBudgetError
-            If the grid does not fit.
+            If the grid does not fit the memory budget.
         """
         return stream(self, job, generator)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         size = self.size if isinstance(self.size, str | int) else " x ".join(map(str, self.size))
         return f"grid (size {size}, {self.interpolation}, preconditioner {self.preconditioner})"

@@ -1,4 +1,4 @@
-"""The log marginal likelihood of a model from the statistics of its data on a grid, with its gradient."""
+"""The log marginal likelihood of a model, with its gradient, from the statistics of rows on a grid."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from gigagp.optimization.objective import Evaluation
 from gigagp.prior_samples import PriorSamples
 from gigagp.solvers import Status
 
-#: Random features of prior functions where the kernel has no root on a torus of reasonable size.
+#: Number of random features of prior functions, if the kernel has no root on a torus of reasonable size.
 _FEATURES = 4000
 
 
 @dataclass(frozen=True)
 class FittedTargets:
-    """What one solve for the targets and the mean's basis gives.
+    """Results of one solve for the targets and the mean's basis functions.
 
     Attributes
     ----------
     solved : GridSolution
-        Of the targets less their mean, t columns.
+        Solution for the targets minus their mean, with t columns.
     coefficients : Tensor of shape (p, t)
-        Of the mean's basis.
+        Coefficients of the mean's basis.
     basis_values : Tensor of shape (m, p)
-        The posterior mean on the grid if the basis functions were targets.
+        Posterior mean on the grid with the mean's basis functions in place of the targets.
     coefficient_root : Tensor of shape (p, p)
-        Root of the coefficients' covariance.
+        Root of the covariance of the coefficients.
     data_fit : float
-        ``r' K~^-1 r`` summed over targets.
+        ``r' K~^-1 r``, summed over targets.
     squared_norms : float
-        ``|K~^-1 r|^2`` summed over targets.
+        ``|K~^-1 r|^2``, summed over targets.
     """
 
     solved: GridSolution
@@ -59,16 +59,17 @@ class FittedTargets:
 
 
 class GridLikelihood:
-    """Everything that statistics say about a model; the rows are not needed.
+    """The likelihood of models given statistics of the rows, with solves and random probes.
 
     Parameters
     ----------
-    statistics : GridStatistics
+        Statistics of the rows.
     mean : Mean
-        Its basis must be reproduced by the interpolation: constant and linear functions are, exactly.
+        Mean function. The interpolation must reproduce its basis; constant and linear functions are reproduced exactly.
     settings : GridSettings
+        Settings of the inference method.
     generator : torch.Generator
-        Of the frozen probes.
+        Source of the seeds of the frozen probes.
     """
 
     def __init__(
@@ -76,17 +77,17 @@ class GridLikelihood:
     ) -> None:
         self.statistics, self.mean, self.settings = statistics, mean, settings
         grid = statistics.grid
-        # The mean inside of the model: its basis functions are functions on the grid.
+        # The mean is part of the model: its basis functions are represented on the grid.
         self.basis = mean.basis(grid.nodes())
         self.basis_cross = statistics.gram @ self.basis
         self.basis_products = self.basis.T @ self.basis_cross
         self.seeds = torch.randint(2**62, (2,), generator=generator).tolist()
-        #: where the kernel's root lives; grows where a kernel needs more room
+        #: torus of the kernel's root; it grows if a kernel needs more room
         self.torus: Torus | None = None
-        #: what "auto" chose when the torus was last set: rows and holes stay what they are
+        #: preconditioner that "auto" selected when the torus was last set; rows and holes do not change
         self.preconditioner: str | None = None
         self._noise_probes: Tensor | None = None
-        #: where the next solve starts: the adjoints of the last
+        #: duals of the last solve, the start of the next one
         self.initial: Tensor | None = None
         self.solves: list[SolveRecord] = []
         self._offset_sums = statistics.gram.values.sum(1)
@@ -99,13 +100,13 @@ class GridLikelihood:
     # The matrix at a model --------------------------------------------------------------------------------------------
 
     def kernel_at(self, model: Model) -> GridKernel:
-        """Return the kernel on the grid, with a torus that is kept as long as it is large enough."""
+        """Return the kernel on the grid, with a torus that is reused while it is large enough."""
         kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
         if self.is_exact:
             return kernel
         noise = self.noise_at(model)
         if self.torus is None or not has_root(kernel, noise):
-            # with a margin, so that a lengthscale may grow a little before the torus has to
+            # with a margin, so that a lengthscale can grow slightly before the torus must
             self.torus = kernel.fitting_torus(0.2 * ROOT_ERROR * noise)
             self.preconditioner = None
             if self.torus != kernel.root_torus:
@@ -113,7 +114,7 @@ class GridLikelihood:
         return kernel
 
     def noise_at(self, model: Model) -> float:
-        """Return the noise variance, the kernel's white part included."""
+        """Return the noise variance, including the kernel's white terms."""
         if model.noise_is_known:
             msg = (
                 "noise_variance must be one number with inference.Grid; got one for each row. Use inference.Iterative."
@@ -124,7 +125,7 @@ class GridLikelihood:
             return float(model.noise_variance) + float(model.kernel.white(origin)[0])
 
     def system(self, model: Model, tolerance: float | None = None) -> GridSystem:
-        """Return the linear algebra at a model."""
+        """Return the linear algebra of grid inference at a model."""
         kernel, noise = self.kernel_at(model), self.noise_at(model)
         if self.is_exact:
             return DenseGridSystem(kernel, self.statistics, noise)
@@ -138,9 +139,10 @@ class GridLikelihood:
         return system
 
     def gap(self, kernel: GridKernel) -> float:
-        """Return the mean over all rows of ``k(x, x) - w'K_G w``: the variance that the grid cannot hold.
+        """Return ``k(x, x) - w'K_G w`` averaged over all rows: the variance that the grid cannot represent.
 
-        Exact, from the sums of ``W'W`` along its diagonals: the mean of ``w'K_G w`` is the trace of ``K_G W'W / n``.
+        The sums of ``W'W`` along its diagonals give it exactly, because the mean of ``w'K_G w`` is the trace of
+        ``K_G W'W / n``.
         """
         grid = self.statistics.grid
         offsets = torch.tensor(half_offsets(grid), dtype=torch.float64) * torch.tensor(
@@ -155,12 +157,14 @@ class GridLikelihood:
     # Solves -----------------------------------------------------------------------------------------------------------
 
     def fit_targets(self, system: GridSystem, probes: Tensor | None = None) -> tuple[FittedTargets, GridSolution]:
-        """Solve for targets, basis and probes (``W'z``, shape (m, s)) at once.
+        """Solve for targets, basis functions and probes (``W'z``, shape (m, s)) together.
 
         Returns
         -------
         targets : FittedTargets
+            Results for targets and basis functions.
         probes : GridSolution
+            Solution for the probes.
         """
         statistics, basis = self.statistics, self.basis
         t, p = statistics.cross.shape[1], basis.shape[1]
@@ -172,7 +176,7 @@ class GridLikelihood:
             self.initial = solved.dual
             self.solves.append(_record(solved, t + p))
         basis_targets = basis.T @ statistics.cross
-        # Cross products of the targets among each other are not known, and not needed.
+        # Products of different targets with each other are not known, and not needed.
         products = torch.zeros(t + p, t + p, dtype=torch.float64)
         products[:t, :t].diagonal().copy_(statistics.target_squares)
         products[t:, :t], products[:t, t:], products[t:, t:] = basis_targets, basis_targets.T, self.basis_products
@@ -189,7 +193,7 @@ class GridLikelihood:
         return targets, solved.columns(slice(t + p, None))
 
     def prior_draws(self, system: GridSystem, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Return draws of ``N(0, K_G)``, shape (m, n_samples)."""
+        """Return samples of ``N(0, K_G)``, shape (m, n_samples)."""
         kernel, grid = system.kernel, self.statistics.grid
         if has_root(kernel, system.noise) or not kernel.kernel.has_features():
             return kernel.sample(n_samples, generator)
@@ -197,9 +201,9 @@ class GridLikelihood:
         return draws.evaluate(kernel.kernel, grid.nodes(), 2**28)
 
     def noisy_prior(self, system: GridSystem, n_samples: int, fresh: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Return prior draws f on the grid and ``W'(W f + noise)``, each (m, n_samples).
+        """Return prior samples f on the grid and ``W'(W f + noise)``, each of shape (m, n_samples).
 
-        ``fresh`` None: the frozen probes, the same at every model.
+        ``fresh`` is the source of new samples; None uses the frozen probes, which are the same at every model.
         """
         if fresh is None:
             generator = torch.Generator().manual_seed(self.seeds[0])
@@ -218,14 +222,14 @@ class GridLikelihood:
         return self._noise_probes[:, :n_samples]
 
     def resume(self, initial: Tensor | None, lengths: list[int] | None, preconditioner: str | None = None) -> None:
-        """Take over the warm start, the torus and what "auto" chose from another run on the same statistics."""
+        """Restore the warm start, the torus and the preconditioner of another run on the same statistics."""
         self.initial, self.preconditioner = initial, preconditioner
         self.torus = None if lengths is None else Torus(self.statistics.grid.shape, tuple(lengths))
 
     # Value and gradient -----------------------------------------------------------------------------------------------
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the gradient, and the value where it is exact (grids of few nodes)."""
+        """Return the gradient, and the value if it is exact (on small grids)."""
         system = self.system(model)
         t, n = self.statistics.cross.shape[1], self.statistics.n_rows
         if isinstance(system, DenseGridSystem):
@@ -238,7 +242,7 @@ class GridLikelihood:
         else:
             value = None
             s = self.settings.n_probes
-            # Pathwise (Lin et al. 2024, eqs. 9 to 11): q of noisy prior draws has the covariance W' K~^-1 W
+            # Pathwise (Lin et al. 2024, eqs. 9 to 11): q of noisy prior samples has the covariance W' K~^-1 W
             draws = self.noisy_prior(system, s, None)
             targets, probes = self.fit_targets(system, draws[1])
             by_targets = system.gradient(targets.solved, torch.full((t,), 0.5, dtype=torch.float64))
@@ -251,11 +255,11 @@ class GridLikelihood:
         return Evaluation(value, gradient, self.solves[-1] if not self.is_exact else None)
 
     def value(self, model: Model, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Return the log marginal likelihood with its standard error: 0 on small grids."""
+        """Return the log marginal likelihood with its standard error, which is 0 on small grids."""
         system = self.system(model, min(self.settings.tolerance, self.settings.final_tolerance))
         kept = self.initial
         targets, _ = self.fit_targets(system)
-        self.initial = kept  # of targets and probes together, which this was not
+        self.initial = kept  # the start of a joint solve for targets and probes, unlike this solve
         determinant = system.log_determinant(n_probes, generator)
         t = self.statistics.cross.shape[1]
         return Estimate(self._value(targets, determinant.value), 0.5 * t * determinant.standard_error)
@@ -265,7 +269,7 @@ class GridLikelihood:
         return -0.5 * (targets.data_fit + t * (log_determinant + n * math.log(2 * math.pi)))
 
     def _with_white(self, model: Model, by_kernel: dict[str, Tensor], by_noise: float) -> dict[str, Tensor]:
-        """Return the gradient by every hyperparameter: white parts of the kernel are noise."""
+        """Return the gradient by every hyperparameter, with the white terms of the kernel counted as noise."""
         gradient = dict(by_kernel)
         gradient[NOISE] = torch.tensor(by_noise, dtype=torch.float64)
         kernel: Kernel = model.kernel
@@ -282,7 +286,7 @@ class GridLikelihood:
         return gradient
 
     def warn_of_unfinished_solves(self) -> None:
-        """Warn once of solves that stopped before their tolerance."""
+        """Issue one warning if solves stopped before their tolerance."""
         unfinished = [record for record in self.solves if record.status != Status.CONVERGED.name]
         if not unfinished:
             return

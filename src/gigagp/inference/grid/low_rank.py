@@ -1,4 +1,4 @@
-"""A low-rank posterior covariance on the grid that never understates the variance."""
+"""Low-rank posterior covariance on the grid that never understates the variance."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from gigagp.operators.grid import GridKernel, GridOperator
 
 @dataclass(frozen=True)
 class LowRankCovariance:
-    """``w'K_G w - |root' w|^2``: the posterior variance after conditioning on a Krylov space only.
+    """The posterior variance ``w'K_G w - |root' w|^2`` after conditioning on a Krylov space only.
 
-    ``root root' = K_G W'Q T^-1 Q'W K_G`` with Lanczos vectors Q: LOVE (Pleiss et al. 2018) in the form of Yadav et al.
-    (2021). ``Q T^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it: what the rank leaves out is
-    counted as variance (the computation-aware posterior with the columns of Q as actions).
+    ``root root' = K_G W'Q T^-1 Q'W K_G`` with Lanczos vectors Q, as in LOVE (Pleiss et al. 2018) in the form of Yadav
+    et al. (2021). ``Q T^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the variance
+    includes what the rank leaves out. This is the computation-aware posterior with the columns of Q as actions.
 
     Attributes
     ----------
     root : Tensor of shape (m, k)
+        Root of the reduction of the covariance.
     """
 
     root: Tensor
@@ -32,17 +33,20 @@ class LowRankCovariance:
     def build(
         cls, kernel: GridKernel, statistics: GridStatistics, noise: float, rank: int, start: Tensor | None = None
     ) -> LowRankCovariance:
-        """Return the approximation of at most this rank; fewer columns where the Krylov space ends.
+        """Return the approximation of rank at most ``rank``; it is lower if the Krylov space ends earlier.
 
         Parameters
         ----------
-        kernel : GridKernel
+            Kernel between the nodes.
         statistics : GridStatistics
+            Statistics of the rows.
         noise : float
+            Noise variance, including the kernel's white terms.
         rank : int
-            Steps: one product with ``K_G`` and one with ``W'W`` each, and ``K_G`` once more for every column.
+            Number of Lanczos steps. Each takes a product with ``K_G`` and one with ``W'W``; every column takes another
+            product with ``K_G``.
         start : Tensor of shape (m, 1), optional
-            The first direction is ``W K_G start``; default: ones.
+            Start of the Krylov space, whose first direction is ``W K_G start``; ones by default.
         """
         operator = GridOperator(kernel, statistics.gram, noise)
         first = torch.ones(kernel.n, 1, dtype=torch.float64) if start is None else start
@@ -53,9 +57,9 @@ class LowRankCovariance:
 
     @classmethod
     def exact(cls, system: DenseGridSystem) -> LowRankCovariance:
-        """Return the whole covariance of a small grid: a root of full rank."""
+        """Return the exact covariance of a small grid, as a root of full rank."""
         values, vectors = torch.linalg.eigh(system.information())
-        return cls(system.prior @ (vectors * values.clamp_min(0).sqrt()))  # below zero is rounding
+        return cls(system.prior @ (vectors * values.clamp_min(0).sqrt()))  # negative values are rounding errors
 
     @property
     def rank(self) -> int:

@@ -1,4 +1,4 @@
-"""The objective of grid inference on a table: when the grid is chosen, and what is said about it."""
+"""The objective of grid inference on a table, with the choice of the grid and the warnings about it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gigagp.operators.grid import GridKernel
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 
-#: The statistics' share of the memory budget; solves with the probes take most of the rest.
+#: Share of the memory budget for the statistics. Solves with the probes take most of the rest.
 _SHARE = 1 / 6
-#: A finer grid than so many nodes a row costs more and says no more.
+#: Largest number of nodes per row, and the number that is always allowed. A finer grid costs more without gain.
 _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
 
 
 @dataclass
 class GridChoice:
-    """The grid of a fit, shared by the objectives on all rows and on some: chosen once, then frozen."""
+    """The grid of a fit, chosen once and shared by the objectives on all rows and on subsets."""
 
     lower: Tensor
     upper: Tensor
@@ -48,20 +48,23 @@ class GridChoice:
 class GridObjective(TableObjective):
     """Gradients of the log marginal likelihood from the statistics of a table on a grid.
 
-    The statistics are made at the first evaluation, because ``size="auto"`` reads the lengthscales there. From then on
-    the table is not read again.
+    The statistics are computed at the first evaluation, because ``size="auto"`` depends on the lengthscales there.
+    Afterwards the table is not read again.
 
     Parameters
     ----------
-    settings : GridSettings
+        Settings of the inference method.
     table : TrainingTable
+        Training rows in the model's units.
     generator : torch.Generator
-        Of the probes.
+        Source of the probe vectors.
+    choice : GridChoice, optional
+        Grid that is shared with other objectives; by default a new one for the table.
 
     Raises
     ------
     InvalidInputError
-        If the table has more inputs than a grid can have, or a constant one.
+        If the table has more inputs than a grid supports, or a constant input.
     """
 
     def __init__(
@@ -83,12 +86,12 @@ class GridObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Yes: the probes are frozen."""
+        """Always true, because the probes are frozen."""
         return True
 
     @property
     def least_gain(self) -> float:
-        """A nat: a gradient costs the same for any number of rows, and a thousandth of a nat a row adds up."""
+        """One nat: a gradient costs the same for any number of rows, and small gains per row add up."""
         return 1.0
 
     def likelihood(self, model: Model) -> GridLikelihood:
@@ -107,10 +110,10 @@ class GridObjective(TableObjective):
         return self._likelihood
 
     def start(self, model: Model) -> Model:
-        """Return the model with the noise raised by the mean interpolation gap, once a fit.
+        """Return the model with the mean interpolation gap added to its noise variance, once per fit.
 
-        A noise that was learned without the grid does not hold what the grid leaves out; on a coarse grid it would be
-        too small by far, and so would be the predicted variances.
+        A noise variance learned without the grid does not include the variation that the grid leaves out. On a coarse
+        grid it would be much too small, and so would the predicted variances.
         """
         likelihood = self.likelihood(model)
         if self._choice.noise_was_raised or model.noise_is_known:
@@ -120,7 +123,7 @@ class GridObjective(TableObjective):
         return replace(model, noise_variance=model.noise_variance + gap)
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the gradient, and the value where it is exact."""
+        """Return the gradient, and the value if it is exact."""
         self._model = model
         return self.likelihood(model).evaluate(model)
 
@@ -131,16 +134,16 @@ class GridObjective(TableObjective):
     def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
         """Return the exact likelihood of these rows and of neighbourhoods of a few of them.
 
-        Random rows of a long record or a large map lie too far apart to show the short scale.
+        Random rows of a long record or a large map lie too far apart to determine a short lengthscale.
         """
         return super().subset(rows) if 2 * len(rows) > self.n_rows else composite(self.table, rows)
 
     def thin(self, rows: Tensor) -> GridObjective:
-        """Return this objective: fewer rows would not make its gradients cheaper."""
+        """Return this objective, because fewer rows would not make its gradients cheaper."""
         return self
 
     def current_posterior(self) -> GridPosterior | None:
-        """Return the posterior where `evaluate` was last called: a solve of its own, of which learning sees nothing."""
+        """Return the posterior at the last evaluated model, by a separate solve that does not affect learning."""
         if self._model is None:
             return None
         apart = copy.copy(self.likelihood(self._model))
@@ -148,7 +151,7 @@ class GridObjective(TableObjective):
         return GridPosterior.fit(apart, self._model, self.table.budget, torch.Generator().manual_seed(0))
 
     def posterior(self, model: Model, generator: torch.Generator) -> GridPosterior:
-        """Return the posterior at a model, and warn where the grid cannot hold the model."""
+        """Return the posterior at a model, and warn if the grid cannot represent the model."""
         likelihood = self.likelihood(model)
         posterior = GridPosterior.fit(likelihood, model, self.table.budget, generator)
         warn_of_coarse_grid(likelihood, model)
@@ -156,7 +159,7 @@ class GridObjective(TableObjective):
         return posterior
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the grid that was chosen and the warm start."""
+        """Return the chosen grid and the warm start."""
         grid, likelihood = self._choice.grid, self._likelihood
         tensors = {"grid.generator": self._generator.get_state()}
         if likelihood is not None and likelihood.initial is not None:
@@ -170,7 +173,7 @@ class GridObjective(TableObjective):
         return tensors, header
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take over a snapshot."""
+        """Restore a snapshot."""
         self._choice.noise_was_raised = header["noise_was_raised"]
         if header["grid"] is None:
             return
@@ -178,7 +181,7 @@ class GridObjective(TableObjective):
         likelihood = self.likelihood(model)
         self._generator.set_state(tensors["grid.generator"])
         initial = tensors.get("grid.initial")
-        # column by column, as solves leave it: sums in another order would round to other bits
+        # column-major, as solves return it: sums in another order would round differently
         initial = None if initial is None else initial.T.contiguous().T
         likelihood.resume(initial, header["torus"], header.get("preconditioner"))
 
@@ -186,25 +189,25 @@ class GridObjective(TableObjective):
 def choose_grid(
     settings: GridSettings, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
 ) -> RegularGrid:
-    """Return the grid over data between two corners: of the given size, or as fine as kernel and noise ask for.
+    """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
     Parameters
     ----------
-    settings : GridSettings
+        Settings of the inference method.
     lower, upper : list of float
         Smallest and largest inputs.
     n_rows : int or None
-        With ``size="auto"`` a few nodes a row are enough; None: not known.
+        Number of rows, which limits the number of nodes with ``size="auto"``; None if it is not known.
     budget : int
-        Bytes; statistics take a share of them.
+        Memory budget in bytes, of which the statistics take a share.
     model : Model
-        With ``size="auto"``: its lengthscales, in the units of the corners, and its noise; see `cell_lengths`.
+        Model whose lengthscales, in the units of the corners, and noise decide ``size="auto"``; see `cell_lengths`.
     """
     d = len(lower)
     if settings.size != "auto":
         size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
         if not isinstance(size, int) and len(size) != d:
-            msg = f"size of Grid must have {d} numbers, one an input; got {size!r}."
+            msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
             raise InvalidInputError(msg)
         return RegularGrid.around(lower, upper, size, settings.interpolation)
     limit = int(budget * _SHARE)
@@ -219,7 +222,7 @@ def choose_grid(
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
-    """Warn of lengthscales below a cell, and of an interpolation gap above the noise variance."""
+    """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance."""
     grid = likelihood.statistics.grid
     for leaf in model.kernel.leaves():
         values = leaf.parameters()

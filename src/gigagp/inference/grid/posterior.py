@@ -1,4 +1,4 @@
-"""The posterior of a function on a grid: predictions that cost 4^d a point."""
+"""The posterior of a function on a grid, with predictions that cost 4^d operations per point."""
 
 from __future__ import annotations
 
@@ -28,37 +28,39 @@ from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.scaling import Scaling
 
-#: Points whose exact variances are solved for together.
+#: Number of points whose exact variances are solved for together.
 _SOLVE_COLUMNS = 64
-#: Probes of the log-determinant.
+#: Number of probe vectors of the log-determinant.
 _VALUE_PROBES = 32
 _PRIOR_FEATURES = 4000
 _OTHERWISE = 'Or choose outside="clamp" or "prior" of inference.Grid.'
 
 
 class GridPosterior(GrowingPosterior):
-    """The posterior of the values on the grid, interpolated; float64 on the CPU.
+    """The posterior of the values at the nodes, interpolated between them; float64 on the CPU.
 
     Parameters
     ----------
     likelihood : GridLikelihood
-        Whose statistics stand for the rows.
+        Likelihood whose statistics represent the rows.
     model : Model
+        Model at the fitted hyperparameters.
     budget : int
+        Memory budget in bytes.
     values : Tensor of shape (m, t)
         Posterior mean on the grid, without the trend.
     adjoint : Tensor of shape (m, t)
         ``W' K~^-1 (Y - mean)``.
     coefficients : Tensor of shape (p, t)
-        Of the trend.
+        Coefficients of the mean's basis.
     basis_values : Tensor of shape (m, p)
-        What ``values`` would be if the trend's basis functions were targets.
+        The same as ``values``, with the mean's basis functions in place of the targets.
     coefficient_root : Tensor of shape (p, p)
-        Root of the coefficients' covariance.
+        Root of the covariance of the coefficients.
     deviations : Tensor of shape (m, s)
-        Samples of the posterior at these coefficients less its mean, on the grid.
+        Posterior samples at fixed coefficients minus their mean, on the grid.
     method : str
-        What solved.
+        Method of the solve, in words.
     """
 
     kind = "grid"
@@ -107,18 +109,18 @@ class GridPosterior(GrowingPosterior):
         )
 
     def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for rows beyond the grid, which was chosen for the rows of the fit."""
+        """Return the error for rows beyond the grid, which was chosen for the rows of the fit; None if all fit."""
         inside = self.grid.covers(X)
         if bool(inside.all()):
             return None
         return in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
 
     def with_rows(self, X: Tensor, Y: Tensor) -> GridPosterior:
-        """Return the posterior of these rows and those before, from the sum of their statistics."""
+        """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
         return self.with_statistics(self.statistics.add_rows(X, Y))
 
     def with_statistics(self, statistics: GridStatistics) -> GridPosterior:
-        """Return the posterior of other rows on the same grid, at the same model and with the same random numbers."""
+        """Return the posterior given other statistics on the same grid, with the same model and random numbers."""
         likelihood = GridLikelihood(statistics, self.model.mean, self.settings, torch.Generator())
         likelihood.seeds = self.likelihood.seeds
         torus = self.likelihood.torus
@@ -127,38 +129,38 @@ class GridPosterior(GrowingPosterior):
         likelihood.warn_of_unfinished_solves()
         return posterior
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # Description ------------------------------------------------------------------------------------------------------
 
     @property
     def n_rows(self) -> int:
-        """Rows that it was fitted to."""
+        """Number of rows that the posterior was fitted to."""
         return self.statistics.n_rows
 
     def places(self) -> Tensor:
-        """Return two opposite corners of the box that the rows lie in."""
+        """Return two opposite corners of the bounding box of the rows."""
         return torch.stack([self.statistics.input_low, self.statistics.input_high])
 
     def solver_name(self) -> str:
-        """Return what solved."""
+        """Return the method of the solve, in words."""
         return self._method
 
     def engine_name(self) -> str:
-        """Return the grid and what multiplies."""
+        """Return the grid and the engine of its products."""
         shape = " x ".join(map(str, self.grid.shape))
         return f"grid of {shape} nodes ({self.grid.interpolation}), FFT, cpu, float64"
 
     @cached_property
     def kernel(self) -> GridKernel:
-        """The kernel between nodes."""
+        """Kernel between the nodes."""
         return self.likelihood.kernel_at(self.model)
 
     def _system(self) -> GridSystem:
         return self.likelihood.system(self.model, self.settings.final_tolerance)
 
-    # Where points lie -------------------------------------------------------------------------------------------------
+    # Points beyond the grid -------------------------------------------------------------------------------------------
 
     def refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
-        """Return the error for points beyond the grid, where they are to be refused."""
+        """Return the error for points beyond the grid, if ``Grid.outside`` is to refuse them."""
         inside = self.grid.covers(X.double())
         if self.settings.outside != "refuse" or bool(inside.all()):
             return None
@@ -166,7 +168,7 @@ class GridPosterior(GrowingPosterior):
         return InvalidInputError(f"{error} {_OTHERWISE}")
 
     def _place(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return points that the grid accepts, and which were not among them, by the policy of `Grid.outside`."""
+        """Return points moved into the grid by the policy `Grid.outside`, and a mask of those that were outside."""
         X = X.double()
         outside = ~self.grid.covers(X)
         if not bool(outside.any()):
@@ -175,7 +177,7 @@ class GridPosterior(GrowingPosterior):
             msg = f"{self.grid.refusal(X, ~outside)} {_OTHERWISE}"
             raise InvalidInputError(msg)
         low, high = (torch.tensor(corner, dtype=torch.float64) for corner in self.grid.accepted)
-        # a hair inside: the corners are rounded
+        # move slightly inward, because the corners are rounded
         width = 1e-9 * (high - low)
         return torch.minimum(torch.maximum(X, low + width), high - width), outside
 
@@ -183,16 +185,16 @@ class GridPosterior(GrowingPosterior):
         return self.trend(inside if self.settings.outside == "clamp" else X)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what `mean` less `trend` would be if the mean's basis functions were the targets, shape (n, p)."""
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (n, p)."""
         return self._interpolate(*self._place(X), self._basis_values)
 
     def trend_root(self, X: Tensor, explained: Tensor | None = None) -> Tensor:
-        """Return the root of what the uncertainty of the mean's coefficients adds to the covariance, shape (n, p)."""
+        """Return a root of the covariance that the uncertain coefficients of the mean add, shape (n, p)."""
         basis = self.model.mean.basis(self._place(X)[0] if self.settings.outside == "clamp" else X.double())
         return (basis - (self.explained_basis(X) if explained is None else explained)) @ self.coefficient_root
 
     def _interpolate(self, inside: Tensor, outside: Tensor, values: Tensor) -> Tensor:
-        """Return values on the grid at points; beyond it zero, where that is the policy."""
+        """Return grid values interpolated at points; with ``outside="prior"``, zero beyond the grid."""
         found = self.grid.interpolate(inside, values)
         if self.settings.outside == "prior":
             found[outside] = 0.0
@@ -201,14 +203,14 @@ class GridPosterior(GrowingPosterior):
     # Mean and variance ------------------------------------------------------------------------------------------------
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return the posterior mean, shape (m, t): 4^d multiplications a point (cubic)."""
+        """Return the posterior mean, shape (m, t); cubic interpolation takes 4^d multiplications per point."""
         inside, outside = self._place(X)
         return self._trend_at(X.double(), inside) + self._interpolate(inside, outside, self.values)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, the latter as `Grid.variance` says or by the method.
+        """Return mean and variance; ``method="auto"`` is the method of `Grid.variance`.
 
-        From samples it is never more than the prior's: rows add none.
+        Variances from samples never exceed the prior variance.
         """
         chosen = self._own_method if method == "auto" else method
         inside, outside = self._place(X)
@@ -225,16 +227,16 @@ class GridPosterior(GrowingPosterior):
         return self.mean(X), variance
 
     def check_variances(self, X: Tensor) -> None:
-        """Warn where samples have more variance than the prior; see `Posterior.check_variances`."""
+        """Warn if samples have more variance than the prior; see `Posterior.check_variances`."""
         self.mean_and_variance_given_trend(X[self.grid.covers(X.double())], "samples")
 
     @property
     def _own_method(self) -> str:
-        """What ``"auto"`` means: on small grids the root of the covariance is exact."""
+        """Method that ``"auto"`` stands for: on small grids the low-rank root, which is exact there."""
         return "low_rank" if self.likelihood.is_exact else self.settings.variance
 
     def prior_variance(self, X: Tensor) -> Tensor:
-        """Return the variance before any row is known, at given coefficients of the mean, shape (n,)."""
+        """Return the prior variance at given coefficients of the mean, shape (n,)."""
         inside, outside = self._place(X)
         variance = self._prior_at(inside)
         if self.settings.outside == "prior":
@@ -242,10 +244,10 @@ class GridPosterior(GrowingPosterior):
         return variance
 
     def _prior_at(self, X: Tensor) -> Tensor:
-        """Return ``w'K_G w`` at points that the grid accepts, shape (n,): a little below the kernel's variance."""
+        """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
         if not len(X):
             return X.new_zeros(0)
-        # the covariance between the nodes of a stencil is the same for all points: K_G depends on differences
+        # the covariance between the nodes of a stencil is the same for all points, because K_G is stationary
         corner = self._nodes[self.grid.stencil(X[:1])[0][0]]
         with torch.no_grad():
             between = self.kernel.kernel.block(corner, corner)
@@ -254,7 +256,7 @@ class GridPosterior(GrowingPosterior):
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:
-        """The low-rank covariance of this posterior (exact on a small grid); made at its first use."""
+        """Low-rank covariance of this posterior (exact on a small grid), computed at its first use."""
         system = self._system() if self.likelihood.is_exact else None
         if isinstance(system, DenseGridSystem):
             return LowRankCovariance.exact(system)
@@ -270,7 +272,7 @@ class GridPosterior(GrowingPosterior):
 
     def _low_rank_variance(self, inside: Tensor) -> Tensor:
         explained = [self.grid.interpolate(block, self.low_rank.root).square().sum(1) for block in inside.split(4096)]
-        # The data never explain more than the prior holds; below zero is rounding of a difference near zero.
+        # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
         return (self._prior_at(inside) - _joined(explained, inside)).clamp_min(0)
 
     def _solved_variance(self, inside: Tensor) -> Tensor:
@@ -278,31 +280,31 @@ class GridPosterior(GrowingPosterior):
         for block in inside.split(_SOLVE_COLUMNS):
             smooth = self._smooth(block)
             left = self._prior_at(block) - self._explained(system, block, smooth).diagonal()
-            variances.append(left.clamp_min(0))  # never below exact, but for rounding
+            variances.append(left.clamp_min(0))  # negative values are rounding errors
         return _joined(variances, inside)
 
     @torch.no_grad()
     def _smooth(self, X: Tensor) -> Tensor:
-        """Return ``K_G w`` of points, shape (m, n)."""
+        """Return ``K_G w`` for each point, shape (m, n)."""
         return self.kernel @ self.grid.scatter(X, torch.eye(len(X), dtype=torch.float64))
 
     def _explained(self, system: GridSystem, X: Tensor, smooth: Tensor) -> Tensor:
-        """Return ``w'K_G W' K~^-1 W K_G w`` of all pairs of points, shape (n, n)."""
+        """Return ``w'K_G W' K~^-1 W K_G w`` for all pairs of points, shape (n, n)."""
         found = system.explained(smooth)
         if not wants_gradient(X):
             return found
-        # what the mean would be if the prior covariance with a point were targets: the matrix without w on one side
+        # posterior mean with the prior covariances of the points as targets: the matrix without w on one side
         mean = system.solve(self.statistics.gram @ smooth).values
         half = both_sides(self.grid.interpolate(X, mean))
         return found + (half - half.detach())
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
-        """Return the low-rank variance as what the data leave open (by solves) and what the rank leaves out.
+        """Return the low-rank variance split into the posterior variance (by solves) and what the rank leaves out.
 
         Raises
         ------
         InvalidInputError
-            If the variance of this posterior is not the low-rank one.
+            If the posterior does not use the low-rank variance.
         """
         if self._own_method != "low_rank":
             msg = 'return_parts of GPRegressor.predict needs Grid(variance="low_rank") with grid inference.'
@@ -311,15 +313,15 @@ class GridPosterior(GrowingPosterior):
         whole, mathematical = self._low_rank_variance(inside), self._solved_variance(inside)
         if self.settings.outside == "prior":
             mathematical[outside] = whole[outside] = self.kernel.variance
-        # the solves' bound can exceed the low-rank one by what they left unsolved
+        # the variance by solves can exceed the low-rank one by the error of the solves
         computational = (whole - mathematical).clamp_min(0)
         trend = self.trend_root(X).square().sum(1)
         return VarianceParts(whole - computational + trend, computational)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance: a solve for each point, never below the exact one.
+        """Return the full covariance, from a solve for each point; it is never below the exact one.
 
-        With ``Grid(variance="low_rank")`` that of the low rank, without a solve.
+        With ``Grid(variance="low_rank")`` it is the low-rank covariance, which needs no solve.
         """
         inside, outside = self._place(X)
         count = len(inside)
@@ -343,9 +345,9 @@ class GridPosterior(GrowingPosterior):
     # Samples ----------------------------------------------------------------------------------------------------------
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return posterior samples as functions: values on the grid, interpolated.
+        """Return posterior samples as functions that interpolate values on the grid.
 
-        Stored ones, chosen by the generator, where they are enough, else new ones (a solve each).
+        If enough samples are stored, the generator chooses among them; otherwise new ones are computed by solves.
         """
         needed = n_samples * self.n_targets
         if needed <= self.deviations.shape[1]:
@@ -377,7 +379,7 @@ class GridPosterior(GrowingPosterior):
     # Files ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs: the statistics, the mean and the samples; not the rows."""
+        """Return the state for a model file: the statistics, the mean and the samples, but not the rows."""
         tensors, header = self.statistics.state()
         tensors = {f"statistics.{name}": value for name, value in tensors.items()}
         tensors |= {
@@ -419,7 +421,7 @@ class GridPosterior(GrowingPosterior):
 
 
 def in_units(grid: RegularGrid, scaling: Scaling) -> RegularGrid:
-    """Return a grid over standardized inputs in the data's own units."""
+    """Return a grid over standardized inputs, transformed to the data's own units."""
     return grid.moved((-scaling.x_centre / scaling.x_scale).tolist(), (1 / scaling.x_scale).tolist())
 
 

@@ -1,4 +1,4 @@
-"""Noise as the grid sees it: random vectors with the covariance ``W'W``."""
+"""Noise probes on the grid: random vectors with the covariance ``W'W``."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from gigagp.errors import GigaGPWarning, warn
 from gigagp.grids import GridStatistics, StencilGram
 from gigagp.random import standard_normal
 
-#: Degree of the polynomial for draws that the pass over the rows did not make. The error of a draw's standard deviation
-#: at a node is below a percent of that of the busiest node near.
+#: Degree of the polynomial for draws beyond the collected probes. The error of a draw's standard deviation at a node is
+#: below 1 % of that at the node with the most rows nearby.
 _DEGREE = 60
-#: Roundings of the busiest diagonal entry near, below which a row of ``W'W`` is not told from zero. Entries are sums of
-#: terms that cancel, so a node that rows hardly reach has entries, and negative diagonals, of the size of the rounding
-#: errors near. Scaled to unit size they would be eigenvalues as low as -1, where the polynomial is 1e45. With this
-#: floor they stay above -1e-4, where it is below 2 (up to four inputs, whose rows of ``W'W`` have 2,401 entries).
+#: Number of rounding errors, of the largest diagonal entry nearby, below which a row of ``W'W`` counts as zero. Entries
+#: are sums of terms that cancel, so a node that rows hardly reach has entries, and negative diagonals, as large as the
+#: rounding errors nearby. Scaled to unit size they would be eigenvalues as low as -1, where the polynomial is 1e45.
+#: With this floor they stay above -1e-4, where it is below 2 (for up to four inputs, with 2,401 entries in a row).
 _ROUNDINGS = 5e7
-#: Rows a node times the kernel's variance over the noise's, above which the polynomial's error shows: up to 20 % of a
-#: standard deviation at 10^7 (on uneven rows, against a solve for each point), nothing beyond chance at 10^6.
+#: Largest number of rows per node, times the ratio of kernel variance to noise variance, at which the polynomial is
+#: accurate enough. The error is up to 20 % of a standard deviation at 10^7 (uneven rows, compared with a solve for each
+#: point), and within chance at 10^6.
 _MOST_INFORMATION = 1e6
 
 
 def noise_probes(statistics: GridStatistics, n_columns: int, generator: torch.Generator) -> Tensor:
-    """Return ``W'z`` for independent unit-variance vectors z of the rows, shape (m, n_columns).
+    """Return ``W'z`` for independent vectors z with unit variance at the rows, shape (m, n_columns).
 
-    Those that the pass over the rows collected, and beyond them draws of ``N(0, W'W)`` from the matrix itself.
+    The probes that the pass over the rows has collected come first; any further columns are draws of ``N(0, W'W)``.
     """
     kept = statistics.probes[:, :n_columns]
     missing = n_columns - kept.shape[1]
@@ -38,32 +39,34 @@ def noise_probes(statistics: GridStatistics, n_columns: int, generator: torch.Ge
 def fresh_noise(
     statistics: GridStatistics, n_columns: int, generator: torch.Generator, *, information: float, dense: bool
 ) -> Tensor:
-    """Return new draws of ``N(0, W'W)``, shape (m, n_columns); they share nothing with those that the pass collected.
+    """Return new draws of ``N(0, W'W)``, shape (m, n_columns), independent of the collected probes.
 
     Parameters
     ----------
-    statistics : GridStatistics
+        Statistics of the rows.
     n_columns : int
+        Number of draws.
     generator : torch.Generator
+        Source of the draws.
     information : float
-        Variance of the kernel over that of the noise.
+        Ratio of kernel variance to noise variance.
     dense : bool
-        Whether the grid is small enough for a root of ``W'W``, which is exact.
+        Whether the grid is small enough for a root of ``W'W``, which gives exact draws.
 
     Warns
     -----
     GigaGPWarning
-        Where rows say so much about a node that the draws are not exact enough.
+        If there are so many rows per node that the draws are not accurate enough.
     """
     gram = statistics.gram
     if dense:
         values, vectors = torch.linalg.eigh(gram.dense())
-        root = vectors * values.clamp_min(0).sqrt()  # W'W has no negative eigenvalues; rounding has
+        root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
         return root @ standard_normal(gram.n, n_columns, generator=generator)
     if float(gram.diagonal().max()) * information > _MOST_INFORMATION:
         msg = (
-            "New posterior samples on this grid can be too rough: the noise variance is very small for so many rows a "
-            "node. Samples that the fit stores are exact: raise n_samples of inference.Grid and fit again."
+            "New posterior samples on this grid can be too rough: the noise variance is very small for so many rows "
+            "per node. Samples that the fit stores are exact: raise n_samples of inference.Grid and fit again."
         )
         warn(msg, GigaGPWarning)
     return draw_from_gram(gram, n_columns, generator)
@@ -72,15 +75,15 @@ def fresh_noise(
 def draw_from_gram(gram: StencilGram, n_columns: int, generator: torch.Generator) -> Tensor:
     """Return draws of ``N(0, W'W)``, shape (m, n_columns), up to the error of a polynomial of degree 60.
 
-    ``W'W = D^1/2 A D^1/2`` with A near the identity in size, and the root of A is a Chebyshev series in A, so that
-    nothing is factored (Hale, Higham and Trefethen 2008 have better rational ones, which need solves).
+    ``W'W = D^1/2 A D^1/2`` with the norm of A at most 1. The root of A is a Chebyshev series in A, so that nothing is
+    factored (Hale, Higham and Trefethen 2008 give better rational approximations, which need solves).
     """
-    # rows of |W'W| bound its eigenvalues by Gershgorin's theorem
+    # By Gershgorin's theorem, row sums of |W'W| bound its eigenvalues.
     sizes = StencilGram(gram.grid, gram.values.abs()).row_sums()
     rounding = _ROUNDINGS * torch.finfo(torch.float64).eps * _busiest_near(gram)
     scale = torch.where(sizes > 0, (sizes + rounding).sqrt(), 0.0)
     inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)[:, None]
-    # on [0, 1], in terms of 2 A - 1: sqrt((1 + cos(angle)) / 2) = cos(angle / 2) for the angle in [0, pi]
+    # Series on [0, 1] in terms of 2 A - 1: sqrt((1 + cos(angle)) / 2) = cos(angle / 2) for angles in [0, pi].
     coefficients = [4 / math.pi * (-1) ** (k + 1) / (4 * k * k - 1) for k in range(_DEGREE + 1)]
     coefficients[0] /= 2
     previous = standard_normal(gram.n, n_columns, generator=generator)

@@ -1,4 +1,4 @@
-"""The state of a grid posterior in a model file, checked before anything is made of it."""
+"""Checks of the state of a grid posterior in a model file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from gigagp.schema import (
     whole,
 )
 
-#: A torus longer than this many grids has no use.
+#: Largest length of a torus, in multiples of the grid; a longer one is never needed.
 _LONGEST_TORUS = 64
 
 
 def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> GridLikelihood:
-    """Return the likelihood of the saved statistics, after a check of the whole state.
+    """Return the likelihood of the saved statistics, after a check of the entire state.
 
     Raises
     ------
     ModelFileError
-        If the state is not that of a grid posterior.
+        If the state is not valid for a grid posterior.
     """
     d, finite = saved.n_inputs, number(finite=True)
     grid_form = record(
@@ -91,7 +91,7 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     saved.check_rows(header["statistics"]["n_rows"])
     corners = torch.stack([tensors["statistics.input_low"], tensors["statistics.input_high"]])
     if not bool(grid.covers(corners.cpu()).all()):
-        raise ModelFileError("its grid does not cover the rows that its statistics are of.")
+        raise ModelFileError("its grid does not cover the rows of its statistics.")
     statistics = GridStatistics.from_state(
         {name: value.cpu() for name, value in part(tensors, "statistics.").items()}, header["statistics"]
     )

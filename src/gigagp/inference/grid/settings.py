@@ -1,4 +1,4 @@
-"""The numbers that grid inference reads; `gigagp.inference.Grid` documents them."""
+"""Settings that the code of grid inference reads; `gigagp.inference.Grid` documents them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated, Literal
 from gigagp.fields import Count, CountOrZero, Fraction, Length, Range, Settings, Words
 
 Outside = Literal["refuse", "clamp", "prior"]
-#: Fewer nodes have no room for the margins and a cell between them.
+#: Smallest number of nodes per input that leaves a cell between the two margins.
 _Nodes = Annotated[int, Range(least=6)]
 _Size = Annotated[
     Literal["auto"] | _Nodes | Annotated[Sequence[_Nodes], Length(1)],
-    Words('"auto", or nodes an input, each at least 6'),
+    Words('"auto", or numbers of nodes per input, each at least 6'),
 ]
 
 
 @dataclass(frozen=True)
 class GridSettings(Settings):
-    """The fields of `gigagp.inference.Grid`, for what works below it."""
+    """Fields of `gigagp.inference.Grid`, in a class that the other modules of this package can import."""
 
     size: _Size = "auto"
     interpolation: Literal["cubic", "linear"] = "cubic"
@@ -38,8 +38,8 @@ class GridSettings(Settings):
 
     @property
     def n_collected(self) -> int:
-        """Noise probes that a pass over the rows collects: as many as any solve of the fit needs.
+        """Number of noise probes that a pass over the rows collects: the largest number that a solve of the fit needs.
 
-        What is not collected has to be drawn from ``W'W``, which is slower and less exact.
+        Further probes would have to be drawn from ``W'W``, which is slower and less accurate.
         """
         return max(self.n_probes, self.n_samples)

@@ -1,4 +1,4 @@
-"""How fine a grid has to be for a kernel and a noise."""
+"""Grid spacing that a kernel and a noise variance require."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ import torch
 from gigagp.grids.interpolation import Interpolation
 from gigagp.kernels import Cosine, Kernel, Periodic
 
-#: Fewest nodes a lengthscale: the mean is then within 5 % of the exact one at a noise of 1 % of the signal's variance,
-#: with a node to spare.
+#: Smallest number of nodes per lengthscale. It puts the mean within 5 % of the exact one at a noise of 1 % of the
+#: signal's variance, with a node to spare.
 _NODES_PER_LENGTHSCALE: dict[float | None, float] = {0.5: 6.0, 1.5: 5.0, 2.5: 4.0, math.inf: 3.0}
 #: The same for kernels that do not declare their smoothness.
 _NODES_OTHER = 5.0
-#: Most: what a rough kernel still has between nodes so close is learned as noise.
+#: Largest number. The variation of a rough kernel between nodes closer than this is learned as noise.
 _MOST_NODES = 12.0
-#: The gap that is sought, as a share of the noise variance: see `cell_lengths`.
+#: Target for the interpolation gap, as a share of the noise variance; see `cell_lengths`.
 _SHARE_OF_NOISE = 0.75
-#: Offsets in a cell over which the interpolation gap is averaged, and halvings of the search.
+#: Number of positions in a cell over which the interpolation gap is averaged, and number of bisection steps.
 _OFFSETS, _HALVINGS = 16, 30
 
 
 def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolation) -> list[float]:
-    """Return the cell that a kernel asks for in each input; infinite where no part of it looks.
+    """Return the cell length that a kernel requires along each input; infinite for an input that no term depends on.
 
-    As many nodes a lengthscale as its smoothness asks for, over the parts of the kernel; and more, up to 12, until the
-    variance that interpolation leaves out, in the mean over a cell, is three quarters of the noise. RMSE within 5 % of
-    exact inference took a gap of 0.7 to 0.8 times the noise for RBF, Matern-5/2 and Matern-3/2 alike at a noise of 1 %
-    of the signal's variance, and one of 4 to 17 times at 0.01 %, where rows leave more open than the noise does.
+    The number of nodes per lengthscale depends on the smoothness of the kernel, and the smallest cell over the terms of
+    the kernel counts. Beyond that, the number increases, up to 12, until the variance that interpolation leaves out,
+    averaged over a cell, is three quarters of the noise variance. For an RMSE within 5 % of exact inference, a gap of
+    0.7 to 0.8 times the noise sufficed for RBF, Matern-5/2 and Matern-3/2 alike at a noise of 1 % of the signal's
+    variance. At 0.01 % a gap of 4 to 17 times the noise sufficed, because there the posterior variance exceeds the
+    noise.
 
     Parameters
     ----------
-    kernel : Kernel
+        Kernel of the model.
     n_inputs : int
+        Number of inputs.
     noise : float
-        Variance, in the units of the kernel's.
+        Noise variance, in the units of the kernel's variance.
     scheme : Interpolation
+        Interpolation scheme of the grid.
     """
     kernel = kernel.bind(n_inputs)
     coarse, fine = [math.inf] * n_inputs, [math.inf] * n_inputs
@@ -48,14 +52,14 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
             continue
         else:
             scale = leaf.lengths().detach()
-        if isinstance(leaf, Periodic):  # lengthscales on a circle of radius one
+        if isinstance(leaf, Periodic):  # its lengthscales are distances on a circle of radius one
             scale = values["lengthscale"].detach().clamp_max(1.0) * leaf.lengths("period").detach() / (2 * math.pi)
         nodes = _NODES_PER_LENGTHSCALE.get(leaf.smoothness, _NODES_OTHER)
         columns = range(n_inputs) if leaf.columns is None else leaf.columns
         for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
             coarse[column] = min(coarse[column], one / nodes)
             fine[column] = min(fine[column], one / _MOST_NODES)
-    share = _SHARE_OF_NOISE * noise / max(sum(map(math.isfinite, coarse)), 1)  # gaps of several inputs add up
+    share = _SHARE_OF_NOISE * noise / max(sum(map(math.isfinite, coarse)), 1)  # gaps of different inputs add up
     return [
         low if math.isinf(low) else _coarsest(kernel, axis, n_inputs, share, scheme, fine[axis], low)
         for axis, low in enumerate(coarse)
@@ -65,7 +69,7 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
 def _coarsest(
     kernel: Kernel, axis: int, n_inputs: int, limit: float, scheme: Interpolation, fine: float, coarse: float
 ) -> float:
-    """Return the largest cell along one input, between two, whose gap is within the limit; the finest if none is."""
+    """Return the longest cell along one input whose gap is within the limit; the shortest if there is none."""
     if axis_gap(kernel, axis, n_inputs, coarse, scheme) <= limit:
         return coarse
     for _ in range(_HALVINGS):
@@ -79,7 +83,7 @@ def _coarsest(
 
 @torch.no_grad()
 def axis_gap(kernel: Kernel, axis: int, n_inputs: int, cell: float, scheme: Interpolation) -> float:
-    """Return the mean over a cell of ``k(x, x) - w'K w``: what interpolation along one input leaves out."""
+    """Return ``k(x, x) - w'K w`` averaged over a cell: the variance that interpolation along one input leaves out."""
     nodes = torch.zeros(scheme.width, n_inputs, dtype=torch.float64)
     nodes[:, axis] = cell * torch.arange(scheme.width)
     between = kernel.block(nodes, nodes)

@@ -1,9 +1,9 @@
-"""Where learning on a grid starts: the exact likelihood of a few dense blocks of rows and of rows spread over all.
+"""Start of learning on a grid: the exact likelihood of a few dense blocks of rows and of rows spread over the data.
 
-Random rows of a long record or a large map lie many lengthscales apart: their likelihood sees noise and what is long
-(sound, 59,309 rows: fitted to 1,000 random rows, a lengthscale of 17,900 samples and no signal; it is about 10). Rows
-of a small block see the short scale and the noise and nothing else. The sum of both likelihoods costs the same whatever
-the number of rows is.
+Random rows of a long record or a large map lie many lengthscales apart, so their likelihood sees only the noise and
+long lengthscales. (On sound, with 59,309 rows, a fit to 1,000 random rows gave a lengthscale of 17,900 samples and no
+signal; the lengthscale is about 10.) Rows of a small block see only the short lengthscale and the noise. The sum of
+both likelihoods has a cost that does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from gigagp.model import NOISE, Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
-#: Dense blocks, and their rows as a share of the rows that are spread.
+#: Number of dense blocks, and the number of rows of each as a share of the spread rows.
 N_BLOCKS, BLOCK_SHARE = 8, 0.4
-#: Factors of lengthscales and of the noise variance that the search for a start tries: down to a few samples of a
+#: Factors of lengthscales and of the noise variance in the search for a start. The smallest reach a few samples of a
 #: record of a million.
 _LENGTHSCALE_FACTORS = tuple(4.0**-k for k in range(-1, 10))
 _NOISE_FACTORS = (1.0, 0.1, 0.01, 0.001)
 
 
 class CompositeObjective(TableObjective):
-    """The sum of the exact log marginal likelihoods of several small tables, as if they knew nothing of each other.
+    """Sum of the exact log marginal likelihoods of several small tables, treated as independent.
 
-    When to use: as the start of learning on any number of rows of a few inputs. Its Fisher information is the sum of
-    those of the parts; the correlation between parts that lie close is not counted, so what follows on all rows has the
-    last word.
+    When to use: at the start of learning on any number of rows of a few inputs. Its Fisher information is the sum over
+    the parts. Correlations between parts that lie close are ignored, so optimization on all rows must follow.
 
     Parameters
     ----------
     spread : TrainingTable
-        Rows from everywhere. The mean function is fitted to them by least squares; the likelihoods are of what
-        remains.
+        Rows spread over the data. The mean function is fitted to them by least squares, and the likelihoods are those
+        of the residuals.
     blocks : sequence of TrainingTable
-        Rows that are neighbours.
+        Blocks of neighbouring rows.
     """
 
     def __init__(self, spread: TrainingTable, blocks: Sequence[TrainingTable]) -> None:
         whole = (spread, *blocks)
         super().__init__(replace(spread, X=torch.cat([part.X for part in whole]), Y=torch.cat([p.Y for p in whole])))
         zero = resolve_mean("zero")
-        # Not a mean of each block's own: that would take the long scale out of the blocks.
+        # A separate mean for each block would remove the long lengthscale from the blocks.
         trend = torch.linalg.lstsq(spread.basis, spread.Y).solution if spread.basis.shape[1] else None
         self.parts = [
             ExactObjective(replace(part, Y=part.Y if trend is None else part.Y - part.basis @ trend, mean=zero))
@@ -61,34 +60,34 @@ class CompositeObjective(TableObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Exact numbers are."""
+        """Always true."""
         return True
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return value and gradient."""
+        """Return the value and its gradient."""
         found = [part.evaluate(model) for part in self.parts]
         gradient = {name: torch.stack([one.gradient[name] for one in found]).sum(0) for name in found[0].gradient}
         return Evaluation(sum(one.value or 0.0 for one in found), gradient)
 
     def value(self, model: Model) -> float:
-        """Return the value alone; minus infinity where a matrix has no factor."""
+        """Return the value without its gradient; minus infinity if a matrix has no factor."""
         try:
             return sum(part.value(model) for part in self.parts)
         except NotPositiveDefiniteError:
             return -torch.inf
 
     def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
-        """Return the Fisher information of all parts where `evaluate` was last called."""
+        """Return the sum over the parts of the Fisher information at the last evaluated model."""
         shares = probes.split([part.n_rows for part in self.parts])
         found = [part.fisher(space, vector, share) for part, share in zip(self.parts, shares, strict=True)]
         return torch.stack(found).sum(0)
 
     def start(self, model: Model) -> Model:
-        """Return the best of a few dozen models whose lengthscales, periods and noise are multiples of the given ones.
+        """Return the best of a few dozen models with scaled lengthscales, periods and noise variance.
 
-        All distances together with the noise first, then those of each part of the kernel by themselves (two parts
-        that start equal would stay so), twice. Fisher scoring from a lengthscale a thousandfold too long does not find
-        the way.
+        The search scales all distances and the noise together first, and then twice the distances of each term of the
+        kernel separately, because two terms with equal starting values would remain equal. Fisher scoring does not
+        converge from a lengthscale that is too long by a factor of a thousand.
         """
         learned = model.learned_names()
         names = [name for name in learned if name.endswith(("lengthscale", "period")) and not _on_circle(name, model)]
@@ -105,20 +104,20 @@ class CompositeObjective(TableObjective):
         return best
 
     def thin(self, rows: Tensor) -> TableObjective:
-        """Raise: it is small already."""
+        """Raise `NotImplementedError`: the tables are already small."""
         raise NotImplementedError
 
     def current_posterior(self) -> None:
-        """Return None: the parts have no posterior together."""
+        """Return None: there is no joint posterior of the parts."""
         return
 
     def posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
-        """Raise: the parts have no posterior together."""
+        """Raise `NotImplementedError`: there is no joint posterior of the parts."""
         raise NotImplementedError
 
 
 def _on_circle(name: str, model: Model) -> bool:
-    """Whether this is the lengthscale of a periodic kernel, which is no distance."""
+    """Whether the parameter is the lengthscale of a periodic kernel, which is not a distance between inputs."""
     return name.endswith("lengthscale") and name.removesuffix("lengthscale") + "period" in model.parameters()
 
 
@@ -131,7 +130,7 @@ def _scaled(model: Model, factors: dict[str, float]) -> Model:
 
 
 def composite(table: TrainingTable, rows: Tensor) -> CompositeObjective:
-    """Return the composite of some rows, spread over a table, and of the neighbourhoods of the first few of them."""
+    """Return the composite objective of rows spread over a table and of neighbourhoods of the first few of them."""
     size = max(int(BLOCK_SHARE * len(rows)), 2)
     blocks = [table.take_rows(table.nearest(int(row), size)) for row in rows[:: max(1, len(rows) // N_BLOCKS)]]
     return CompositeObjective(table.take_rows(rows), blocks[:N_BLOCKS])

@@ -1,4 +1,4 @@
-"""Grid inference on rows that are never held: a preview, one pass, and learning from what the pass has added up."""
+"""Grid inference on rows that are not held in memory: a preview, one pass, and learning from the statistics."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from gigagp.occasional_writes import OccasionalWrites
 from gigagp.rows.preview import Preview, preview_of
 from gigagp.scaling import Scaling
 
-#: Rows of a neighbourhood: what the start's largest subset, of a thousand rows, asks for.
+#: Number of rows of a neighbourhood, as the largest subset of the start (a thousand rows) requires.
 _NEAR = 400
-#: Seconds between two writes of the pass's state.
+#: Seconds between two checkpoints of the pass.
 _INTERVAL = 60.0
-#: Where a target's mean is so many standard deviations from zero, it is taken off before squares are summed.
+#: A target mean more than this many standard deviations from zero is subtracted before squares are summed.
 _FAR_FROM_ZERO = 1e3
-#: A standard deviation below this share of the mean square is rounding.
+#: A standard deviation below this share of the root mean square is a rounding error.
 _ROUNDING = 1e-7
 
 
 class StreamedGridObjective(GridObjective):
-    """The likelihood from statistics that a pass has made; what it was started from is all that is left of the rows.
+    """The likelihood from the statistics of a pass; of the rows, only a sample and a few blocks are kept.
 
     Parameters
     ----------
-    settings : GridSettings
+        Settings of the inference method.
     statistics : GridStatistics
-        In the model's units.
+        Statistics in the model's units.
     sample : TrainingTable
-        Rows from everywhere.
+        Rows spread over the data.
     blocks : list of TrainingTable
-        Rows near to each other, nearest to the middle of their block first.
+        Blocks of neighbouring rows; within a block, the nearest to its centre come first.
     generator : torch.Generator
-        Of the probes.
+        Source of the probe vectors.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class StreamedGridObjective(GridObjective):
 
     @property
     def n_rows(self) -> int:
-        """Rows of the pass."""
+        """Number of rows of the pass."""
         return self._statistics.n_rows
 
     @property
     def n_observations(self) -> int:
-        """Rows times targets."""
+        """Number of rows times number of targets."""
         return self._statistics.n_rows * self._statistics.n_targets
 
     @property
@@ -88,11 +88,11 @@ class StreamedGridObjective(GridObjective):
         return variance if variance > 0 else 1.0
 
     def draw_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return the indices of random rows of the sample, sorted."""
+        """Return the sorted indices of random rows of the sample."""
         return torch.randperm(self.table.n_rows, generator=generator)[:count].sort().values
 
     def subset(self, rows: Tensor) -> ExactObjective | CompositeObjective:  # type: ignore[override]
-        """Return the exact likelihood of rows of the sample, together with that of the blocks where there are more."""
+        """Return the exact likelihood of rows of the sample, plus that of the blocks unless most rows are chosen."""
         chosen = self.table.take_rows(rows[rows < self.table.n_rows])
         if 2 * len(rows) > self.n_rows:
             return ExactObjective(chosen)
@@ -102,7 +102,7 @@ class StreamedGridObjective(GridObjective):
         )
 
     def nearest(self, row: int, count: int) -> Tensor:
-        """Raise: the rows are gone."""
+        """Raise `InvalidInputError`, because the rows are not held."""
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)
 
@@ -111,7 +111,7 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
-        msg = f"The source of fit_table must have two rows at least; got {collector.n_rows}."
+        msg = f"The source of fit_table must have at least two rows; got {collector.n_rows}."
         raise InvalidInputError(msg)
     statistics = collector.statistics()
     scaling = _scaling(statistics, shift, job.standardize)
@@ -132,7 +132,7 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
 
 
 def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
-    """Return which process of how many this is; (0, 1) where it is alone."""
+    """Return the rank of this process and the number of processes; (0, 1) without distribution."""
     if not settings.distributed:
         return 0, 1
     import torch.distributed as dist
@@ -152,9 +152,9 @@ def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
 def _collected(
     settings: GridSettings, job: StreamJob, share: tuple[int, int]
 ) -> tuple[GridCollector, Tensor, Model | None]:
-    """Return the statistics of all rows, what was taken off the targets (t,), and the model to learn from.
+    """Return the statistics of all rows, the shift subtracted from the targets, shape (t,), and the initial model.
 
-    The model is that of a preview, in the data's own units; None: what was given.
+    The model comes from the preview and is in the data's own units; None means the model that the user has given.
     """
     source = job.source
     identity = _identity(settings, job)
@@ -177,7 +177,7 @@ def _collected(
         shift, scaling = _preview_scaling(preview, job.standardize)
         learned, grid = _preview(settings, job, preview, scaling)
         extents = torch.tensor(preview.upper, dtype=torch.float64) - torch.tensor(preview.lower, dtype=torch.float64)
-        # an input may not vary in a preview of the first rows
+        # an input may be constant in a preview of the first rows
         units = torch.maximum(preview.sample.X.std(0, correction=0), 1e-3 * extents)
         collector = GridCollector(
             grid,
@@ -200,14 +200,14 @@ def _collected(
     error = None
     try:
         _pass(job, collector, shift, share)
-    except InvalidInputError as found:  # the others wait for this one
+    except InvalidInputError as found:  # raised only after all processes have reported
         error = found
     _raise_everywhere(error, share)
     return collector.all_reduce(), shift, learned
 
 
 def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -> None:
-    """Raise in every process what has gone wrong in one of them."""
+    """Raise an error of one process in all processes."""
     import torch.distributed as dist
 
     messages: list[Any] = [None] * share[1]
@@ -220,7 +220,7 @@ def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -
 
 
 def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[int, int]) -> None:
-    """Add all rows that the collector has not seen, and keep its state where that is wanted."""
+    """Add all rows that the collector has not seen, and write checkpoints if requested."""
     writes = None if job.checkpoint is None else OccasionalWrites(job.checkpoint, _INTERVAL)
 
     def write() -> bool:
@@ -239,12 +239,12 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
     except InvalidInputError as error:
         if writes is None or not write():
             can_go_on = writes is None and job.source.has_files and share == (0, 1)
-            hint = " Give fit_table a checkpoint, and a later call goes on from there." if can_go_on else ""
+            hint = " Give fit_table a checkpoint, and a later call continues from it." if can_go_on else ""
             msg = f"{error}{hint}"
         else:
             msg = (
-                f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: mend or remove the "
-                "file, and the same call goes on from there."
+                f"{error} The {collector.n_rows:,} rows before it are kept in {job.checkpoint}: repair or remove "
+                "the file, and the same call continues from there."
             )
         raise InvalidInputError(msg) from error
     finally:
@@ -256,7 +256,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
 def _preview(
     settings: GridSettings, job: StreamJob, preview: Preview, scaling: Scaling
 ) -> tuple[Model | None, RegularGrid]:
-    """Return the model that a few rows prefer (None: they were not asked) and the grid, in the data's own units."""
+    """Return the model learned from a preview (None if nothing was learned) and the grid, in the data's own units."""
     model = job.start.standardized(scaling.units())
     if settings.size != "auto":
         return None, choose_grid(settings, preview.lower, preview.upper, None, job.budget, model)
@@ -265,8 +265,8 @@ def _preview(
     if job.learn is not None and len(preview.sample) > 1:
         X, Y = scaling.inputs(preview.sample.X.numpy()), scaling.targets(preview.sample.Y.numpy())
         table = TrainingTable(torch.from_numpy(X), torch.from_numpy(Y), model.mean, job.budget)
-        # Its exact likelihoods of subsets are all that is asked for. A generator of its own: a fit that is resumed has
-        # no preview, and goes on to the same numbers.
+        # Learning uses only its exact likelihoods of subsets. It has a generator of its own, because a resumed fit has
+        # no preview and must continue with the same numbers.
         choice = GridChoice(torch.from_numpy(lower), torch.from_numpy(upper), len(X))
         objective = GridObjective(settings, table, torch.Generator().manual_seed(settings.seed), choice)
         model = job.learn(objective, model)
@@ -276,7 +276,7 @@ def _preview(
 
 
 def _preview_scaling(preview: Preview, standardize: bool) -> tuple[Tensor, Scaling]:
-    """Return what is to be taken off the targets in the pass, and a first guess at the scaling."""
+    """Return the shift to subtract from the targets in the pass, and a first estimate of the scaling."""
     X, Y = preview.sample.X, preview.sample.Y
     scaling = Scaling.fit(X.numpy(), Y.numpy(), standardize)
     far = Y.mean(0).abs() > _FAR_FROM_ZERO * Y.std(0, correction=0)
@@ -284,7 +284,7 @@ def _preview_scaling(preview: Preview, standardize: bool) -> tuple[Tensor, Scali
 
 
 def _scaling(statistics: GridStatistics, shift: Tensor, standardize: bool) -> Scaling:
-    """Return the scaling by means and standard deviations of all rows, whose targets have had ``shift`` taken off."""
+    """Return the scaling by means and standard deviations of all rows; ``shift`` was subtracted from the targets."""
     if not standardize:
         return Scaling.fit(np.zeros((1, statistics.grid.n_inputs)), np.zeros((1, statistics.n_targets)), False)
     spread = statistics.target_variances.sqrt()
@@ -300,7 +300,7 @@ def _scaling(statistics: GridStatistics, shift: Tensor, standardize: bool) -> Sc
 
 
 def _identity(settings: GridSettings, job: StreamJob) -> dict[str, Any]:
-    """Return what decides the pass and its preview, as JSON gives it back."""
+    """Return the data that determine the pass and its preview, as JSON restores them."""
     found = {
         "source": job.source.identity,
         "settings": asdict(settings),

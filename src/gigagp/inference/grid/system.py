@@ -1,7 +1,7 @@
-"""The linear algebra of grid inference at one model: solves, determinant and derivatives from statistics alone.
+"""Linear algebra of grid inference at one model: solves, determinants and derivatives from the statistics alone.
 
-With ``K~ = W K_G W' + noise`` and any vector z of the rows, known by ``h = W'z``, everything follows from
-``q = W' K~^-1 z`` and ``theta = K_G q``, m numbers each: ``K~^-1 z = (z - W theta) / noise``, so
+For ``K~ = W K_G W' + noise`` and a vector z over the rows, of which only ``h = W'z`` is known, all results follow from
+the m-vectors ``q = W' K~^-1 z`` and ``theta = K_G q``: ``K~^-1 z = (z - W theta) / noise``, so
 ``q = (h - W'W theta) / noise`` (Yadav et al. 2021, Fact 2 and Eq. 8).
 """
 
@@ -23,22 +23,22 @@ from gigagp.solvers import ConjugateGradients, Solution
 
 @dataclass(frozen=True)
 class GridSolution:
-    """``K~^-1 z`` of several vectors, as the grid sees it.
+    """Solutions ``K~^-1 z`` for several vectors, represented on the grid.
 
     Attributes
     ----------
     values : Tensor of shape (m, s)
-        ``theta``, the posterior mean on the grid if z were targets.
+        ``theta``, the posterior mean on the grid with z in place of the targets.
     gram_values : Tensor of shape (m, s)
         ``W'W theta``.
     adjoint : Tensor of shape (m, s)
         ``q = W' K~^-1 z``.
     correction : Tensor of shape (s, s)
-        What makes quadratic forms second order in the errors of the solve; zero for an exact one.
+        Correction that makes the errors of quadratic forms quadratic in the error of the solve; zero for exact solves.
     dual : Tensor of shape (k, s)
-        What a later solve starts from, and derivatives are made of; the system knows its form.
+        Representation for the start of a later solve and for derivatives; its meaning depends on the system.
     solution : Solution or None
-        What the solver did; None for a factor.
+        Result of the solver; None for a factor.
     """
 
     values: Tensor
@@ -49,7 +49,7 @@ class GridSolution:
     solution: Solution | None = None
 
     def combine(self, coefficients: Tensor) -> GridSolution:
-        """Return the solution for linear combinations of the vectors: columns times ``coefficients`` (s, t)."""
+        """Return the solution for linear combinations of the vectors, with ``coefficients`` of shape (s, t)."""
         return GridSolution(
             self.values @ coefficients,
             self.gram_values @ coefficients,
@@ -60,7 +60,7 @@ class GridSolution:
         )
 
     def columns(self, chosen: slice) -> GridSolution:
-        """Return the solution for some of the vectors."""
+        """Return the solution for a slice of the vectors."""
         return GridSolution(
             self.values[:, chosen],
             self.gram_values[:, chosen],
@@ -72,14 +72,15 @@ class GridSolution:
 
 
 class GridSystem(ABC):
-    """``K~`` at one model, on statistics.
+    """The matrix ``K~`` at one model, represented by statistics.
 
     Parameters
     ----------
-    kernel : GridKernel
+        Kernel between the nodes.
     statistics : GridStatistics
+        Statistics of the rows.
     noise : float
-        Variance, the kernel's white part included.
+        Noise variance, including the kernel's white terms.
     """
 
     def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
@@ -88,36 +89,37 @@ class GridSystem(ABC):
 
     @abstractmethod
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
-        """Solve for vectors of the rows known by ``W'z``, shape (m, s).
+        """Solve for vectors z over the rows, given by ``W'z``, shape (m, s).
 
-        ``n_targets`` as in `gigagp.solvers.Solver.solve`; ``initial`` is an earlier `GridSolution.dual`.
+        ``n_targets`` is that of `gigagp.solvers.Solver.solve`; ``initial`` is the `GridSolution.dual` of an earlier
+        solve.
         """
 
     @abstractmethod
     def explained(self, smooth: Tensor) -> Tensor:
-        """Return ``k_i' K~^-1 k_j`` for ``k = W smooth``, shape (s, s): never above the exact matrix.
+        """Return ``k_i' K~^-1 k_j`` for ``k = W smooth``, shape (s, s); it is never above the exact matrix.
 
-        The variance that data explain at points x, with ``smooth = K_G w_x``.
+        With ``smooth = K_G w_x`` it is the reduction of the covariance at points x by the data.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the method in words."""
+        """Return the method of solution in words."""
 
     @abstractmethod
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
         """Return ``log det K~`` with its standard error."""
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
-        """Return ``sum_j w_j q_j' (dK_G / d parameter) q_j`` by every hyperparameter of the kernel."""
+        """Return ``sum_j w_j q_j' (dK_G / d parameter) q_j`` for every hyperparameter of the kernel."""
         return self.kernel.gradient(solved.adjoint, solved.adjoint, weights)
 
     def prior_squares(self, solved: GridSolution) -> Tensor:
-        """Return ``q' K_G q`` of each column, shape (s,)."""
+        """Return ``q' K_G q`` for each column, shape (s,)."""
         return (solved.adjoint * (self.kernel @ solved.adjoint)).sum(0)
 
     def quadratic(self, cross: Tensor, products: Tensor, solved: GridSolution) -> Tensor:
-        """Return ``z_i' K~^-1 z_j``, shape (s, s), with an error of the square of the solves'.
+        """Return ``z_i' K~^-1 z_j``, shape (s, s), with an error quadratic in that of the solve.
 
         Parameters
         ----------
@@ -126,22 +128,22 @@ class GridSystem(ABC):
         products : Tensor of shape (s, s)
             ``z_i'z_j``.
         solved : GridSolution
-            Of the same vectors.
+            Solution for the same vectors.
         """
         return (products - cross.T @ solved.values) / self.noise - solved.correction
 
     def squared_norms(self, squares: Tensor, cross: Tensor, solved: GridSolution) -> Tensor:
-        """Return ``|K~^-1 z|^2`` of each column, shape (s,)."""
+        """Return ``|K~^-1 z|^2`` for each column, shape (s,)."""
         theta = solved.values
         total = squares - 2 * (theta * cross).sum(0) + (theta * solved.gram_values).sum(0)
         return total / self.noise**2
 
 
 class DenseGridSystem(GridSystem):
-    """All of it by one dense factor: exact, for grids of a few hundred nodes (O(m^3)).
+    """Grid inference by one dense factor: exact, for grids of a few hundred nodes (O(m^3)).
 
-    ``K_G W'W + noise`` is not symmetric, but its eigenvalues are those of a symmetric matrix, and positive; ``K~`` has
-    its determinant times ``noise^(n - m)`` (Eq. 9).
+    ``K_G W'W + noise`` is not symmetric, but its eigenvalues are positive, since it is similar to a symmetric matrix.
+    The determinant of ``K~`` is that of this matrix times ``noise^(n - m)`` (Eq. 9).
     """
 
     def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
@@ -152,7 +154,7 @@ class DenseGridSystem(GridSystem):
         self._factor, self._pivots = torch.linalg.lu_factor(matrix)
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
-        """Solve by the factor."""
+        """Solve with the factor."""
         values = torch.linalg.lu_solve(self._factor, self._pivots, self.prior @ cross)
         gram_values = self.gram @ values
         adjoint = (cross - gram_values) / self.noise
@@ -168,7 +170,7 @@ class DenseGridSystem(GridSystem):
         return Estimate(own + (self.statistics.n_rows - self.kernel.n) * math.log(self.noise), 0.0)
 
     def describe(self) -> str:
-        """Return the method in words."""
+        """Return the method of solution in words."""
         return "dense factor"
 
     def information(self) -> Tensor:
@@ -180,14 +182,17 @@ class DenseGridSystem(GridSystem):
 
 @dataclass(frozen=True)
 class SolveSettings:
-    """How iterative solves are made.
+    """Settings of iterative solves.
 
     Attributes
     ----------
     tolerance, probe_tolerance : float
-        Relative preconditioned residuals; of long waves `gigagp.inference.grid.factorised_system` says what they are.
+        Relative preconditioned residuals of targets and probes. `gigagp.inference.grid.factorised_system` defines them
+        for the long-waves preconditioner.
     max_iterations : int
+        Largest number of iterations.
     preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}
+        Name of the preconditioner.
     """
 
     tolerance: float = 1e-3
@@ -196,7 +201,7 @@ class SolveSettings:
     preconditioner: str = "auto"
 
     def solver(self, preconditioner: Preconditioner | None) -> ConjugateGradients:
-        """Return what solves to these tolerances."""
+        """Return the solver with these tolerances."""
         return ConjugateGradients(
             tolerance=self.tolerance,
             probe_tolerance=self.probe_tolerance,

@@ -1,4 +1,4 @@
-"""Grid inference in white coordinates, where the kernel has a root on a torus."""
+"""Grid inference in whitened coordinates, for kernels that have a root on a torus."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ class WhitenedGridSystem(GridSystem):
     Parameters
     ----------
     kernel : GridKernel
-        With a root; see `gigagp.inference.grid.iterative`.
+        Kernel between the nodes, with a root; see `gigagp.inference.grid.iterative`.
     statistics : GridStatistics
+        Statistics of the rows.
     noise : float
+        Noise variance, including the kernel's white terms.
     settings : SolveSettings
-        With the preconditioner "circulant", "holes" or "none".
+        Settings with the preconditioner "circulant", "holes" or "none".
 
     Attributes
     ----------
     operator : WhitenedOperator
-        With the circulant as a part of it.
+        Operator that the solves use; it includes the circulant preconditioner.
     preconditioner : str
+        Name of the preconditioner.
     """
 
     def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
@@ -43,7 +46,7 @@ class WhitenedGridSystem(GridSystem):
         self._holes = HolesPreconditioner(self.operator) if self.preconditioner == "holes" else None
 
     def describe(self) -> str:
-        """Return the method in words."""
+        """Return the method of solution in words."""
         return f"conjugate gradients (preconditioner: {self.preconditioner})"
 
     def solve(self, cross: Tensor, n_targets: int | None = None, initial: Tensor | None = None) -> GridSolution:
@@ -56,17 +59,17 @@ class WhitenedGridSystem(GridSystem):
         values = operator.to_grid(solution.value)
         gram_values = self.gram @ values
         adjoint = (cross - gram_values) / self.noise
-        # These solves minimise |z - W R c|^2 / noise + |c|^2, whose least value is z' K~^-1 z: with the residual r of c
-        # it is (z'z - z'W R c) / noise - c'r.
+        # The solves minimize |z - W R c|^2 / noise + |c|^2, whose minimum is z' K~^-1 z. With the residual r of c, the
+        # minimum is (z'z - z'W R c) / noise - c'r.
         correction = solution.value.T @ operator.residual_from_adjoint(solution.value, adjoint)
         return GridSolution(values, gram_values, adjoint, correction, operator.to_dual(solution.value), solution)
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
-        """Return the derivatives of the prior's quadratic form, from what the solve determines best."""
+        """Return the derivatives of the prior's quadratic form, from the coordinates of the solve."""
         return self.kernel.spectral_gradient(solved.dual, weights)
 
     def prior_squares(self, solved: GridSolution) -> Tensor:
-        """Return ``q' K_G q = |c|^2`` of each column."""
+        """Return ``q' K_G q = |c|^2`` for each column."""
         return self.operator.prior_squares(solved.dual)
 
     def explained(self, smooth: Tensor) -> Tensor:
@@ -74,10 +77,10 @@ class WhitenedGridSystem(GridSystem):
         return self._factorised("none").explained(smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate by stochastic Lanczos quadrature, with probes of its own.
+        """Estimate the log-determinant by stochastic Lanczos quadrature with new probe vectors.
 
-        Holes leave small eigenvalues, which quadrature needs many steps for: there it is made of ``K_G`` itself and the
-        statistics' probes, if they have any.
+        Holes in the data leave small eigenvalues, for which the quadrature needs many steps. In that case the estimate
+        uses ``K_G`` itself and the probes of the statistics, if there are any.
         """
         if self._holes is not None and self.statistics.probes.shape[1] > 1:
             return self._factorised("long_waves").log_determinant(n_probes, generator)

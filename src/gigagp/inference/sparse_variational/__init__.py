@@ -1,4 +1,4 @@
-"""Sparse variational inference: SGPR (Titsias 2009) and SVGP (Hensman et al. 2013) on the same inducing points."""
+"""Sparse variational inference with inducing points: SGPR (Titsias 2009) and SVGP (Hensman et al. 2013)."""
 
 from gigagp.inference.sparse_variational.inference import SparseVariational
 

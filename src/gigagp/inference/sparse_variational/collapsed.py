@@ -1,4 +1,4 @@
-"""SGPR: the best distribution of the inducing values in closed form (Titsias 2009)."""
+"""SGPR: the collapsed bound, with the optimal distribution of the inducing values in closed form (Titsias 2009)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gigagp.optimization.objective import Evaluation
 
 
 class CollapsedObjective(SparseObjective):
-    """The collapsed bound and its gradient, in two passes over the rows; nothing has n rows and m columns."""
+    """The collapsed bound and its gradient, in two passes over the rows; no array has n rows and m columns."""
 
     _last: tuple[Model, InducingPoints, WeightSpace, float] | None = None
 
     @property
     def deterministic(self) -> bool:
-        """Every step sees all rows."""
+        """Always true, because every step uses all rows."""
         return True
 
     def _fit(self, model: Model) -> tuple[InducingPoints, RowSums, WeightSpace, float]:
@@ -38,12 +38,11 @@ class CollapsedObjective(SparseObjective):
 
     @torch.no_grad()
     def _gradient(self, model: Model, points: InducingPoints, sums: RowSums, space: WeightSpace) -> dict[str, Tensor]:
-        """Return the gradient; the coefficients of the mean are at their best, so nothing goes through them.
+        """Return the gradient; the mean's coefficients maximize the bound, so no derivative passes through them.
 
-        A row with features f, covariances ``c = L f`` with the inducing points, targets and basis b, and noise N adds
-        to the bound, as a function of the sums over rows linearised there,
-        ``[f' (G + t I / 2) f + f' C b + b' S b - t k / 2] / N + l log N``
-        with the slopes G, C, S, l of those sums.
+        The bound is linearised in the sums over rows, with slopes G, C, S and l. A row with features f, covariances
+        ``c = L f`` with the inducing points, targets and basis b, and noise N then adds
+        ``[f' (G + t I / 2) f + f' C b + b' S b - t k / 2] / N + l log N``.
         """
         t = self.table.n_targets
         slope = space.slope()
@@ -69,7 +68,7 @@ class CollapsedObjective(SparseObjective):
         return gradient.result()
 
     def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior where `evaluate` was last called."""
+        """Return the posterior at the last evaluated model."""
         if self._last is None:
             return None
         model, points, space, value = self._last

@@ -1,4 +1,4 @@
-"""`inference.SparseVariational`: what users choose of sparse variational inference, and what it makes of a table."""
+"""`inference.SparseVariational`: the settings of sparse variational inference, and its objectives."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from gigagp.likelihoods import Likelihood
 
 @dataclass(frozen=True)
 class SparseVariational(SparseSettings, Inference):
-    """Inference through inducing points: a lower bound of the log marginal likelihood in place of it.
+    """Inference through inducing points, which maximizes a lower bound of the log marginal likelihood.
 
-    When to use: where a few hundred numbers can tell what the table says (smooth functions of few inputs), or to
-    compare with what is known. Its error bars can be too small near an inducing point and are too large where none is
-    near; the noise it learns also covers what the inducing points cannot represent.
+    When to use: if a few hundred inducing points can represent the function (smooth functions of few inputs), or to
+    compare with an established method. Predicted variances can be too small near an inducing point, and are too large
+    where there is none nearby. The learned noise also covers what the inducing points cannot represent.
 
-    Without ``batch_size`` this is SGPR: the distribution of the inducing values is the best one in closed form, and a
-    step costs O(n m^2) time and O(m^2) memory beside the table. With it this is SVGP: the distribution is learned with
-    the rest, from minibatches, and a step costs O(m^3 + batch_size m^2) whatever the number of rows. There is no other
-    switch between the two.
+    Without ``batch_size`` the method is SGPR: the distribution of the inducing values is optimal in closed form, and a
+    step costs O(n m^2) time and O(m^2) memory in addition to the table. With ``batch_size`` the method is SVGP: the
+    distribution is learned from minibatches together with the hyperparameters, and a step costs
+    O(m^3 + batch_size m^2) for any number of rows.
 
     Parameters
     ----------
     n_inducing : int, default 512
-        Inducing points, m. A table with fewer distinct rows has that many; ``posterior_.n_inducing`` says how many
-        there are.
+        Number of inducing points, m. It is limited by the number of distinct rows; ``posterior_.n_inducing`` is the
+        number used.
     batch_size : int or None, default None
-        None: all rows at every step, the collapsed bound. An int: rows of a minibatch, at most all of them. Minibatches
-        need `gigagp.optimization.Adam` (``optimizer="auto"`` ends with it).
+        Number of rows in a minibatch, limited by the number of rows. None uses all rows at every step, with the
+        collapsed bound. Minibatches need `gigagp.optimization.Adam`, which is what ``optimizer="auto"`` ends with.
     start : {"kmeans++", "greedy", "random"}, default "kmeans++"
-        Where the inducing points start, among the training rows: spread by squared distance in lengthscales (Arthur and
-        Vassilvitskii 2007), one after the other where the variance given those before is largest (Burt et al. 2020,
-        section 4.2), or at random. The first two look at 20 n_inducing random rows, 10,000 at least. Greedy pays where
-        the points are nearly enough; with 64 to 256 for 2,500 rows of protein and pol it starts far lower, because it
-        takes the rows at the border first.
+        Choice of the initial inducing points among the training rows. ``"kmeans++"`` spreads them by squared distance
+        in lengthscales (Arthur and Vassilvitskii 2007). ``"greedy"`` adds the row of largest variance given the
+        previous ones (Burt et al. 2020, section 4.2). ``"random"`` draws them uniformly. The first two choose among
+        20 n_inducing random rows, and at least 10,000. Greedy is better if the points are nearly sufficient. With 64 to
+        256 points for 2,500 rows of protein and pol, its initial bound is much lower, because it takes rows at the
+        border first.
     learn_inducing_points : bool, default True
-        Whether the points move with the hyperparameters, or stay where they start.
+        Whether to learn the inducing points together with the hyperparameters; False keeps them fixed.
     jitter : float, default 1e-8
-        Added to the diagonal of the inducing points' covariance, as a share of the prior variance. The bound with it is
+        Number added to the diagonal of the inducing points' covariance, as a share of the prior variance. The bound is
+        still a lower bound, for inducing values observed with this noise.
         still a lower bound: that of inducing values with this much noise.
 
     References
@@ -65,12 +67,12 @@ class SparseVariational(SparseSettings, Inference):
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> SparseObjective:
-        """Return the lower bound on a table."""
+        """Return the lower bound of the log marginal likelihood on a table."""
         kind = CollapsedObjective if self.batch_size is None else StochasticObjective
         return kind(self, table, generator)
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return a one-line description for users."""
         moved = "learned" if self.learn_inducing_points else "fixed"
         batches = "" if self.batch_size is None else f", batches of {self.batch_size}"
         return (

@@ -1,4 +1,4 @@
-"""What the collapsed and the stochastic bound share."""
+"""Base class of the collapsed and the stochastic bound."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class SparseObjective(TableObjective):
 
     Parameters
     ----------
-    settings : SparseSettings
+        Settings of the inference method.
     table : TrainingTable
+        Training rows in the model's units.
     generator : torch.Generator
-        Of the start and of minibatches.
+        Source of the initial points and of minibatches.
     """
 
     def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
@@ -41,15 +42,15 @@ class SparseObjective(TableObjective):
         require_points(self.count, table, self.batch_size)
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self._fixed: Tensor | None = None
-        # Targets less a plain least-squares trend: a large mean would cancel digits in sums of squares. What the
-        # better trend adds to it is found with the rest.
+        # Subtract a least-squares trend from the targets, because a large mean would lose digits in sums of squares.
+        # The difference to the optimal trend is estimated with the rest.
         basis = table.basis.double()
         self._trend = Trend.from_products(basis.T @ basis, basis.T @ table.Y.double()).coefficients
         self._targets = table.Y.double() - basis @ self._trend
 
     @property
     def is_likelihood(self) -> bool:
-        """It is a lower bound of the likelihood."""
+        """Always false, because the value is a lower bound of the likelihood."""
         return False
 
     # Rows -----------------------------------------------------------------------------------------------------------
@@ -58,12 +59,12 @@ class SparseObjective(TableObjective):
         return row_blocks(self.table.n_rows, self.count, self.table.budget, self.table.X.device)
 
     def _known(self, rows: slice | Tensor) -> Tensor:
-        """Return the targets, less the least-squares trend, and the mean's basis, shape (rows, t + p), float64."""
+        """Return targets minus the least-squares trend, and the mean's basis, shape (rows, t + p), float64."""
         X = self.table.X[rows]
         return torch.cat([self._targets[rows], self.table.mean.basis(X).to(self._targets)], 1)
 
     def _noise(self, model: Model, rows: slice | Tensor) -> Tensor:
-        """Return the noise variances of rows with the kernel's white part, float64."""
+        """Return the noise variances of rows in float64, including the kernel's white terms."""
         X = self.table.X[rows].double()
         noise = model.noise_variance.to(X).detach()
         return (noise[rows] if model.noise_is_known else noise) + model.kernel.white(X).detach()
@@ -71,7 +72,7 @@ class SparseObjective(TableObjective):
     # Inducing points ------------------------------------------------------------------------------------------------
 
     def start(self, model: Model) -> Model:
-        """Return the model with its inducing points: those it has, or rows of the table; fixed ones are kept here."""
+        """Return the model with inducing points, chosen among the rows if it has none; fixed points are stored here."""
         if POINTS in model.free or self._fixed is not None:
             return model
         generator = torch.Generator().manual_seed(self._seed)
@@ -82,16 +83,16 @@ class SparseObjective(TableObjective):
         return model
 
     def points(self, model: Model) -> InducingPoints:
-        """Return the inducing points of a model that was started, with their factor."""
+        """Return the inducing points of a model that `start` has returned, with their factor."""
         found = self._fixed if self._fixed is not None else model.free[POINTS]
         return InducingPoints(model.kernel, found.to(self._targets), self.settings.jitter)
 
     @torch.no_grad()
     def optimum(self, model: Model, points: InducingPoints) -> tuple[RowSums, WeightSpace, float]:
-        """Return the sums over rows, the best distribution of the whitened inducing values, and the collapsed bound.
+        """Return the sums over rows, the optimal distribution of the whitened inducing values, and the collapsed bound.
 
-        In the features ``F = K(X, Z) L^-T`` the bound of Titsias (2009, eq. 9) is the likelihood of a model with these
-        features less ``sum_i (k(x_i, x_i) - f_i' f_i) / (2 noise_i)``, for each target.
+        With features ``F = K(X, Z) L^-T``, the bound of Titsias (2009, eq. 9) is the log likelihood of a model with
+        these features minus ``sum_i (k(x_i, x_i) - f_i' f_i) / (2 noise_i)`` for each target.
         """
         m, q = points.count, self.table.n_targets + self._trend.shape[0]
         new = self._targets.new_zeros
@@ -116,7 +117,7 @@ class SparseObjective(TableObjective):
     def _posterior(
         self, model: Model, points: InducingPoints, mean: Tensor, root: Tensor, trend: SparseTrend, value: float
     ) -> SparsePosterior:
-        """Return the posterior for whitened inducing values ``N(mean, root root')``."""
+        """Return the posterior for whitened inducing values with the distribution ``N(mean, root root')``."""
         return SparsePosterior(
             model,
             points,
@@ -136,4 +137,4 @@ class SparseObjective(TableObjective):
 
     @abstractmethod
     def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior where `evaluate` was last called."""
+        """Return the posterior at the last evaluated model."""

@@ -1,4 +1,4 @@
-"""Covariances with inducing points: one factor, whitened features of rows, and derivatives through both."""
+"""Covariances with inducing points: their factor, the whitened features of rows, and derivatives through both."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gigagp.memory import require
 from gigagp.model import NOISE, Model
 from gigagp.products.tiles import Tiles, tiles_of
 
-#: m x m arrays in float64 alive at once.
+#: Number of m x m float64 arrays alive at once.
 _SQUARES = 10
-#: Numbers alive at once for every entry of a block: covariances, features, derivatives and the tiles behind them.
+#: Numbers alive at once for each entry of a block: covariances, features, derivatives and the tiles behind them.
 _COPIES = 8
-#: Entries of a block of rows: a matrix product at full speed, and no more memory than that needs.
+#: Largest number of entries of a block of rows, which is enough for matrix products at full speed.
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
 _ALL = slice(None)
 
 
 def require_points(n_inducing: int, table: TrainingTable, batch_size: int = 1) -> None:
-    """Raise `MemoryBudgetError` where so many inducing points do not fit, before anything is allocated.
+    """Raise `MemoryBudgetError` if the inducing points do not fit, before anything is allocated.
 
-    All rows can be taken one at a time; a minibatch stays whole.
+    The estimate assumes blocks of a single row for passes over all rows; a minibatch is not divided.
     """
     needed = 8 * (_SQUARES * n_inducing**2 + _COPIES * n_inducing * batch_size)
     remedy = "Use a smaller n_inducing or batch_size of SparseVariational, or raise memory_budget."
@@ -35,7 +35,7 @@ def require_points(n_inducing: int, table: TrainingTable, batch_size: int = 1) -
 
 
 def row_blocks(n_rows: int, n_inducing: int, budget: int, device: torch.device) -> Iterator[slice]:
-    """Iterate over slices of rows whose covariances keep to what the square arrays leave of the budget."""
+    """Iterate over slices of rows whose covariances fit into the budget that the square arrays leave."""
     left = budget - 8 * _SQUARES * n_inducing**2
     entries = min(_CPU_ENTRIES if device.type == "cpu" else _GPU_ENTRIES, left // (8 * _COPIES))
     rows = max(1, entries // n_inducing)
@@ -45,15 +45,16 @@ def row_blocks(n_rows: int, n_inducing: int, budget: int, device: torch.device) 
 
 
 class InducingPoints:
-    """Inducing points at one model: ``K(Z, Z) + jitter = L L'``. Everything is float64, whatever the table is.
+    """Inducing points at one model, with the factor ``K(Z, Z) + jitter = L L'``. Computations are in float64.
 
     Parameters
     ----------
     kernel : Kernel
+        Kernel of the model.
     points : Tensor of shape (m, d)
-        Z, float64.
+        Points Z in float64.
     jitter : float
-        Share of the mean prior variance at the points.
+        Number added to the diagonal, as a share of the mean prior variance at the points.
 
     Raises
     ------
@@ -66,7 +67,7 @@ class InducingPoints:
         with torch.no_grad():
             tiles = tiles_of(kernel, points, points)
             covariance = tiles.evaluate(_ALL, _ALL).mul_(tiles.factor)
-            #: variance of the noise that the inducing values have
+            #: variance of the noise of the inducing values
             self.jitter = jitter * float(kernel.diagonal(points).mean())
             covariance.diagonal().add_(self.jitter)
             self.factor, info = torch.linalg.cholesky_ex(covariance)
@@ -83,16 +84,16 @@ class InducingPoints:
         return len(self.points)
 
     def tiles(self, X: Tensor) -> Tiles:
-        """Return what evaluates and differentiates ``K(X, Z)``."""
+        """Return the tiles that evaluate and differentiate ``K(X, Z)``."""
         return tiles_of(self.kernel, X.double(), self.points)
 
     @torch.no_grad()
     def covariances(self, tiles: Tiles) -> Tensor:
-        """Return ``K(X, Z)``, shape (rows, m); the tiles' next call overwrites it."""
+        """Return ``K(X, Z)``, shape (rows, m); the next call on the same tiles overwrites it."""
         return tiles.evaluate(_ALL, _ALL).mul_(tiles.factor)
 
     def whiten(self, covariances: Tensor) -> Tensor:
-        """Return the features ``K(X, Z) L^-T``: in them the inducing values have a standard normal prior."""
+        """Return the features ``K(X, Z) L^-T``, whose weights have a standard normal prior."""
         return torch.linalg.solve_triangular(self.factor.T, covariances, upper=True, left=False)
 
     def features(self, X: Tensor) -> Tensor:
@@ -100,18 +101,20 @@ class InducingPoints:
         return self.whiten(self.covariances(self.tiles(X)))
 
     def unwhiten(self, weights: Tensor) -> Tensor:
-        """Return ``L^-T weights``: what multiplies covariances where ``weights`` multiply features."""
+        """Return ``L^-T weights``, the weights of covariances for given ``weights`` of features."""
         return torch.linalg.solve_triangular(self.factor.T, weights, upper=True)
 
 
 class PointsGradient:
-    """Adds up a derivative by every hyperparameter and, where asked for, by every inducing point.
+    """Accumulate the derivative by every hyperparameter and, on request, by every inducing point.
 
     Parameters
     ----------
-    model : Model
+        Model whose hyperparameters are differentiated.
     points : InducingPoints
+        Inducing points.
     learn_points : bool
+        Whether to differentiate by the inducing points.
     """
 
     def __init__(self, model: Model, points: InducingPoints, *, learn_points: bool) -> None:
@@ -134,10 +137,10 @@ class PointsGradient:
                 self.by_points += tiles.points_gradient()
 
     def add_features(self, products: Tensor) -> None:
-        """Add what goes through the factor, given ``G' F`` with features F and the derivative G by them.
+        """Add the derivative through the factor, given ``G' F`` with features F and their derivative G.
 
-        The reverse of ``F = K(X, Z) L^-T`` and of the Cholesky factorisation (Murray 2016, arXiv:1602.07527, eq. 10):
-        the derivative by K(Z, Z) is ``-L^-T S L^-1 / 2``, with S the lower triangle of ``G' F`` and its mirror image.
+        This is the reverse of ``F = K(X, Z) L^-T`` and of the Cholesky factorisation (Murray 2016, arXiv:1602.07527,
+        eq. 10). The derivative by K(Z, Z) is ``-L^-T S L^-1 / 2``; S is symmetric with the lower triangle of ``G' F``.
         """
         points = self.points
         mirrored = products.tril() + products.tril(-1).T
@@ -149,17 +152,17 @@ class PointsGradient:
         with torch.no_grad():
             tiles.accumulate(_ALL, _ALL, weights, 1.0)
         self._add(tiles.gradient())
-        if self.learn_points:  # every point stands on both sides
+        if self.learn_points:  # every point occurs on both sides
             self.by_points += 2 * tiles.points_gradient()
         jitter = points.share * weights.trace() / points.count
         self.add_diagonal(points.points, jitter.expand(points.count), moves=self.learn_points)
 
     def add_diagonal(self, X: Tensor, weights: Tensor, *, moves: bool = False) -> None:
-        """Add ``sum_i weights_i dk(x_i, x_i)``; with ``moves`` also by the rows, which are the inducing points."""
+        """Add ``sum_i weights_i dk(x_i, x_i)``; with ``moves``, also by the rows, which are the inducing points."""
         self._differentiate(lambda kernel, rows: kernel.diagonal(rows), X, weights, moves=moves)
 
     def add_noise(self, X: Tensor, weights: Tensor) -> None:
-        """Add ``sum_i weights_i d noise_i``: the noise variance's and the white part's."""
+        """Add ``sum_i weights_i d noise_i``, for the noise variance and the kernel's white terms."""
         if NOISE in self.total:
             self.total[NOISE] += weights.sum().cpu()
         if any(leaf.is_white for leaf in self.model.kernel.leaves()):
@@ -183,6 +186,6 @@ class PointsGradient:
             self.by_points += found[-1]
 
     def result(self) -> dict[str, Tensor]:
-        """Return the sums, float64 on the CPU, natural units; the points' under ``"inducing_points"``."""
+        """Return the derivatives in natural units, float64 on the CPU; the points' are ``"inducing_points"``."""
         total = {name: value.double().cpu() for name, value in self.total.items()}
         return total | ({"inducing_points": self.by_points.cpu()} if self.learn_points else {})

@@ -1,4 +1,4 @@
-"""The posterior through inducing points: m numbers a target and an m x m root, whatever the number of rows."""
+"""The posterior through inducing points: m numbers per target and an m x m root, for any number of rows."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
 from gigagp.schema import Field, Form, check_tensors, number, one_of, record, text, whole
 
-#: Sine and cosine columns of the prior functions behind samples.
+#: Number of sine and cosine columns of the prior functions of samples.
 _SAMPLE_FEATURES = 4000
 
 
 class SparseTrend(NamedTuple):
-    """The learned part of the mean beside inducing values.
+    """The learned part of the mean, with its interaction with the inducing values.
 
     Attributes
     ----------
-    coefficients : Tensor of shape (p, t)
+        Coefficients of the mean's basis.
     root : Tensor of shape (p, p)
-        Of their covariance.
+        Root of the covariance of the coefficients.
     whitened : Tensor of shape (m, p)
-        What the mean of the whitened inducing values would be if the mean's basis functions were targets.
+        Mean of the whitened inducing values with the mean's basis functions in place of the targets.
     """
 
     coefficients: Tensor
@@ -43,38 +43,40 @@ class SparseTrend(NamedTuple):
 
     @classmethod
     def of(cls, space: WeightSpace) -> SparseTrend:
-        """Return that of the best distribution of the inducing values."""
+        """Return the trend for the optimal distribution of the inducing values."""
         return cls(*space.trend, space.basis_weights)
 
     @classmethod
     def known(cls, coefficients: Tensor, count: int) -> SparseTrend:
-        """Return coefficients without uncertainty, beside ``count`` inducing values."""
+        """Return a trend with known coefficients, for ``count`` inducing values."""
         p = len(coefficients)
         return cls(coefficients, coefficients.new_zeros(p, p), coefficients.new_zeros(count, p))
 
 
 class SparsePosterior(Posterior):
-    """The posterior that a Gaussian distribution of the inducing values gives.
+    """The posterior given by a Gaussian distribution of the inducing values.
 
     Parameters
     ----------
-    model : Model
+        Model at the fitted hyperparameters.
     points : InducingPoints
+        Inducing points with the factor of their covariance.
     mean : Tensor of shape (m, t)
-        Of the whitened inducing values ``v = L^-1 u``.
+        Mean of the whitened inducing values ``v = L^-1 u``.
     root : Tensor of shape (m, m)
-        Their covariance is ``root root'``, the same for all targets.
+        Root of their covariance ``root root'``, which is the same for all targets.
     trend : SparseTrend
+        Learned part of the mean.
     value : float
-        The lower bound of the log marginal likelihood.
+        Lower bound of the log marginal likelihood.
     method : {"SGPR", "SVGP"}
-        Where the distribution comes from.
+        Method that determined the distribution.
     n_rows : int
-        Rows that the bound is of.
+        Number of rows of the bound.
     dtype : torch.dtype
-        Of what is returned; within, everything is float64.
+        Data type of predictions; computations are in float64.
     budget : int
-        Bytes.
+        Memory budget in bytes.
     """
 
     kind = "sparse variational"
@@ -95,16 +97,16 @@ class SparsePosterior(Posterior):
         budget: int,
     ) -> None:
         self.model, self.points, self.budget = model, points, budget
-        self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a file gives them back
+        self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a model file restores them
         self.coefficients, self.coefficient_root = trend.coefficients.to(dtype), trend.root
         self._trend = trend
         self._value, self.method, self._n_rows = value, method, n_rows
-        #: what multiplies ``K(x, Z)`` in the mean, and would if the mean's basis functions were targets
+        #: weights of ``K(x, Z)`` in the mean, and the same with the mean's basis functions in place of the targets
         self.weights, self._basis_weights = points.unwhiten(mean), points.unwhiten(trend.whitened)
 
     @property
     def inducing_points(self) -> Tensor:
-        """The inducing points, shape (m, d), in the units in which the model was fitted."""
+        """Inducing points, shape (m, d), in the units in which the model was fitted."""
         return self.points.points
 
     @property
@@ -114,7 +116,7 @@ class SparsePosterior(Posterior):
 
     @property
     def n_rows(self) -> int:
-        """Rows that it was fitted to; they are not kept."""
+        """Number of rows that the posterior was fitted to; the rows are not kept."""
         return self._n_rows
 
     def places(self) -> Tensor:
@@ -122,11 +124,11 @@ class SparsePosterior(Posterior):
         return self.inducing_points.to(self.dtype)
 
     def solver_name(self) -> str:
-        """Return the solver that ran."""
+        """Return the method and the number of inducing points."""
         return f"{self.method}, {self.n_inducing} inducing points"
 
     def engine_name(self) -> str:
-        """Return what computes kernel products, where, in which precision."""
+        """Return the engine of the kernel products with its device and precision."""
         engine = select(self.model.kernel, self.device, torch.float64)
         return f"{engine.name}, {self.device.type}, float64"
 
@@ -146,20 +148,20 @@ class SparsePosterior(Posterior):
         return cross_product(self.model.kernel, X.double(), self.inducing_points, vectors, budget=self.budget)
 
     def explained_basis(self, X: Tensor) -> Tensor:
-        """Return what inducing values would predict if the mean's basis functions were targets, shape (m, p)."""
+        """Return the prediction with the mean's basis functions in place of the targets, shape (m, p)."""
         return self.cross_product(X, self._basis_weights)
 
     def _covariances(self, X: Tensor) -> Tensor:
-        """Return ``K(X, Z)``: by tiles, and where the points require a gradient by what autograd can follow."""
+        """Return ``K(X, Z)``, by tiles, or by autograd if the points require a gradient."""
         if wants_gradient(X):
             return self.model.kernel.block(X, self.inducing_points)
         return self.points.covariances(self.points.tiles(X))
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
-        """Return mean and variance, whatever the method.
+        """Return mean and variance; ``method`` has no effect.
 
-        The variance ``(k - f'f) + |root' f|^2`` with features f is what the inducing values leave open and what is open
-        about them (Titsias 2009, eq. 6); the first is never below zero but for rounding.
+        With features f, the variance is ``(k - f'f) + |root' f|^2`` (Titsias 2009, eq. 6). The first term is the
+        variance given the inducing values; it is negative only by rounding. The second is that of the inducing values.
         """
         means, variances = [self.trend(X[:0]).double()], [X.new_zeros(0).double()]
         for rows in row_blocks(X.shape[0], self.n_inducing, self.budget, X.device):
@@ -181,16 +183,17 @@ class SparsePosterior(Posterior):
         return (self.model.kernel.block(wide, wide) - features @ features.T + spread @ spread.T).to(X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
-        """Return samples as functions: random features for the prior, inducing values for the update.
+        """Return samples as functions: random features for the prior, and inducing values for the update.
 
-        ``f(x) + K(x, Z) (K(Z, Z) + jitter)^-1 (u - f(Z) - noise)`` with u from the posterior (Wilson et al. 2020,
-        arXiv:2002.09309, eq. 13). For samples without the features' error at a few thousand points use `sample_at`.
+        A sample is ``f(x) + K(x, Z) (K(Z, Z) + jitter)^-1 (u - f(Z) - noise)`` with u from the posterior (Wilson et al.
+        2020, arXiv:2002.09309, eq. 13). These samples have the error of the features. At a few thousand points,
+        `sample_at` samples without it.
         """
         kernel, points, t = self.model.kernel, self.points, self.n_targets
         if not kernel.has_features():
             msg = (
                 "sample_functions needs a kernel with random features for prior functions; got "
-                f"{kernel!r}. sample_y at up to 2,000 points does without."
+                f"{kernel!r}. sample_y at up to 2,000 points works without them."
             )
             raise InvalidInputError(msg)
         needed = n_samples * t  # targets are independent given the hyperparameters
@@ -210,16 +213,16 @@ class SparsePosterior(Posterior):
         return evaluate
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
-        """Return the lower bound of the log marginal likelihood that was maximised, on all rows.
+        """Return the lower bound of the log marginal likelihood on all rows.
 
-        Its standard error is 0: the bound is exact, and how far the likelihood lies above it is not known.
+        Its standard error is 0, because the bound is exact; its distance from the likelihood is not known.
         """
         return Estimate(self._value, 0.0)
 
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a file needs to predict again: nothing of the rows."""
+        """Return the state for a model file, which does not include the rows."""
         tensors = {
             "inducing_points": self.inducing_points,
             "mean": self.whitened_mean,
@@ -258,7 +261,7 @@ class SparsePosterior(Posterior):
         check_tensors(tensors, fields, saved.sizes)
         saved.check_rows(header["n_rows"])
         trend = SparseTrend.known(tensors["coefficients"], len(tensors["mean"]))
-        # files have these since the uncertainty of the trend is part of the variance
+        # files of versions that count the uncertainty of the trend in the variance contain these tensors
         if "whitened_basis" in tensors or "coefficient_root" in tensors:
             trend = SparseTrend(trend.coefficients, tensors["coefficient_root"], tensors["whitened_basis"])
         return cls(

@@ -1,4 +1,4 @@
-"""The numbers that sparse variational inference reads; `gigagp.inference.SparseVariational` documents them."""
+"""Settings that the code of sparse variational inference reads; `gigagp.inference.SparseVariational` documents them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 
 from gigagp.fields import Count, Settings, ShareBelowOne
 
-#: Where inducing points start; see `gigagp.inference.sparse_variational.start`.
+#: Choice of the initial inducing points; see `gigagp.inference.sparse_variational.start`.
 StartRule = Literal["kmeans++", "greedy", "random"]
 
 
 @dataclass(frozen=True)
 class SparseSettings(Settings):
-    """The fields of `gigagp.inference.SparseVariational`, for what works below it."""
+    """Fields of `gigagp.inference.SparseVariational`, in a class that the other modules of this package can import."""
 
     n_inducing: Count = 512
     batch_size: Count | None = None
@@ -23,5 +23,5 @@ class SparseSettings(Settings):
 
     @property
     def method(self) -> str:
-        """``"SGPR"`` or ``"SVGP"``."""
+        """Name of the method: ``"SGPR"`` or ``"SVGP"``."""
         return "SGPR" if self.batch_size is None else "SVGP"

@@ -1,4 +1,4 @@
-"""Where inducing points start: at training rows, all of them different."""
+"""Initial inducing points, chosen among the distinct training rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.preconditioners import pivoting
 
-#: Rows that are looked at for every point, and at least.
+#: Number of candidate rows per inducing point, and smallest number of candidate rows.
 _ROWS_PER_POINT, _LEAST_ROWS = 20, 10_000
-#: What the greedy choice holds for every row and point: a float64 column, and as much again while it grows.
+#: Memory of the greedy choice per row and point: a float64 column, and the same again while it grows.
 _BYTES_PER_ENTRY = 32
 
 
@@ -24,15 +24,18 @@ def choose_points(rule: str, model: Model, table: TrainingTable, count: int, gen
     rule : {"greedy", "kmeans++", "random"}
         See `gigagp.inference.SparseVariational`.
     model : Model
-        Its kernel is the measure of distance and of variance.
+        Model whose kernel measures distances and variances.
     table : TrainingTable
+        Training rows in the model's units.
     count : int
+        Largest number of points.
     generator : torch.Generator
+        Source of random rows.
 
     Returns
     -------
     Tensor of shape (m, d)
-        Float64; fewer than ``count`` where the table has no more distinct rows.
+        Points in float64; fewer than ``count`` if the table does not have as many distinct rows.
     """
     n = table.n_rows
     affordable = max(table.budget // (_BYTES_PER_ENTRY * count), count)
@@ -41,7 +44,7 @@ def choose_points(rule: str, model: Model, table: TrainingTable, count: int, gen
     X = _distinct(table.X[looked_at.to(table.X.device)].double())
     if len(X) < count and len(looked_at) < n:
         X = _distinct(table.X.double())
-    # `_distinct` sorts, and the first rows must not be the smallest ones
+    # `_distinct` sorts the rows, so shuffle them again
     X = X[torch.randperm(len(X), generator=generator).to(X.device)]
     count = min(count, len(X))
     if rule == "random" or count == len(X):
@@ -56,9 +59,9 @@ def _distinct(X: Tensor) -> Tensor:
 
 
 def _greedy(matrix: KernelMatrix, count: int) -> Tensor:
-    """Return the rows with the largest variance given those before (Burt et al. 2020, section 4.2).
+    """Return the rows of largest variance given the previous ones (Burt et al. 2020, section 4.2).
 
-    Where nothing is left above rounding the first of the other rows follow: as lengthscales shrink they count.
+    If no variance above rounding is left, the first of the remaining rows follow: they matter once lengthscales shrink.
     """
     chosen = pivoting.greedy(matrix, count).pivots
     others = torch.ones(matrix.n, dtype=torch.bool, device=chosen.device)
@@ -67,14 +70,14 @@ def _greedy(matrix: KernelMatrix, count: int) -> Tensor:
 
 
 def _spread(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return rows drawn in proportion to the squared distance from those before (Arthur and Vassilvitskii 2007)."""
+    """Return rows drawn in proportion to their squared distance from earlier ones (Arthur and Vassilvitskii 2007)."""
     chosen = [int(torch.randint(len(points), (), generator=generator))]
     nearest = torch.full_like(points[:, 0], torch.inf)
     for _ in range(count - 1):
         nearest = torch.minimum(nearest, (points - points[chosen[-1]]).square().sum(1))
         nearest[chosen[-1]] = 0.0
         cumulative = nearest.cumsum(0)
-        if not float(cumulative[-1]) > 0:  # the kernel does not see a difference between the rest and these
+        if not float(cumulative[-1]) > 0:  # for the kernel, all remaining rows coincide with chosen ones
             rest = torch.ones(len(points), dtype=torch.bool)
             rest[chosen] = False
             chosen.extend(rest.nonzero()[: count - len(chosen), 0].tolist())

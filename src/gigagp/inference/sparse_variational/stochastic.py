@@ -1,4 +1,4 @@
-"""SVGP: the distribution of the inducing values is learned from minibatches (Hensman, Fusi and Lawrence 2013)."""
+"""SVGP: the distribution of the inducing values learned from minibatches (Hensman, Fusi and Lawrence 2013)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEAN, ROOT, COEFFICIENTS = "whitened_mean", "whitened_root", "coefficients"
 
 
 class InducingDistribution(NamedTuple):
-    """``N(mean, root root')`` of the whitened inducing values (root lower triangular), and the trend's coefficients."""
+    """Distribution ``N(mean, root root')`` of whitened inducing values (root lower triangular), and coefficients."""
 
     mean: Tensor
     root: Tensor
@@ -31,18 +31,20 @@ class InducingDistribution(NamedTuple):
 
 
 class StochasticObjective(SparseObjective):
-    """The bound on a minibatch, unbiased for the bound on all rows, and its gradient.
+    """Unbiased estimate of the bound on all rows from a minibatch, with its gradient.
 
-    The free numbers are the mean and the root of the whitened inducing values' distribution and the coefficients of the
-    mean function. They start at their optimum for the hyperparameters of the start, which one pass over the rows gives.
-    (Moving them in units of the spread at that optimum was tried: 1,000 steps of Adam ended 20 nats lower on 2,500 rows
-    of kin40k and of pol, because the optimum moves far with the hyperparameters.)
+    The free parameters are the mean and the root of the distribution of the whitened inducing values, and the
+    coefficients of the mean function. They start at their optimum for the initial hyperparameters, which takes one pass
+    over the rows. (Learning them in units of the spread at that optimum was tried: 1,000 steps of Adam ended 20 nats
+    lower on 2,500 rows of kin40k and of pol, because the optimum moves far with the hyperparameters.)
 
     Parameters
     ----------
-    settings : SparseSettings
+        Settings of the inference method.
     table : TrainingTable
+        Training rows in the model's units.
     generator : torch.Generator
+        Source of the initial points and of minibatches.
     """
 
     def __init__(self, settings: SparseSettings, table: TrainingTable, generator: torch.Generator) -> None:
@@ -52,11 +54,11 @@ class StochasticObjective(SparseObjective):
 
     @property
     def deterministic(self) -> bool:
-        """Only where a batch has all rows."""
+        """Whether a minibatch contains all rows."""
         return self.batch_size == self.table.n_rows
 
     def start(self, model: Model) -> Model:
-        """Return the model with inducing points and the distribution of their values, at the optimum at first."""
+        """Return the model with inducing points and the distribution of their values, initially at its optimum."""
         if all(name in model.free for name in (MEAN, ROOT, COEFFICIENTS)):
             return model
         model = super().start(model)
@@ -66,7 +68,7 @@ class StochasticObjective(SparseObjective):
         return replace(model, free={**model.free, **place})
 
     def distribution(self, model: Model) -> InducingDistribution:
-        """Return the distribution that the free numbers are."""
+        """Return the distribution given by the model's free parameters."""
         mean, root, coefficients = (model.free[name].to(self._targets) for name in (MEAN, ROOT, COEFFICIENTS))
         return InducingDistribution(mean, root.tril(), coefficients)
 
@@ -81,7 +83,7 @@ class StochasticObjective(SparseObjective):
     def evaluate_rows(
         self, model: Model, points: InducingPoints, place: InducingDistribution, rows: Tensor
     ) -> Evaluation:
-        """Return the same for given rows."""
+        """Return the scaled bound on given rows and its gradient."""
         t, scale = self.table.n_targets, self.table.n_rows / len(rows)
         X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
         tiles = points.tiles(X)
@@ -93,7 +95,7 @@ class StochasticObjective(SparseObjective):
         fit = -0.5 * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
         value = scale * float(fit) - self._divergence(place)
 
-        # Derivatives by the means, the variances and the noise of the rows, then by the features behind them.
+        # Derivatives by the means, variances and noise of the rows, and then by the features that they depend on.
         by_mean = scale * error / noise[:, None]
         by_variance = -0.5 * scale * t / noise
         by_noise = 0.5 * scale * (squared / noise - t) / noise
@@ -136,9 +138,9 @@ class StochasticObjective(SparseObjective):
         return float(total) - self._divergence(place)
 
     def current_posterior(self) -> SparsePosterior | None:
-        """Return the posterior where `evaluate` was last called.
+        """Return the posterior at the last evaluated model.
 
-        What needs a pass over all rows is not computed: the bound, and what the rows leave open about the trend.
+        The bound and the uncertainty of the trend are left out, because they need a pass over all rows.
         """
         if self._last is None:
             return None
@@ -155,7 +157,7 @@ class StochasticObjective(SparseObjective):
         model = self.start(model)
         points, place = self.points(model), self.distribution(model)
         self._last = None
-        # What the rows leave open about the trend is that of the best distribution at this model.
+        # The uncertainty of the trend is that of the optimal distribution at this model.
         trend = SparseTrend.of(self.optimum(model, points)[1])._replace(coefficients=place.coefficients)
         value = self._bound(model, points, place)
         return self._posterior(model, points, place.mean, place.root, trend, value)
@@ -163,19 +165,19 @@ class StochasticObjective(SparseObjective):
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return where the minibatches are."""
+        """Return the position in the sequence of minibatches."""
         return {"batches": self._batches.epoch_state}, {"position": self._batches.position}
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Go on with the minibatches from there."""
+        """Continue the sequence of minibatches from a snapshot."""
         self._batches.restore(tensors["batches"], header["position"])
 
 
 def _inverse_root(gram: Tensor) -> Tensor:
     """Return a lower triangular R with ``R R' = (I + gram)^-1``.
 
-    A Cholesky factor from the other end: with the order of rows and columns reversed, ``M M' = I + gram`` gives
-    ``R = M^-T`` reversed back. Nothing is inverted and factorised again.
+    This is a Cholesky factor with the order of rows and columns reversed: if ``M M'`` is the reversed ``I + gram``,
+    then ``R`` is ``M^-T`` reversed back. No matrix is inverted before it is factorised.
     """
     reverse = gram.flip(0, 1)
     reverse.diagonal().add_(1)
@@ -183,20 +185,21 @@ def _inverse_root(gram: Tensor) -> Tensor:
 
 
 class Batches:
-    """Minibatches without end: every epoch is a new random partition into batches whose sizes differ by at most one.
+    """Endless minibatches: each epoch is a new random partition into batches whose sizes differ by at most one.
 
     Each batch is a uniformly random set of its size, so a sum over it times ``n_rows / size`` is unbiased.
 
     Parameters
     ----------
-    n_rows, batch_size : int
+        Number of rows, and largest size of a batch.
     seed : int
+        Seed of the partitions.
     """
 
     def __init__(self, n_rows: int, batch_size: int, seed: int) -> None:
         self.n_rows, self.count = n_rows, -(-n_rows // batch_size)
         self._generator = torch.Generator().manual_seed(seed)
-        #: state of the generator when the epoch began, and batches taken since
+        #: state of the generator at the start of the epoch, and number of batches taken since
         self.epoch_state, self.position = self._generator.get_state(), 0
         self._batches: tuple[Tensor, ...] = ()
 
@@ -214,7 +217,7 @@ class Batches:
         return self._batches[self.position - 1]
 
     def restore(self, epoch_state: Tensor, position: int) -> None:
-        """Go on as after ``position`` batches of the epoch that began with this state of the generator."""
+        """Continue after ``position`` batches of the epoch that began with this state of the generator."""
         self._generator.set_state(epoch_state)
         self._shuffle()
         self.position = position
