@@ -49,7 +49,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
             continue
         with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
             # The empty lines in front make a traceback show the page's own line numbers.
-            exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+            # A page does not inherit this file's future imports.
+            exec(compile("\n" * (line - 1) + code, str(page), "exec", dont_inherit=True), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
