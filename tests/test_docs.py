@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gigagp.inference import registry
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)(.*)$")
@@ -39,6 +41,7 @@ def blocks(text: str) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages may write files
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # and register an inference
     names: dict[str, object] = {"__name__": "__page__"}
     for line, mark, code in blocks(page.read_text(encoding="utf-8")):
         if mark:
@@ -46,6 +49,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
             continue
         with warnings.catch_warnings():  # a page may change the filters; the next test does not see it
             # The empty lines in front make a traceback show the page's own line numbers.
+            # A page does not inherit this file's future imports.
             exec(compile("\n" * (line - 1) + code, str(page), "exec", dont_inherit=True), names)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,3 +158,33 @@ def test_what_is_not_supported_is_refused_before_any_work():
         GPRegressor(inference=Wide(), likelihood="poisson").fit(X, np.ones(30))
     with pytest.raises(InvalidInputError, match='dtype of GPRegressor must be "float64" or "float32"'):
         GPRegressor(inference=Wide(), dtype="mixed").fit(X, Y)
+
+
+# The table in the documentation -----------------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to-choose.md"
+
+
+def table_of(page: str) -> str:
+    """Return what stands between the comments of the capability table."""
+    found = re.search(
+        r"^<!-- capability table: printed from gigagp\.inference\.registry -->\n(.*?)\n<!-- end -->$", page, re.S | re.M
+    )
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_page_shows_the_table_of_the_registry():
+    assert table_of(PAGE.read_text(encoding="utf-8")) == registry.capability_table()
+
+
+def test_a_changed_cell_of_the_page_is_found():
+    page = PAGE.read_text(encoding="utf-8")
+    changed = page.replace("| `inference.Grid` | any number", "| `inference.Grid` | a few", 1)
+    assert changed != page
+    assert table_of(changed) != registry.capability_table()
+
+
+def test_an_inference_of_ones_own_is_not_on_the_page(entries):
+    inference.register(Wide)
+    assert table_of(PAGE.read_text(encoding="utf-8")) != registry.capability_table()
