@@ -133,7 +133,7 @@ def test_what_cannot_be_registered_is_refused(entries):
     class Taken(Wide):
         abilities = inference.Exact.abilities
 
-    with pytest.raises(InvalidInputError, match="the name 'exact' is registered already: Exact"):
+    with pytest.raises(InvalidInputError, match="'exact' is already registered: Exact"):
         inference.register(Taken)
 
     class Impostor(ExactPosterior):
@@ -142,7 +142,7 @@ def test_what_cannot_be_registered_is_refused(entries):
     class Double(Wide):
         posteriors = (Impostor,)
 
-    with pytest.raises(InvalidInputError, match="a posterior of the kind 'exact' is registered already"):
+    with pytest.raises(InvalidInputError, match="posterior of kind 'exact' is already registered"):
         inference.register(Double)
     assert "wide" not in inference.registered()
 
