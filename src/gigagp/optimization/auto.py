@@ -130,7 +130,9 @@ class Auto(Settings):
         if not objective.is_likelihood:
             return self._maximise_bound(objective, whole.decode(vector), trace, generator)
         if min(self.subset_sizes) >= n:  # on a small table this costs less than an estimate
-            objective = objective.subset(torch.arange(n))
+            exact = objective.subset(torch.arange(n))
+            found = self._polish(exact, whole, prior, vector, information, trace, "all rows")
+            return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
         if self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")

@@ -234,3 +234,18 @@ def test_points_beyond_the_grid() -> None:
     assert 1.01 < unknown.predict(far, return_std=True)[1][0] / Y.std() < 1.2
     clamped = fitted(inference=inference.Grid(size=20, outside="clamp"), **settings)
     assert np.isfinite(clamped.predict(far)).all()
+
+
+@pytest.mark.parametrize("size", [16, 40])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_small_tables_without_noise(seed: int, size: int) -> None:
+    """Their noise is learned without the grid, and has to hold what the grid leaves out all the same."""
+    random = np.random.default_rng(seed)
+    X, new = random.uniform(0, 5, (300, 2)), random.uniform(0.2, 4.8, (100, 2))
+    y, expected = (np.sin(part[:, 0]) + 0.3 * part[:, 1] for part in (X, new))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # next to no noise is hard for solves; what is checked is the result
+        gp = GPRegressor(kernels.RBF(), inference=Grid(size=size)).fit(X, y)
+        mean, std = gp.predict(new, return_std=True, include_noise=True)
+    assert gp.score(X, y) > 0.9999
+    assert np.mean(((mean - expected) / std) ** 2) < 1.5
