@@ -130,12 +130,12 @@ class Arguments:
         )
 
     def check_for(self, inference: Inference) -> None:
-        """Refuse arguments that this inference, or the likelihood, would not look at.
+        """Refuse arguments that this inference method or the likelihood does not use.
 
         Raises
         ------
         InvalidInputError
-            If there is one.
+            If there is such an argument.
         """
         estimator, likelihood = self.estimator, self.likelihood
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
@@ -336,7 +336,7 @@ def learn_posterior(
 
 
 def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator) -> Posterior:
-    """Return the posterior at a model, once the objective has learned what no optimizer has."""
+    """Return the posterior at a model, after the objective has learned what the optimizer does not."""
     objective.learn_remaining(model, generator)
     return objective.posterior(model, generator)
 

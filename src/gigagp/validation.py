@@ -73,12 +73,12 @@ def validation_scorer(
 
 
 def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
-    """Refuse validation rows that no step would score, and those that a score in the targets' units is not for.
+    """Refuse validation rows if there are no steps to score, or if the scores do not apply to the likelihood.
 
     Raises
     ------
     InvalidInputError
-        If that is so.
+        If validation rows cannot be used.
     """
     if optimizer is None:
         msg = (

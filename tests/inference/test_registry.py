@@ -1,4 +1,4 @@
-"""The registry of inferences: what front doors and model files read, and inferences of a user's own."""
+"""The registry of inference methods, which estimators and model files read, and user-defined methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Y = np.sin(X[:, 0]) + 0.2 * X[:, 1]
 
 
 class WidePosterior(ExactPosterior):
-    """An exact posterior with twice the variance: another posterior, of a kind of its own."""
+    """An exact posterior with twice the variance, and with its own kind."""
 
     kind = "wide"
 
@@ -52,7 +52,7 @@ class Wide(inference.Inference):
 
 @pytest.fixture
 def entries(monkeypatch):
-    """The registry, which a test may change."""
+    """Return the registry for a test to change; it is restored afterwards."""
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
 
 
@@ -60,7 +60,7 @@ def test_the_package_registers_all_its_inferences():
     exported = {getattr(inference, name) for name in inference.__all__}
     kinds = {one for one in exported if isinstance(one, type) and issubclass(one, inference.Inference)}
     assert set(inference.registered().values()) == kinds - {inference.Inference}
-    assert tuple(inference.registered()) == options.INFERENCES  # the help texts, which do not read the registry
+    assert tuple(inference.registered()) == options.INFERENCES  # help texts do not read the registry
 
 
 @pytest.mark.parametrize("name", options.INFERENCES)

@@ -21,7 +21,7 @@ from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model
 from gigagp.optimization.adam import Adam
 
-#: Names of both bounds of `GPRegressor.fit_table`, for messages.
+#: Names of the two bounds of `GPRegressor.fit_table`, for messages.
 _CORNERS = ("bounds of fit_table, lower corner,", "bounds of fit_table, upper corner,")
 
 
@@ -153,19 +153,19 @@ class Inference(Settings, ABC):
             raise InvalidInputError(msg)
 
     def check_precision(self, dtype: str, *, asked: bool = True) -> None:
-        """Refuse a precision that it does not compute in.
+        """Refuse a precision that this method does not support.
 
         Parameters
         ----------
         dtype : str
-            As `GPRegressor` takes it.
+            Argument ``dtype`` of `GPRegressor`.
         asked : bool, default True
-            Whether this inference was asked for by name; ``"auto"`` may be given ``"mixed"`` in any case.
+            Whether the user has chosen this method; if ``"auto"`` has, ``"mixed"`` is accepted in any case.
 
         Raises
         ------
         InvalidInputError
-            If that is so.
+            If the precision is not supported.
         """
         if dtype in self.abilities.dtypes or (dtype == "mixed" and (self.mixes_precision or not asked)):
             return
@@ -177,35 +177,32 @@ class Inference(Settings, ABC):
         raise InvalidInputError(msg)
 
     def check_device(self, device: torch.device, *, asked: bool = True) -> None:
-        """Refuse a device that it does not run on; where none was asked for, it runs on its own.
+        """Refuse a device that the user has chosen and that this method does not support.
 
         Raises
         ------
         InvalidInputError
-            If that is so.
+            If the device is not supported.
         """
         if asked and self.abilities.devices == "cpu" and device.type != "cpu":
             msg = (
-                f'device of GPRegressor must be "auto" or "cpu" with {self.label}, which runs there; got '
+                f'device of GPRegressor must be "auto" or "cpu" with {self.label}, which runs on the CPU; got '
                 f"{str(device)!r}."
             )
             raise InvalidInputError(msg)
 
     def check_bounds(self, bounds: tuple[Any, Any] | None) -> tuple[list[float], list[float]] | None:
-        """Return the bounds of the inputs that `GPRegressor.fit_table` was given, as lists.
+        """Return the argument ``bounds`` of `GPRegressor.fit_table` as lists.
 
         Raises
         ------
         InvalidInputError
-            If they mean nothing to this inference, or are no corners of a box.
+            If this method does not use bounds, or they are not the corners of a box.
         """
         if bounds is None:
             return None
         if not self.abilities.takes_bounds:
-            msg = (
-                f"bounds of GPRegressor.fit_table must be None with {self.label}: they are those of a grid; got "
-                f"{bounds!r}."
-            )
+            msg = f"bounds of GPRegressor.fit_table must be None with {self.label}, which has no grid; got {bounds!r}."
             raise InvalidInputError(msg)
         low, high = (numbers(one, name).reshape(-1).tolist() for one, name in zip(bounds, _CORNERS, strict=True))
         return checked_bounds(low, high)

@@ -103,9 +103,9 @@ class TableObjective(ABC):
         """Return the posterior at the last evaluated model, if it needs no further solve."""
 
     def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
-        """Learn what the posterior at a model needs and no optimizer has learned; here: nothing.
+        """Learn what the posterior at a model needs beyond the optimized parameters; by default nothing.
 
-        Every fit calls it once before `posterior`, also where the hyperparameters are given.
+        Every fit calls it once before `posterior`, even if the hyperparameters are fixed.
         """
         return
 
