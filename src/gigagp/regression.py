@@ -92,7 +92,8 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
     verbose : int, default 0
         0: silent. 1: a progress bar on a terminal, and lines elsewhere.
     random_state : int, RandomState, Generator or None, default 0
-        Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine.
+        Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
+        where the engine is chosen by its speed, two runs may differ in rounding.
     likelihood : {"gaussian", "laplace", "poisson"} or Likelihood, default "gaussian"
         Distribution of a target given the latent function (`gigagp.likelihoods`). Laplace noise is robust to outliers;
         Poisson counts have the rate ``exp(f)``. All except the Gaussian need ``inference.QuadruplyStochastic``, which

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -245,7 +246,7 @@ def test_small_tables_without_noise(seed: int, size: int) -> None:
     y, expected = (np.sin(part[:, 0]) + 0.3 * part[:, 1] for part in (X, new))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # next to no noise is hard for solves; what is checked is the result
-        gp = GPRegressor(kernels.RBF(), inference=Grid(size=size)).fit(X, y)
+        gp = GPRegressor(kernels.RBF(), inference=inference.Grid(size=size)).fit(X, y)
         mean, std = gp.predict(new, return_std=True, include_noise=True)
     assert gp.score(X, y) > 0.9999
     assert np.mean(((mean - expected) / std) ** 2) < 1.5
