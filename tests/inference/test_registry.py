@@ -113,7 +113,10 @@ def test_an_inference_that_is_not_registered_fits_and_comes_back_with_custom(tmp
 
 def test_a_registered_inference_comes_back_by_name(tmp_path, entries):
     assert inference.register(Wide) is Wide
-    assert inference.register(Wide) is Wide  # a module may be imported twice
+    assert inference.register(Wide) is Wide
+    again = type("Wide", (Wide,), {"__module__": Wide.__module__, "__qualname__": Wide.__qualname__})
+    assert inference.register(again) is again  # a cell of a notebook that ran twice
+    assert inference.register(Wide) is Wide
     GPRegressor(inference=Wide(3), optimizer=None).fit(X, Y).save(tmp_path / "wide.gp")
     assert gigagp.load(tmp_path / "wide.gp").inference_ == Wide(3)
     assert options.choose_inference("wide", given={"--strength": 3}) == Wide(3)
@@ -158,6 +161,14 @@ def test_what_is_not_supported_is_refused_before_any_work():
         GPRegressor(inference=Wide(), likelihood="poisson").fit(X, np.ones(30))
     with pytest.raises(InvalidInputError, match='dtype of GPRegressor must be "float64" or "float32"'):
         GPRegressor(inference=Wide(), dtype="mixed").fit(X, Y)
+
+    class Narrow(Wide):
+        abilities = inference.Abilities("narrow", "a few", most_inputs=1, row_noise=False, devices="cpu")
+
+    with pytest.raises(InvalidInputError, match="at most 1 input"):
+        GPRegressor(inference=Narrow()).fit(X, Y)
+    with pytest.raises(InvalidInputError, match="must be one number, or None, with inference"):
+        GPRegressor(inference=Narrow(), noise_variance=np.ones(30)).fit(X[:, :1], Y)
 
 
 # The table in the documentation -----------------------------------------------------------------------------------

@@ -221,6 +221,12 @@ class Inference(Settings, ABC):
                 "inference.Exact(), or give the kernel a spectrum."
             )
             raise InvalidInputError(msg)
+        most, d = self.abilities.most_inputs, model.kernel.n_inputs
+        if most is not None and d is not None and d > most:
+            msg = (
+                f"X of GPRegressor must have at most {most} inputs with {self.label}; got {d}. Use inference.Iterative."
+            )
+            raise InvalidInputError(msg)
         if not self.abilities.row_noise and model.noise_is_known:
             msg = (
                 f"noise_variance of GPRegressor must be one number, or None, with {self.label}; got one for each row. "

@@ -26,8 +26,8 @@ _ENTRIES: dict[str, type[Inference]] = {}
 def register(kind: type[Inference]) -> type[Inference]:
     """Register an inference method of your own, so that the command line and model files know its name.
 
-    When to use: once, where the class is defined; it also works as a decorator. An estimator accepts an inference
-    method without registration.
+    When to use: where the class is defined; it also works as a decorator. A class that is defined again, as in a cell
+    of a notebook, replaces the earlier one. An estimator accepts an inference method without registration.
 
     Parameters
     ----------
@@ -52,16 +52,21 @@ def register(kind: type[Inference]) -> type[Inference]:
         msg = f"{kind.__name__} must declare {' and '.join(missing)} to be registered; see gigagp.inference.Inference."
         raise InvalidInputError(msg)
     name = kind.abilities.name
-    if _ENTRIES.get(name, kind) is not kind:
+    if not _is_same(_ENTRIES.get(name, kind), kind):
         msg = f"an inference named {name!r} is already registered: {_ENTRIES[name].__name__}."
         raise InvalidInputError(msg)
     known = posterior_kinds()
     for posterior in kind.posteriors:
-        if known.get(posterior.kind, posterior) is not posterior:
+        if not _is_same(known.get(posterior.kind, posterior), posterior):
             msg = f"a posterior of kind {posterior.kind!r} is already registered; rename that of {posterior.__name__}."
             raise InvalidInputError(msg)
     _ENTRIES[name] = kind
     return kind
+
+
+def _is_same(one: type, other: type) -> bool:
+    """Return whether two classes have the same definition, as after a module or a cell of a notebook ran twice."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def registered() -> Mapping[str, type[Inference]]:

@@ -8,6 +8,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.grids import RegularGrid
+from gigagp.grids.arguments import MAX_INPUTS
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.grid.objective import GridObjective
 from gigagp.inference.grid.posterior import GridPosterior
@@ -80,7 +81,7 @@ class Grid(GridSettings, Inference):
         "any number, one to three inputs",
         kernels="stationary",
         row_noise=False,
-        most_inputs=4,
+        most_inputs=MAX_INPUTS,
         streams=True,
         takes_bounds=True,
         adds_rows=True,
@@ -98,10 +99,10 @@ class Grid(GridSettings, Inference):
         InvalidInputError
             If the kernel is not stationary, the noise is given for each row, or there are too many inputs for a grid.
         """
-        super().check_model(model)
         d = int(model.kernel.n_inputs or 1)
         # Any grid will do, since the check looks at the kernel and the number of inputs, not at the data.
         check_stationary(model.kernel, RegularGrid((-2.0,) * d, (0.25,) * d, (17,) * d))
+        super().check_model(model)
 
     def check_held(self) -> None:
         """Refuse ``distributed``, because every process would have been given the same rows.
