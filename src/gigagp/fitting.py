@@ -363,7 +363,10 @@ def _finish(
     """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
     posterior = learn_posterior(begun.objective, begun.model, arguments.optimizer, trace, generator)
     if checkpoint is not None and trace.history.interrupted != "learning":
-        Path(checkpoint).unlink(missing_ok=True)
+        if trace.log is not None:
+            trace.log.remove()
+        else:  # the state of a pass over the rows
+            Path(checkpoint).unlink(missing_ok=True)
     return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer)
 
 

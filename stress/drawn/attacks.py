@@ -7,6 +7,7 @@ from typing import Any
 
 #: Exported classes that are results and not settings.
 _RESULTS = {
+    "Abilities",
     *("Solution", "Start", "Truncated", "PathwiseProbes", "Evaluation", "History", "SolveRecord", "Step", "Unsaved"),
 }
 

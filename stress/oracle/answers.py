@@ -196,7 +196,7 @@ def _compare(gp: Any, new: np.ndarray, found: Any, mean: np.ndarray, std: np.nda
 def _rounding(gp: Any, new: np.ndarray) -> float:
     """Return the effect of rounding: with noise far below the prior variance, and on the phases of sampled waves."""
     model = gp.posterior_.model
-    points = gp.posterior_.X[:50]
+    points = gp.posterior_.places()[:50]
     prior = float(model.kernel.diagonal(points.double()).max()) if len(points) else 1.0
     unit = np.finfo(np.float32 if str(gp.dtype) == "float32" else np.float64).eps
     found = float(64 * unit * gp.posterior_.n_rows * prior / float(model.noise_variance.min()))

@@ -37,8 +37,8 @@ def expected(gp: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> Answer |
     if kind not in _CROSS:
         return None
     spec = model.kernel.to_dict()
-    single = posterior.X.dtype == torch.float32
-    unit = _UNITS[posterior.X.dtype]
+    single = posterior.dtype == torch.float32
+    unit = _UNITS[posterior.dtype]
     rows, points = (scaling.inputs(np.asarray(part)) for part in (X, new))
     targets = (np.asarray(y, dtype=float).reshape(len(X), -1) - scaling.y_centre) / scaling.y_scale
     with np.errstate(over="ignore"):
@@ -101,7 +101,7 @@ def _actions(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
 def _features(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     posterior = gp.posterior_
     of_rows, of_points = (
-        posterior.model.kernel.features(torch.from_numpy(part).to(posterior.X), posterior.draw).double().numpy()
+        posterior.model.kernel.features(torch.from_numpy(part).to(posterior.dtype), posterior.draw).double().numpy()
         for part in (rows, points)
     )
     return of_rows @ of_rows.T, of_rows @ of_points.T, (of_points**2).sum(1), np.zeros(len(points))
