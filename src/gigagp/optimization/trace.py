@@ -50,6 +50,10 @@ class EvaluationLog(Protocol):
         """Write the log to disk."""
         ...
 
+    def remove(self) -> None:
+        """Delete the file after a complete fit."""
+        ...
+
 
 class Trace:
     """The history and the progress meter of one fit.
