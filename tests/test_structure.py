@@ -1,5 +1,6 @@
 """Imports follow the map in docs/architecture.md, and no import cycle has more than two files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,14 @@ def test_circles_are_found():
     arrows = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("e", "f")]
     found = circles([Import(f"gigagp.{one}", f"gigagp.{other}", 1, "top") for one, other in arrows])
     assert found == [["gigagp.a", "gigagp.b", "gigagp.c"], ["gigagp.d", "gigagp.e"]]
+
+
+#: A section of a docstring that begins with a description: the line with the name has been lost.
+NAMELESS = re.compile(r"^( *)(?:Parameters|Attributes|Returns|Yields|Raises|Warns)\n\1-+\n\1 +\S", re.M)
+
+
+def test_what_docstrings_describe_has_a_name():
+    assert [name for name, path in module_files(SRC).items() if NAMELESS.search(path.read_text())] == []
+    named = "    Parameters\n    ----------\n    count : int\n        How many.\n"
+    assert NAMELESS.search(named) is None
+    assert NAMELESS.search(named.replace("    count : int\n", "")) is not None

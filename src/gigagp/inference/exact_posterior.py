@@ -43,6 +43,7 @@ class Factorised:
 
     Attributes
     ----------
+    model : Model
         Model that ``H`` was computed at.
     matrix : KernelMatrix
         ``H``.
@@ -89,6 +90,7 @@ class ExactPosterior(SolvedPosterior):
 
     Parameters
     ----------
+    table : TrainingTable
         Training rows in the model's units.
     known : Factorised
         ``H`` of the table with its factor.

@@ -26,6 +26,7 @@ def refuse_gradient(X: Tensor, method: str, reason: str) -> None:
 
     Parameters
     ----------
+    X : Tensor
         Points.
     method : str
         Name of the method and of its posterior.

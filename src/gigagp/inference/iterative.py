@@ -156,6 +156,7 @@ class IterativeObjective(TableObjective):
 
     Parameters
     ----------
+    settings : Iterative
         Settings of the inference method.
     table : TrainingTable
         Training rows in the model's units.

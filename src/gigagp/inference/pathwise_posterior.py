@@ -38,6 +38,7 @@ class PathwisePosterior(SolvedPosterior):
 
     Parameters
     ----------
+    model : Model
         Model at the fitted hyperparameters.
     table : TrainingTable
         Training rows in the model's units.

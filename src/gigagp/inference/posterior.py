@@ -137,6 +137,7 @@ class Posterior(ABC):
 
         Parameters
         ----------
+        tensors : dict of str to Tensor
             Tensors that `state` returned.
         header : dict
             Plain data that `state` returned.

@@ -23,6 +23,7 @@ class PriorPosterior(Posterior):
 
     Parameters
     ----------
+    model : Model
         Model in the units of the points.
     dtype : torch.dtype
         Data type of points and predictions.

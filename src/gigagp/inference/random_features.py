@@ -138,6 +138,7 @@ class RandomFeaturesObjective(TableObjective):
 
     Parameters
     ----------
+    settings : RandomFeatures
         Settings of the inference method.
     series : TruncatedSeries or None
         Truncation with a bounded length; None for plain random features.
@@ -218,6 +219,7 @@ class RandomFeaturesObjective(TableObjective):
 
         Parameters
         ----------
+        model : Model
             Model to evaluate.
         draw : FeatureDraw
             At least as many frequencies as the series needs.

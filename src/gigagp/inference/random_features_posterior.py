@@ -32,6 +32,7 @@ class FeaturePosterior(RowsPosterior):
 
     Parameters
     ----------
+    model : Model
         Model at the fitted hyperparameters.
     table : TrainingTable
         Training rows in the model's units.

@@ -72,6 +72,7 @@ class PathwiseUpdate:
 
     Parameters
     ----------
+    posterior : SolvedPosterior
         Posterior with the solutions ``v`` for the targets.
     prior : PriorSamples
         Prior functions ``f_j``.

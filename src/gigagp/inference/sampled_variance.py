@@ -21,6 +21,7 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
 
     Parameters
     ----------
+    deviations : Tensor of shape (m, s)
         Posterior samples minus the posterior mean.
     prior : Tensor of shape (m,)
         Prior variance.

@@ -43,8 +43,8 @@ class StreamJob:
     learn : callable or None
         Quick optimization: takes an objective on few rows and a model, and returns a better model. None if the
         hyperparameters are fixed.
-        From an objective on few rows and a model to a better model, quickly; None where hyperparameters are given.
-        Progress display.
+    meter : Meter
+        Progress meter.
     likelihood : Likelihood
         Likelihood of the targets.
     dtype, device : torch.dtype, torch.device

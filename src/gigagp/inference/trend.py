@@ -57,6 +57,7 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
 
     Parameters
     ----------
+    basis : Tensor of shape (n, p)
         Basis functions of the mean at the rows.
     targets : Tensor of shape (n, t)
         Targets.

@@ -117,6 +117,7 @@ class Evidence:
 
     Parameters
     ----------
+    model : Model
         Model to evaluate.
     table : TrainingTable
         Training rows, in the order of the actions.

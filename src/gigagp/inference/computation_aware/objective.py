@@ -28,6 +28,7 @@ class ComputationAwareObjective(TableObjective):
 
     Parameters
     ----------
+    table : TrainingTable
         Training rows in the model's units.
     n_actions : int
         Requested number of actions; the number of rows limits it.

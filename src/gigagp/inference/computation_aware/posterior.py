@@ -38,6 +38,7 @@ class ComputationAwarePosterior(SolvedPosterior):
 
     Parameters
     ----------
+    model : Model
         Model at the fitted hyperparameters.
     table : TrainingTable
         Training rows, in the order of the actions.

@@ -43,6 +43,7 @@ class RecordingMatrix(KernelMatrix):
 
     Parameters
     ----------
+    model : Model
         Model that H is computed at.
     table : TrainingTable
         Training rows in the model's units.

@@ -29,6 +29,7 @@ class FactorisedGridSystem(GridSystem):
 
     Parameters
     ----------
+    kernel : GridKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.

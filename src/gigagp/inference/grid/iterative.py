@@ -42,6 +42,7 @@ def iterative_system(
 
     Parameters
     ----------
+    kernel : GridKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.

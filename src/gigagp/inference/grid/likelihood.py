@@ -63,6 +63,7 @@ class GridLikelihood:
 
     Parameters
     ----------
+    statistics : GridStatistics
         Statistics of the rows.
     mean : Mean
         Mean function. The interpolation must reproduce its basis; constant and linear functions are reproduced exactly.

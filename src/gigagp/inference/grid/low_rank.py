@@ -37,6 +37,7 @@ class LowRankCovariance:
 
         Parameters
         ----------
+        kernel : GridKernel
             Kernel between the nodes.
         statistics : GridStatistics
             Statistics of the rows.

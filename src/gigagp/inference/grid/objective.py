@@ -53,6 +53,7 @@ class GridObjective(TableObjective):
 
     Parameters
     ----------
+    settings : GridSettings
         Settings of the inference method.
     table : TrainingTable
         Training rows in the model's units.
@@ -193,6 +194,7 @@ def choose_grid(
 
     Parameters
     ----------
+    settings : GridSettings
         Settings of the inference method.
     lower, upper : list of float
         Smallest and largest inputs.

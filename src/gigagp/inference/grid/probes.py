@@ -43,6 +43,7 @@ def fresh_noise(
 
     Parameters
     ----------
+    statistics : GridStatistics
         Statistics of the rows.
     n_columns : int
         Number of draws.

@@ -34,6 +34,7 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
 
     Parameters
     ----------
+    kernel : Kernel
         Kernel of the model.
     n_inputs : int
         Number of inputs.

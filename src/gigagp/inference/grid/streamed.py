@@ -44,6 +44,7 @@ class StreamedGridObjective(GridObjective):
 
     Parameters
     ----------
+    settings : GridSettings
         Settings of the inference method.
     statistics : GridStatistics
         Statistics in the model's units.

@@ -76,6 +76,7 @@ class GridSystem(ABC):
 
     Parameters
     ----------
+    kernel : GridKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.

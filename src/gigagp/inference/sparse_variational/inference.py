@@ -49,7 +49,6 @@ class SparseVariational(SparseSettings, Inference):
     jitter : float, default 1e-8
         Number added to the diagonal of the inducing points' covariance, as a share of the prior variance. The bound is
         still a lower bound, for inducing values observed with this noise.
-        still a lower bound: that of inducing values with this much noise.
 
     References
     ----------

@@ -27,6 +27,7 @@ class SparseObjective(TableObjective):
 
     Parameters
     ----------
+    settings : SparseSettings
         Settings of the inference method.
     table : TrainingTable
         Training rows in the model's units.

@@ -110,6 +110,7 @@ class PointsGradient:
 
     Parameters
     ----------
+    model : Model
         Model whose hyperparameters are differentiated.
     points : InducingPoints
         Inducing points.

@@ -30,6 +30,7 @@ class SparseTrend(NamedTuple):
 
     Attributes
     ----------
+    coefficients : Tensor of shape (p, t)
         Coefficients of the mean's basis.
     root : Tensor of shape (p, p)
         Root of the covariance of the coefficients.
@@ -58,6 +59,7 @@ class SparsePosterior(Posterior):
 
     Parameters
     ----------
+    model : Model
         Model at the fitted hyperparameters.
     points : InducingPoints
         Inducing points with the factor of their covariance.

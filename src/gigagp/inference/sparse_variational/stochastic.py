@@ -40,6 +40,7 @@ class StochasticObjective(SparseObjective):
 
     Parameters
     ----------
+    settings : SparseSettings
         Settings of the inference method.
     table : TrainingTable
         Training rows in the model's units.
@@ -191,6 +192,7 @@ class Batches:
 
     Parameters
     ----------
+    n_rows, batch_size : int
         Number of rows, and largest size of a batch.
     seed : int
         Seed of the partitions.
