@@ -48,6 +48,12 @@ class Model:
     noise_is_learned: bool = True
 
     @property
+    def n_inputs(self) -> int:
+        """Number of inputs, to which the kernel is bound."""
+        assert self.kernel.n_inputs is not None, "the kernel of a model is bound"
+        return self.kernel.n_inputs
+
+    @property
     def noise_is_known(self) -> bool:
         """Whether every row has a given noise variance."""
         return self.noise_variance.ndim == 1

@@ -221,8 +221,8 @@ class Inference(Settings, ABC):
                 "inference.Exact(), or give the kernel a spectrum."
             )
             raise InvalidInputError(msg)
-        most, d = self.abilities.most_inputs, model.kernel.n_inputs
-        if most is not None and d is not None and d > most:
+        most, d = self.abilities.most_inputs, model.n_inputs
+        if most is not None and d > most:
             msg = (
                 f"X of GPRegressor must have at most {most} inputs with {self.label}; got {d}. Use inference.Iterative."
             )

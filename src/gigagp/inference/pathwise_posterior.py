@@ -109,6 +109,10 @@ class PathwisePosterior(SolvedPosterior):
             mixed=self.table.mixed,
         )
 
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+        return self.cross_product(X, self.basis_solutions)
+
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -92,8 +92,7 @@ class Posterior(ABC):
     @property
     def n_inputs(self) -> int:
         """Number of inputs."""
-        assert self.model.kernel.n_inputs is not None, "the kernel of a model is bound"
-        return self.model.kernel.n_inputs
+        return self.model.n_inputs
 
     @property
     def n_targets(self) -> int:

@@ -47,12 +47,9 @@ class SolvedPosterior(RowsPosterior):
     ----------
     target_solutions : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``, or an approximation of it.
-    basis_solutions : Tensor of shape (n, p)
-        The same with the mean's basis functions in place of the targets.
     """
 
     target_solutions: torch.Tensor
-    basis_solutions: torch.Tensor
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""
@@ -61,10 +58,6 @@ class SolvedPosterior(RowsPosterior):
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self.cross_product(X, self.target_solutions)
-
-    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
-        return self.cross_product(X, self.basis_solutions)
 
 
 class PathwiseUpdate:

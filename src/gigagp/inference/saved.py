@@ -76,8 +76,7 @@ class Saved(NamedTuple):
     @property
     def n_inputs(self) -> int:
         """Number of inputs."""
-        assert self.kernel.n_inputs is not None, "the kernel of a model is bound"
-        return self.kernel.n_inputs
+        return self.model.n_inputs
 
     def check_rows(self, n_rows: int) -> None:
         """Refuse known noise variances whose number differs from the posterior's number of rows."""

@@ -79,7 +79,6 @@ class ComputationAwarePosterior(SolvedPosterior):
         self.basis_weights = self.basis_weights.contiguous()  # as a model file restores it, to round the same way
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
         self.target_solutions = actions.combine(self.weights).to(self.X)
-        self.basis_solutions = actions.combine(self.basis_weights).to(self.X)
         self.bound, self.note, self.final_solve = bound, note, final_solve
 
     @property

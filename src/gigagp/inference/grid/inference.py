@@ -99,7 +99,7 @@ class Grid(GridSettings, Inference):
         InvalidInputError
             If the kernel is not stationary, the noise is given for each row, or there are too many inputs for a grid.
         """
-        d = int(model.kernel.n_inputs or 1)
+        d = model.n_inputs
         # Any grid will do, since the check looks at the kernel and the number of inputs, not at the data.
         check_stationary(model.kernel, RegularGrid((-2.0,) * d, (0.25,) * d, (17,) * d))
         super().check_model(model)
