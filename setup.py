@@ -25,6 +25,8 @@ COMMON = [
     "-Wno-uninitialized",  # GCC 12 about its own header
     "-Wno-maybe-uninitialized",
 ]
+#: The files that are compiled once for each instruction set.
+VARIED = ("tiles", "grid", "neighbours", "conditionals")
 #: For each instruction set: the first part of the names of the functions that return its kernels, and compiler flags.
 VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []
@@ -40,16 +42,12 @@ class BuildVariants(build_ext):
     """Compile the tile kernels once for each instruction set, and link them into the module."""
 
     def build_extension(self, ext: Pybind11Extension) -> None:
-        """Compile every variant of tiles.cpp and grid.cpp, then the rest as usual."""
-        for name, flags in VARIANTS.items():
+        """Compile every variant of the files in VARIED, then the rest as usual."""
+        for variant, flags in VARIANTS.items():
             ext.extra_objects += self.compiler.compile(
-                [f"{HERE}/tiles.cpp", f"{HERE}/grid.cpp"],
-                output_dir=str(Path(self.build_temp) / name),
-                macros=[
-                    ("GIGAGP_KERNELS", f"{name}_kernels"),
-                    ("GIGAGP_GRID_KERNELS", f"{name}_grid_kernels"),
-                    *MACROS,
-                ],
+                [f"{HERE}/{name}.cpp" for name in VARIED],
+                output_dir=str(Path(self.build_temp) / variant),
+                macros=[("GIGAGP_VARIANT", variant), *MACROS],
                 include_dirs=[HERE],
                 extra_postargs=[*COMMON, *flags],
             )
@@ -60,7 +58,7 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "gigagp.products._native",
-            [f"{HERE}/module.cpp", f"{HERE}/grid_module.cpp"],
+            [f"{HERE}/{name}module.cpp" for name in ("", "grid_", "neighbours_", "conditionals_")],
             depends=[str(path) for path in sorted(Path(HERE).iterdir())],
             define_macros=MACROS,
             extra_compile_args=COMMON,

@@ -1,9 +1,6 @@
-// The passes over data on a grid for one instruction set. setup.py compiles this file once for each, and defines
-// GIGAGP_GRID_KERNELS as the name of the function that returns them.
+// The passes over data on a grid for one instruction set; see variant.h.
 
-#if defined(__AVX512F__) || defined(__AVX__)
-#include <immintrin.h>
-#endif
+#include "variant.h"
 
 #include <cstring>
 
@@ -402,17 +399,8 @@ void expand(const GridShape &grid, const double *moments, long first, long last,
 
 }  // namespace
 
-const GridKernels &GIGAGP_GRID_KERNELS() {
-#if defined(__AVX512F__)
-    static const char *const name = "AVX-512";
-#elif defined(__AVX2__)
-    static const char *const name = "AVX2";
-#elif defined(__aarch64__)
-    static const char *const name = "NEON";
-#else
-    static const char *const name = "baseline";
-#endif
-    static const GridKernels kernels = {name, moments, locate, hash, add_cell, expand, product};
+const GridKernels &GIGAGP_VARIANT_NAMED(grid_kernels)() {
+    static const GridKernels kernels = {GIGAGP_VARIANT_WORDS, moments, locate, hash, add_cell, expand, product};
     return kernels;
 }
 

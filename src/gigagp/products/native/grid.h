@@ -60,10 +60,8 @@ struct GridKernels {
     void (*product)(const Packed &, const double *v, long first, long last, double *out);
 };
 
-#ifdef GIGAGP_X86_VARIANTS
 const GridKernels &avx512_grid_kernels();
 const GridKernels &avx2_grid_kernels();
-#endif
 const GridKernels &baseline_grid_kernels();
 
 }  // namespace gigagp

@@ -12,11 +12,10 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
 #include "grid.h"
+#include "module.h"
 
 namespace py = pybind11;
 
@@ -28,47 +27,17 @@ using Integers = py::array_t<std::int64_t, py::array::c_style>;
 
 [[noreturn]] void refuse(const std::string &what) { throw std::invalid_argument("native grid passes: " + what); }
 
-std::vector<const GridKernels *> available() {
-    std::vector<const GridKernels *> found;
-#ifdef GIGAGP_X86_VARIANTS
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        found.push_back(&avx512_grid_kernels());
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        found.push_back(&avx2_grid_kernels());
-#endif
-    found.push_back(&baseline_grid_kernels());
-    return found;
+const std::vector<const GridKernels *> &available() {
+    static const auto sets = for_this_processor<GridKernels>(GIGAGP_VARIANTS_OF(grid_kernels));
+    return sets;
 }
 
 const GridKernels &choose(const std::string &name) {
-    static const std::vector<const GridKernels *> sets = available();
+    const auto &sets = available();
     if (name.empty()) return *sets.front();
     for (const GridKernels *set : sets)
         if (name == set->name) return *set;
     refuse("this processor or build has no instruction set " + name);
-}
-
-// Call work(task, thread) for every task, on up to `threads` threads.
-template <class F>
-void share(int threads, long tasks, F work) {
-    std::atomic<long> next{0};
-    auto serve = [&](int thread) {
-        for (long task; (task = next.fetch_add(1)) < tasks;) work(task, thread);
-    };
-    std::vector<std::thread> others;
-    others.reserve(threads);
-    for (int thread = 1; thread < threads && thread < tasks; thread++) {
-        try {
-            others.emplace_back(serve, thread);
-        } catch (const std::system_error &) {
-            break;  // no more threads are available: the existing ones do the work
-        }
-    }
-    serve(0);
-    for (auto &other : others) other.join();
 }
 
 // The grid of Python's RegularGrid, and its cells in groups: buckets are ranges of cells along the first axis of their

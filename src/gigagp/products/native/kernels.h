@@ -130,10 +130,8 @@ struct InstructionSet {
     Kernels<double> double_precision;
 };
 
-#ifdef GIGAGP_X86_VARIANTS
 const InstructionSet &avx512_kernels();
 const InstructionSet &avx2_kernels();
-#endif
 const InstructionSet &baseline_kernels();
 
 }  // namespace gigagp

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "module.h"
 #include "schedule.h"
 
 namespace py = pybind11;
@@ -24,52 +25,17 @@ namespace {
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
-// Zeroed memory, aligned to cache lines.
-template <class T>
-class Aligned {
-   public:
-    Aligned() = default;
-    explicit Aligned(std::size_t n) {
-        const std::size_t bytes = (n * sizeof(T) + 2 * kLine - 1) / kLine * kLine;
-        data_ = static_cast<T *>(std::aligned_alloc(kLine, bytes));
-        if (!data_) throw std::bad_alloc();
-        std::memset(data_, 0, bytes);
-    }
-    Aligned(Aligned &&other) noexcept : data_(other.data_) { other.data_ = nullptr; }
-    Aligned &operator=(Aligned &&other) noexcept {
-        std::swap(data_, other.data_);
-        return *this;
-    }
-    ~Aligned() { std::free(data_); }
-    T *get() const { return data_; }
-    T &operator[](std::size_t i) const { return data_[i]; }
-
-   private:
-    static constexpr std::size_t kLine = 64;
-    T *data_ = nullptr;
-};
-
 [[noreturn]] void refuse(const std::string &what) { throw std::invalid_argument("native kernel products: " + what); }
 
 long padded(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-std::vector<const InstructionSet *> available() {
-    std::vector<const InstructionSet *> found;
-#ifdef GIGAGP_X86_VARIANTS
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        found.push_back(&avx512_kernels());
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-        found.push_back(&avx2_kernels());
-#endif
-    found.push_back(&baseline_kernels());
-    return found;
+const std::vector<const InstructionSet *> &available() {
+    static const auto sets = for_this_processor<InstructionSet>(GIGAGP_VARIANTS_OF(kernels));
+    return sets;
 }
 
 const InstructionSet &choose(const std::string &name) {
-    static const std::vector<const InstructionSet *> sets = available();
+    const auto &sets = available();
     if (name.empty()) return *sets.front();
     for (const InstructionSet *set : sets)
         if (name == set->name) return *set;
@@ -378,7 +344,9 @@ void define(py::module_ &module) {
 }  // namespace gigagp
 
 namespace gigagp {
-void define_grid(py::module_ &module);  // grid_module.cpp
+void define_grid(py::module_ &module);          // grid_module.cpp
+void define_neighbours(py::module_ &module);    // neighbours_module.cpp
+void define_conditionals(py::module_ &module);  // conditionals_module.cpp
 
 // The codes and constants that Python has too; tests/products/test_codes.py compares them.
 void define_codes(py::module_ &module) {
@@ -407,5 +375,7 @@ PYBIND11_MODULE(_native, module) {
     gigagp::define<float>(module);
     gigagp::define<double>(module);
     gigagp::define_grid(module);
+    gigagp::define_neighbours(module);
+    gigagp::define_conditionals(module);
     gigagp::define_codes(module);
 }

@@ -1,14 +1,11 @@
-// The tile kernels of one instruction set. setup.py compiles this file once for each, and defines GIGAGP_KERNELS as the
-// name of the function that returns them.
+// The tile kernels of one instruction set; see variant.h.
 //
 // A tile is `tile_rows` times `tile_columns` entries of a kernel matrix. It is computed in strips of ROWS rows, which
 // stay in the first-level cache: squared distances as a small matrix product in registers, their profile, then products
 // with single columns. Products with many columns follow once the whole tile is in the second-level cache.
 // Sums over a tile are in the precision of the entries, sums over tiles in float64.
 
-#if defined(__AVX512F__) || defined(__AVX__)
-#include <immintrin.h>
-#endif
+#include "variant.h"
 
 #include "kernels.h"
 
@@ -470,17 +467,8 @@ struct Tiles {
 
 }  // namespace
 
-const InstructionSet &GIGAGP_KERNELS() {
-#if defined(__AVX512F__)
-    static const char *const name = "AVX-512";
-#elif defined(__AVX2__)
-    static const char *const name = "AVX2";
-#elif defined(__aarch64__)
-    static const char *const name = "NEON";
-#else
-    static const char *const name = "baseline";
-#endif
-    static const InstructionSet kernels = {name, Tiles<float>::table(), Tiles<double>::table()};
+const InstructionSet &GIGAGP_VARIANT_NAMED(kernels)() {
+    static const InstructionSet kernels = {GIGAGP_VARIANT_WORDS, Tiles<float>::table(), Tiles<double>::table()};
     return kernels;
 }
 

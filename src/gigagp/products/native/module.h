@@ -1,0 +1,86 @@
+// What the files that define the Python module share: checks of the processor, aligned memory, and threads.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gigagp {
+
+// The functions of all instruction sets that return a table: NAME is what GIGAGP_VARIANT_NAMED was given.
+#ifdef GIGAGP_X86_VARIANTS
+#define GIGAGP_VARIANTS_OF(NAME) avx512_##NAME, avx2_##NAME, baseline_##NAME
+#else
+#define GIGAGP_VARIANTS_OF(NAME) nullptr, nullptr, baseline_##NAME
+#endif
+
+// The tables of functions compiled for the instruction sets of this processor, the best one first.
+template <class Set>
+std::vector<const Set *> for_this_processor(const Set &(*avx512)(), const Set &(*avx2)(), const Set &(*baseline)()) {
+    std::vector<const Set *> found;
+#ifdef GIGAGP_X86_VARIANTS
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
+        found.push_back(&avx512());
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        found.push_back(&avx2());
+#else
+    (void)avx512, (void)avx2;
+#endif
+    found.push_back(&baseline());
+    return found;
+}
+
+// Zeroed memory, aligned to cache lines.
+template <class T>
+class Aligned {
+   public:
+    Aligned() = default;
+    explicit Aligned(std::size_t n) {
+        const std::size_t bytes = (n * sizeof(T) + 2 * kLine - 1) / kLine * kLine;
+        data_ = static_cast<T *>(std::aligned_alloc(kLine, bytes));
+        if (!data_) throw std::bad_alloc();
+        std::memset(data_, 0, bytes);
+    }
+    Aligned(Aligned &&other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+    Aligned &operator=(Aligned &&other) noexcept {
+        std::swap(data_, other.data_);
+        return *this;
+    }
+    ~Aligned() { std::free(data_); }
+    T *get() const { return data_; }
+    T &operator[](std::size_t i) const { return data_[i]; }
+
+   private:
+    static constexpr std::size_t kLine = 64;
+    T *data_ = nullptr;
+};
+
+// Call work(task, thread) for every task, on up to `threads` threads.
+template <class F>
+void share(int threads, long tasks, F work) {
+    std::atomic<long> next{0};
+    auto serve = [&](int thread) {
+        for (long task; (task = next.fetch_add(1)) < tasks;) work(task, thread);
+    };
+    std::vector<std::thread> others;
+    others.reserve(threads);
+    for (int thread = 1; thread < threads && thread < tasks; thread++) {
+        try {
+            others.emplace_back(serve, thread);
+        } catch (const std::system_error &) {
+            break;  // no more threads are available: the existing ones do the work
+        }
+    }
+    serve(0);
+    for (auto &other : others) other.join();
+}
+
+}  // namespace gigagp

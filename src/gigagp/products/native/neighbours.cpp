@@ -1,0 +1,2 @@
+// placeholder
+#include "variant.h"
