@@ -172,8 +172,10 @@ class NativeTiles:
         values, alphas, cross = torch.from_numpy(sums).split([n_steps, n_terms, len(sums) - n_steps - n_terms])
         crosses = cross.split([term.left.shape[1] for term in program.terms])
         by_term = [
-            TermSums(float(alphas[t]), crosses[t], torch.from_numpy(rows[t]), torch.from_numpy(columns[t]))
-            for t in range(n_terms)
+            TermSums.from_products(
+                term, float(alphas[t]), crosses[t], torch.from_numpy(rows[t]), torch.from_numpy(columns[t])
+            )
+            for t, term in enumerate(program.terms)
         ]
         return program.gradient(values.tolist(), by_term)
 

@@ -101,16 +101,23 @@ class TermSums:
     ----------
     alpha : float
         ``sum_ij A dk/dg dg/dalpha`` (0 without alpha).
+    squares : Tensor of shape (inputs,)
+        ``sum_ij S_ij (e_ik - f_jk)^2`` with ``S = A dk/dg dg/dp``, for the coordinates of the points. Not read for
+        inner products.
     cross : Tensor of shape (c,)
-        ``sum_ij S_ij e_ik f_jk`` with ``S = A dk/dg dg/dp``.
-    rows, columns : Tensor of shape (n,), (m,)
-        Row and column sums of S.
+        ``sum_ij S_ij e_ik f_jk``. Only inner products read those for the coordinates of the points.
     """
 
     alpha: float
+    squares: Tensor
     cross: Tensor
-    rows: Tensor
-    columns: Tensor
+
+    @classmethod
+    def from_products(cls, term: Term, alpha: float, cross: Tensor, rows: Tensor, columns: Tensor) -> TermSums:
+        """Return the sums from ``cross`` and from the row sums, shape (n,), and column sums, shape (m,), of S."""
+        left = _weighted_squares(rows, term.left[:, : term.inputs])
+        right = _weighted_squares(columns, term.right[:, : term.inputs])
+        return cls(alpha, (left + right).cpu() - 2 * cross[: term.inputs].cpu(), cross.cpu())
 
 
 @dataclass
@@ -137,6 +144,27 @@ class Program:
         found, _ = self._gradient(self.kernel, "", position, values, sums)
         order = self.kernel.parameters()
         return {name: found[name].reshape(order[name].shape) for name in order}
+
+    def jacobian(self) -> Tensor:
+        """Return the derivatives in all hyperparameters for each sum alone, shape (p, directions).
+
+        `gradient` is linear in its sums. Their order is that of ``native/conditionals.h``: values of steps, alphas of
+        terms, and coordinates of terms (squares, then further products). The hyperparameters are those of
+        `Kernel.parameters`, one after the other.
+        """
+        steps = [k for k, step in enumerate(self.steps) if step.operation in (Operation.TERM, Operation.ONE)]
+        widths = [term.left.shape[1] for term in self.terms]
+        units = torch.eye(len(steps) + len(widths) + sum(widths), dtype=torch.float64)
+        columns = []
+        for unit in units:
+            given, alphas, coordinates = unit.split([len(steps), len(widths), sum(widths)])
+            values = [0.0] * len(self.steps)
+            for k, value in zip(steps, given.tolist(), strict=True):
+                values[k] = value
+            parts = zip(self.terms, alphas.tolist(), coordinates.split(widths), strict=True)
+            found = self.gradient(values, [TermSums(alpha, part[: t.inputs], part) for t, alpha, part in parts])
+            columns.append(torch.cat([value.reshape(-1) for value in found.values()]))
+        return torch.stack(columns, 1)
 
     def _gradient(
         self, kernel: Kernel, prefix: str, position: Iterator[int], values: list[float], sums: list[TermSums]
@@ -275,14 +303,10 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
 
 def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
     """Return the derivatives in all hyperparameters but the variance of a leaf that is a factor."""
-    cross, more = sums.cross[: term.inputs].cpu(), sums.cross[term.inputs :].cpu()
     if isinstance(kernel, Linear):
         variance = kernel.value("variance").detach()
-        return {"variance": _shared(cross, variance) / variance}
-    # sum_ij S_ij (e_ik - f_jk)^2, all k at once
-    left = _weighted_squares(sums.rows, term.left[:, : term.inputs])
-    right = _weighted_squares(sums.columns, term.right[:, : term.inputs])
-    by_square = (left + right).cpu() - 2 * cross
+        return {"variance": _shared(sums.cross[: term.inputs], variance) / variance}
+    by_square, more = sums.squares, sums.cross[term.inputs :]
     lengthscale = kernel.value("lengthscale").detach()
     found = {}
     if isinstance(kernel, Periodic):

@@ -247,7 +247,7 @@ def _gradient(
             extra = term.left.shape[1] - term.inputs
             behind = packed.steps[k][6] + packed.steps[k][7]
             crosses = torch.cat([cross[: term.inputs], cross[behind : behind + extra]])
-            sums.append(TermSums(by_alpha, crosses, rows[:n], columns[:m]))
+            sums.append(TermSums.from_products(term, by_alpha, crosses, rows[:n], columns[:m]))
     return program.gradient(values, sums)
 
 

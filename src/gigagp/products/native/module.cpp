@@ -16,6 +16,7 @@
 #include "kernels.h"
 #include "module.h"
 #include "schedule.h"
+#include "steps.h"
 
 namespace py = pybind11;
 
@@ -125,7 +126,7 @@ struct Packed {
                                 left.data(), right.data(), inputs, all_inputs, n, m, rows, columns);
         }
         for (auto &term : packed) terms.push_back(term.term);
-        read_steps(given_steps);
+        steps = read_steps<T>(given_steps, static_cast<int>(terms.size()));
         program = {static_cast<int>(terms.size()), static_cast<int>(steps.size()), terms.data(), steps.data()};
         tile_columns = columns_for(widest);
     }
@@ -141,30 +142,6 @@ struct Packed {
     long columns_for(long inputs) const {
         const long fitting = (long{1} << 19) / (inputs * static_cast<long>(sizeof(T)));
         return std::max<long>(kernels.columns, std::min(kernels.tile_columns, fitting / kernels.columns * kernels.columns));
-    }
-
-    void read_steps(const py::list &given) {
-        std::vector<int> used(given.size(), 0);
-        int next_term = 0;
-        for (std::size_t k = 0; k < given.size(); k++) {
-            const auto tuple = given[k].cast<py::tuple>();
-            if (tuple.size() != 5) refuse("a step has five parts");
-            Step<T> step = {tuple[0].cast<int>(), tuple[1].cast<int>(), tuple[2].cast<int>(),
-                            static_cast<T>(tuple[3].cast<double>()), static_cast<T>(tuple[4].cast<double>())};
-            if (step.operation == TERM) {
-                if (step.a != next_term++ || next_term > static_cast<int>(terms.size())) refuse("terms out of order");
-            } else if (step.operation == ADD || step.operation == MULTIPLY) {
-                for (int value : {step.a, step.b}) {
-                    if (value < 0 || value >= static_cast<int>(k) || used[value]++) refuse("a value used twice");
-                }
-            } else if (step.operation != ONE) {
-                refuse("unknown operation");
-            }
-            steps.push_back(step);
-        }
-        if (steps.empty() || next_term != static_cast<int>(terms.size())) refuse("terms or steps are missing");
-        for (std::size_t k = 0; k + 1 < steps.size(); k++)
-            if (used[k] != 1) refuse("a value that is never used");
     }
 };
 

@@ -1,0 +1,223 @@
+"""Local problems of a Vecchia approximation in batches of torch, for any kernel and device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gigagp import interruption
+from gigagp.kernels import Kernel
+from gigagp.neighbours.local import Conditionals, Derivatives
+
+#: A variance below this share of the prior's is rounding; as in ``products/native/conditionals.cpp``.
+_LOST = 1e-12
+#: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
+_ARRAYS = 8
+
+
+class LocalPool(Protocol):
+    """The rows of `gigagp.neighbours.conditionals.Pool`."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def X(self) -> Tensor: ...
+    @property
+    def noise(self) -> Tensor: ...
+    @property
+    def low(self) -> Tensor | None: ...
+    @property
+    def budget(self) -> int: ...
+
+
+def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None) -> Conditionals:
+    """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
+    variances, weights, residuals, raised = [], [], [], 0
+    for rows in _batches(pool, targets, neighbours):
+        problem = _Problem(pool, targets[rows], neighbours[rows], pool.kernel)
+        raised += problem.raised
+        variances.append(problem.u[:, -1].square().reciprocal())
+        weights.append(-problem.u[:, :-1] / problem.u[:, -1:])
+        if values is not None:
+            whitened = problem.whiten(values.to(problem.factor)[problem.index])
+            residuals.append(whitened[:, -1] / problem.u[:, -1:])
+    variance = torch.cat(variances)
+    return Conditionals(
+        variance,
+        torch.cat(weights),
+        torch.cat(residuals) if residuals else None,
+        float(variance.log().sum()),
+        raised,
+    )
+
+
+def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
+    """Return the log density with its gradient and information; see `Pool.derivatives`."""
+    t = values.shape[1]
+    parameters = pool.kernel.parameters()
+    n_kernel = sum(value.numel() for value in parameters.values())
+    diagonals, by_parameter = diagonal_directions(pool.kernel, pool.X)
+    value, gradient = 0.0, torch.zeros(n_kernel + 1, dtype=torch.float64)
+    information = torch.zeros(n_kernel + 1, n_kernel + 1, dtype=torch.float64)
+    for rows in _batches(pool, targets, neighbours, n_kernel + 1):
+        problem = _Problem(pool, targets[rows], neighbours[rows], pool.kernel)
+        z = problem.whiten(values.to(problem.factor)[problem.index])
+        moved = [_moved(pool.kernel, problem, name) for name in parameters]
+        moved.append(torch.zeros_like(problem.u)[..., None])
+        on_diagonal = diagonals.to(problem.u)[problem.index] * problem.u[..., None]  # (b, m + 1, directions)
+        stacked = torch.cat(moved, -1) + on_diagonal @ by_parameter.to(on_diagonal).T
+        a = problem.whiten(stacked)  # (b, m + 1, p)
+        # Guinness 2021, eq. 6 and 7, with a the last row of L^-1 dH L^-T for each hyperparameter
+        last, last_z = a[:, -1], z[:, -1]
+        product = torch.einsum("bmp,bmt->bpt", a, z) - 0.5 * last[:, :, None] * last_z[:, None, :]
+        gradient += ((product * last_z[:, None, :]).sum((0, 2)) - 0.5 * t * last.sum(0)).cpu()
+        flat = a.reshape(-1, a.shape[-1])
+        information += t * (flat.T @ flat - 0.5 * last.T @ last).cpu()
+        log_variance = -2 * problem.u[:, -1].log().sum()
+        q = len(problem.u)
+        value -= 0.5 * float(last_z.square().sum() + t * (log_variance + q * math.log(2 * math.pi)))
+    return Derivatives.of(pool.kernel, value, gradient, information)
+
+
+def diagonal_directions(kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the noise and the kernel's white parts change on the diagonal.
+
+    Returns
+    -------
+    diagonals : Tensor of shape (n, k)
+        Derivatives of the diagonal: ones for the noise, then one column for each number of a white part.
+    by_parameter : Tensor of shape (p + 1, k)
+        Which of them belongs to which hyperparameter, in the order of `Kernel.parameters`, then the noise.
+    """
+    parameters = kernel.parameters()
+    sizes = [value.numel() for value in parameters.values()]
+    columns = [torch.ones(len(X), dtype=torch.float64, device=X.device)]
+    places = [sum(sizes)]
+    if any(leaf.is_white for leaf in kernel.leaves()):
+        start = 0
+        for name, value in parameters.items():
+            for k in range(value.numel()):
+                unit = torch.zeros_like(value).reshape(-1)
+                unit[k] = 1.0
+
+                def white(moved: Tensor, name: str = name) -> Tensor:
+                    return kernel.replace({name: moved}).white(X).double()
+
+                slope = torch.autograd.functional.jvp(white, value.detach(), unit.reshape(value.shape))[1]
+                if bool(slope.any()):
+                    columns.append(slope)
+                    places.append(start + k)
+            start += value.numel()
+    by_parameter = torch.zeros(sum(sizes) + 1, len(columns), dtype=torch.float64)
+    by_parameter[places, torch.arange(len(columns))] = 1.0
+    return torch.stack(columns, 1), by_parameter
+
+
+class _Problem:
+    """A batch of local problems.
+
+    Attributes
+    ----------
+    index : Tensor of shape (b, m + 1)
+        Rows of the pool: the neighbours, and last the row itself. Empty places repeat the row.
+    points : Tensor of shape (b, m + 1, d)
+    factor : Tensor of shape (b, m + 1, m + 1)
+        Lower Cholesky factors, with infinite diagonals where a place is left out.
+    u : Tensor of shape (b, m + 1)
+        ``L^-T e_m``.
+    raised : int
+    """
+
+    def __init__(self, pool: LocalPool, targets: Tensor, neighbours: Tensor, kernel: Kernel) -> None:
+        targets, neighbours = targets.to(pool.X.device).long(), neighbours.to(pool.X.device).long()
+        present = torch.cat([neighbours >= 0, torch.ones_like(targets, dtype=torch.bool)[:, None]], 1)
+        self.index = torch.cat([torch.where(neighbours >= 0, neighbours, targets[:, None]), targets[:, None]], 1)
+        self.points = pool.X.to(torch.float64)[self.index]
+        covariance = blocks(kernel, self.points)
+        if pool.low is not None:
+            low = pool.low.to(covariance)[self.index]
+            covariance = covariance - low @ low.mT
+        covariance = covariance + torch.diag_embed(pool.noise.to(covariance)[self.index])
+        self.factor, self.raised = _factor(covariance, present)
+        unit = torch.zeros_like(covariance[:, :, :1])
+        unit[:, -1] = 1.0
+        self.u = torch.linalg.solve_triangular(self.factor.mT, unit, upper=True)[:, :, 0]
+
+    def whiten(self, values: Tensor) -> Tensor:
+        """Return ``L^-1`` times values of shape (b, m + 1, k)."""
+        return torch.linalg.solve_triangular(self.factor, values, upper=False)
+
+
+def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, int]:
+    """Return Cholesky factors in which places that are empty, or determined by nearer ones, have no effect.
+
+    Such a place gets a column of zeros with an infinite diagonal, so that solves leave zero there.
+    """
+    own = covariance.diagonal(dim1=-2, dim2=-1)
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+    clean = present.all(1) & (info == 0) & (pivots > _LOST * own).all(1)
+    raised = 0
+    if not bool(clean.all()):
+        found, last = _careful_factor(covariance[~clean], present[~clean])
+        factor = factor.index_put((~clean,), found)
+        raised = int(last.sum())
+    return factor, raised
+
+
+def _careful_factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """Return factors, column by column, that leave out empty and determined places, and whether the last was raised."""
+    size = covariance.shape[-1]
+    own = covariance.diagonal(dim1=-2, dim2=-1)
+    left = covariance.clone()
+    columns = []
+    raised = torch.zeros(len(covariance), dtype=torch.bool, device=covariance.device)
+    for j in range(size):
+        pivot, floor = left[:, j, j], _LOST * own[:, j]
+        kept = (pivot > floor) & present[:, j]
+        if j == size - 1:
+            raised = ~(pivot > floor)
+            pivot, kept = torch.maximum(pivot, floor), torch.ones_like(kept)
+        root = torch.where(kept, pivot, torch.ones_like(pivot)).sqrt()
+        below = torch.arange(size, device=covariance.device) > j
+        column = torch.where(kept[:, None] & below, left[:, :, j] / root[:, None], 0.0)
+        left = left - column[:, :, None] * column[:, None, :]
+        diagonal = torch.where(kept, root, torch.full_like(root, torch.inf))
+        columns.append(column + diagonal[:, None] * (torch.arange(size, device=covariance.device) == j))
+    factor = torch.stack(columns, -1)
+    return torch.nan_to_num(factor, nan=0.0, posinf=torch.inf), raised
+
+
+def blocks(kernel: Kernel, points: Tensor) -> Tensor:
+    """Return the covariances of the continuous part within batches of points, shape (b, k, d) to (b, k, k)."""
+    try:
+        found: Tensor = torch.vmap(lambda own: kernel.block(own, own))(points)
+    except RuntimeError:  # a user's kernel whose operations torch cannot batch
+        found = torch.stack([kernel.block(own, own) for own in points])
+    return found
+
+
+def _moved(kernel: Kernel, problem: _Problem, name: str) -> Tensor:
+    """Return ``(dK / d parameter) u`` for every number of a hyperparameter, shape (b, m + 1, numbers)."""
+    value = kernel.parameters()[name].detach()
+
+    def product(candidate: Tensor) -> Tensor:
+        return (blocks(kernel.replace({name: candidate}), problem.points) @ problem.u[..., None])[..., 0]
+
+    units = torch.eye(value.numel(), dtype=value.dtype).reshape(-1, *value.shape)
+    jvp: Any = torch.autograd.functional.jvp  # two backward passes; forward mode loads TorchScript
+    return torch.stack([jvp(product, value, unit)[1] for unit in units], -1)
+
+
+def _batches(pool: LocalPool, targets: Tensor, neighbours: Tensor, directions: int = 0) -> Iterator[slice]:
+    """Iterate over ranges of rows whose problems keep to the memory budget."""
+    side = neighbours.shape[1] + 1
+    bytes_each = 8 * side * (_ARRAYS * side + directions + (0 if pool.low is None else pool.low.shape[1]))
+    size = max(1, min(pool.budget // (2 * bytes_each), 4096))
+    for start in range(0, len(targets), size):
+        interruption.check()
+        yield slice(start, min(start + size, len(targets)))

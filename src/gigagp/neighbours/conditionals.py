@@ -1,0 +1,148 @@
+"""The conditional distributions of rows given a few other rows, of which a Vecchia approximation is made.
+
+Each is a problem of its own: the covariance of a row and its neighbours, its Cholesky factor, and two triangular
+solves. Compiled code solves as many at once as a vector register has numbers (``products/native/conditionals.h``).
+`gigagp.neighbours.batched` does the same with batches of torch, for any kernel and device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+from gigagp.neighbours import batched
+from gigagp.neighbours.local import Conditionals, Derivatives
+from gigagp.products.program import Program, compile_kernel, supports
+
+try:
+    _native: Any = import_module("gigagp.products._native")
+except ImportError:  # no compiler when gigagp was installed
+    _native = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Rows that are conditioned on each other: their covariance is ``K - low low' + diag(noise)``.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound to the columns of ``X``.
+    X : Tensor of shape (n, d)
+        The rows. All computations are float64.
+    noise : Tensor of shape (n,)
+        Noise variance of each row, including the kernel's white part; 0 for values of the latent function.
+    low : Tensor of shape (n, k), optional
+        Columns whose covariance is subtracted, for the residual of a low-rank approximation.
+    budget : int
+        Bytes for batches of torch.
+    engine : {"auto", "native", "torch"}, default "auto"
+        ``"native"`` needs a kernel with a compiled program and rows on the CPU. ``"auto"`` takes it where it can.
+    """
+
+    kernel: Kernel
+    X: Tensor
+    noise: Tensor
+    low: Tensor | None = None
+    budget: int = 2**28
+    engine: str = "auto"
+
+    @property
+    def is_native(self) -> bool:
+        """Whether compiled code computes the conditionals."""
+        if self.engine != "auto":
+            return self.engine == "native"
+        return _native is not None and self.X.device.type == "cpu" and supports(self.kernel)
+
+    def conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None = None) -> Conditionals:
+        """Return the conditional distributions of some rows.
+
+        Parameters
+        ----------
+        targets : Tensor of shape (q,)
+            The rows, int64.
+        neighbours : Tensor of shape (q, m)
+            The rows that each is conditioned on, int32, the nearest first; -1 where there are fewer.
+        values : Tensor of shape (n, t), optional
+            Values of the rows. Only the likelihood and residuals need them.
+        """
+        if not self.is_native:
+            return batched.conditionals(self, targets, neighbours, values)
+        program = compile_kernel(self.kernel, self.X, self.X)
+        found = self._run(program, targets, neighbours, values, weights=True, derivatives=False)
+        variance, weights, residual, log_variance, _, _, raised = found
+        return Conditionals(
+            torch.from_numpy(variance),
+            torch.from_numpy(weights),
+            None if residual is None else torch.from_numpy(residual),
+            log_variance,
+            raised,
+        )
+
+    def derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
+        """Return the log density of some rows given their neighbours, its gradient and its expected information.
+
+        Parameters
+        ----------
+        targets, neighbours
+            As for `conditionals`.
+        values : Tensor of shape (n, t)
+            Values of the rows. The density is the product over the t columns.
+        """
+        if not self.is_native:
+            return batched.derivatives(self, targets, neighbours, values)
+        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
+        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X)
+        found = self._run(program, targets, neighbours, values, diagonals, weights=False, derivatives=True)
+        variance, _, residual, log_variance, gradient, information, _ = found
+        jacobian = program.jacobian()
+        jacobian = torch.cat([jacobian, jacobian.new_zeros(1, jacobian.shape[1])])  # the noise
+        jacobian = torch.cat([jacobian, by_parameter], 1)
+        quadratic = float((torch.from_numpy(residual).square() / torch.from_numpy(variance)[:, None]).sum())
+        q, t = len(variance), residual.shape[1]
+        value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
+        information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)
+        return Derivatives.of(self.kernel, value, jacobian @ torch.from_numpy(gradient), information)
+
+    def _run(
+        self,
+        program: Program,
+        targets: Tensor,
+        neighbours: Tensor,
+        values: Tensor | None,
+        diagonals: Tensor | None = None,
+        *,
+        weights: bool,
+        derivatives: bool,
+    ) -> Any:
+        terms = []
+        for term in program.terms:
+            left = term.left.contiguous()
+            right = left if term.right is term.left else term.right.contiguous()
+            terms.append((int(term.profile), term.inputs, term.alpha, left.numpy(), right.numpy()))
+        return _native.conditionals(
+            "",
+            terms,
+            [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps],
+            program.factor,
+            _numbers(self.noise),
+            targets.to(torch.int64).contiguous().numpy(),
+            neighbours.to(torch.int32).contiguous().numpy(),
+            None if values is None else _numbers(values),
+            None if self.low is None else _numbers(self.low),
+            None if diagonals is None else _numbers(diagonals),
+            weights,
+            values is not None,
+            derivatives,
+            torch.get_num_threads(),
+        )
+
+
+def _numbers(values: Tensor) -> Any:
+    return values.detach().to(torch.float64).contiguous().numpy()

@@ -1,0 +1,69 @@
+"""What is computed from the local problems of a Vecchia approximation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+from gigagp.model import NOISE
+
+
+@dataclass(frozen=True)
+class Conditionals:
+    """Conditional distributions of q rows given m neighbours each.
+
+    Attributes
+    ----------
+    variance : Tensor of shape (q,)
+        The variance that the neighbours leave, positive.
+    weights : Tensor of shape (q, m)
+        The regression on the neighbours; 0 where there is none, or where nearer ones determine it up to rounding.
+    residual : Tensor of shape (q, t) or None
+        Values of the rows minus their prediction from the neighbours.
+    log_variance : float
+        Sum of the logarithms of ``variance``.
+    raised : int
+        Number of rows whose variance was below 1e-12 of the prior's, which is rounding, and was raised to it.
+    """
+
+    variance: Tensor
+    weights: Tensor
+    residual: Tensor | None
+    log_variance: float
+    raised: int
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The log density of rows given their neighbours, with derivatives by all hyperparameters in natural units.
+
+    Attributes
+    ----------
+    value : float
+    gradient : dict of str to Tensor
+        By name, including the noise variance.
+    information : Tensor of shape (p, p)
+        The expected information (the covariance of the gradient under the approximation), of all hyperparameters in the
+        order of ``slices``.
+    slices : dict of str to slice
+        Rows of ``information`` for each hyperparameter.
+    """
+
+    value: float
+    gradient: dict[str, Tensor]
+    information: Tensor
+    slices: dict[str, slice]
+
+    @classmethod
+    def of(cls, kernel: Kernel, value: float, gradient: Tensor, information: Tensor) -> Derivatives:
+        """Return the record of a flat gradient in the order of `Kernel.parameters`, then the noise."""
+        shapes = {name: parameter.shape for name, parameter in kernel.parameters().items()} | {NOISE: torch.Size([])}
+        slices, start = {}, 0
+        for name, shape in shapes.items():
+            slices[name] = slice(start, start + shape.numel())
+            start += shape.numel()
+        by_name = {name: gradient[where].reshape(shapes[name]) for name, where in slices.items()}
+        return cls(value, by_name, information, slices)
