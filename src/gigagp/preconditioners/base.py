@@ -10,6 +10,7 @@ import torch
 from gigagp import memory
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.fields import Settings
+from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.random import standard_normal
 
@@ -23,9 +24,12 @@ class Reuse:
     pivots : Tensor of shape (k,) or None
         Rows whose columns span the low-rank part. Known pivots avoid the sequential part of a build, and the same
         pivots may serve for a whole outer optimisation.
+    graph : NeighbourGraph or None
+        Neighbours of all rows, which serve as long as lengthscales hardly move.
     """
 
     pivots: torch.Tensor | None = None
+    graph: NeighbourGraph | None = None
 
 
 class Preconditioner(ABC):

@@ -201,49 +201,62 @@ struct Group {
         to[i] += noise[i];
     }
 
-    // The Cholesky factor, row by row. A slot that is empty, or that the nearer ones determine, gets a zero reciprocal:
-    // everything that is computed from its column is zero then, as if it were not there.
+    // The Cholesky factor, four rows at a time. A slot that is empty, or that the nearer ones determine, gets a zero
+    // reciprocal: everything that is computed from its column is zero then, as if it were not there.
     Vector factorise() {
         Vector raised{};
-        for (int i = 0; i < slots; i++) {
-            covariance(i);
-            Vector *a = factor + triangle(i);
-            const Vector own = a[i];
-            int j = 0;
-            for (; j + 4 <= i; j += 4) {
-                const Vector *b0 = factor + triangle(j), *b1 = b0 + j + 1, *b2 = b1 + j + 2, *b3 = b2 + j + 3;
-                Vector s0 = a[j], s1 = a[j + 1], s2 = a[j + 2], s3 = a[j + 3];
-                for (int c = 0; c < j; c++) {
-                    const Vector x = a[c];
-                    s0 -= x * b0[c];
-                    s1 -= x * b1[c];
-                    s2 -= x * b2[c];
-                    s3 -= x * b3[c];
+        int i = 0;
+        for (; i + BLOCK <= slots; i += BLOCK) raised = factorise_rows<BLOCK>(i);
+        for (; i < slots; i++) raised = factorise_rows<1>(i);
+        return raised;
+    }
+
+    static constexpr int BLOCK = 4;
+
+    template <int ROWS>
+    Vector factorise_rows(int first) {
+        Vector *own[ROWS], diagonal[ROWS], raised{};
+        for (int r = 0; r < ROWS; r++) {
+            covariance(first + r);
+            own[r] = factor + triangle(first + r);
+            diagonal[r] = own[r][first + r];
+        }
+        // The columns left of the block, four at a time: what the columns before them explain, then among themselves.
+        int j = 0;
+        for (; j + BLOCK <= first; j += BLOCK) {
+            const Vector *other[BLOCK];
+            Vector sums[ROWS][BLOCK];
+            for (int k = 0; k < BLOCK; k++) other[k] = factor + triangle(j + k);
+            for (int r = 0; r < ROWS; r++)
+                for (int k = 0; k < BLOCK; k++) sums[r][k] = own[r][j + k];
+            for (int c = 0; c < j; c++)
+                for (int r = 0; r < ROWS; r++) {
+                    const Vector x = own[r][c];
+                    for (int k = 0; k < BLOCK; k++) sums[r][k] -= x * other[k][c];
                 }
-                s0 *= b0[j];
-                s1 = (s1 - s0 * b1[j]) * b1[j + 1];
-                s2 = (s2 - s0 * b2[j] - s1 * b2[j + 1]) * b2[j + 2];
-                s3 = (s3 - s0 * b3[j] - s1 * b3[j + 1] - s2 * b3[j + 2]) * b3[j + 3];
-                a[j] = s0;
-                a[j + 1] = s1;
-                a[j + 2] = s2;
-                a[j + 3] = s3;
+            for (int r = 0; r < ROWS; r++)
+                for (int k = 0; k < BLOCK; k++) {
+                    Vector sum = sums[r][k];
+                    for (int c = 0; c < k; c++) sum -= own[r][j + c] * other[k][j + c];
+                    own[r][j + k] = sum * other[k][j + k];
+                }
+        }
+        for (int r = 0; r < ROWS; r++) {
+            const int i = first + r;
+            for (int k = j; k < i; k++) {
+                const Vector *other = factor + triangle(k);
+                Vector sum = own[r][k];
+                for (int c = 0; c < k; c++) sum -= own[r][c] * other[c];
+                own[r][k] = sum * other[k];
             }
-            for (; j < i; j++) {
-                const Vector *b = factor + triangle(j);
-                Vector sum = a[j];
-                for (int c = 0; c < j; c++) sum -= a[c] * b[c];
-                a[j] = sum * b[j];
-            }
-            Vector left = own;
-            for (int c = 0; c < i; c++) left -= a[c] * a[c];
-            const Vector floor = own * LOST;
+            Vector left = diagonal[r];
+            for (int c = 0; c < i; c++) left -= own[r][c] * own[r][c];
+            const Vector floor = diagonal[r] * LOST, inverse = S::all(1) / root(larger(left, floor));
             if (i < work.m) {
-                const Vector inverse = S::all(1) / root(larger(left, floor));
-                a[i] = (left > floor ? inverse : Vector{}) * present[i];
+                own[r][i] = (left > floor ? inverse : Vector{}) * present[i];
             } else {
                 raised = left > floor ? Vector{} : S::all(1);
-                a[i] = S::all(1) / root(larger(left, floor));
+                own[r][i] = inverse;
             }
         }
         return raised;

@@ -1,0 +1,57 @@
+"""The metric in which rows are near: distances that the kernel's correlation falls with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel, Linear, Periodic, StationaryKernel
+from gigagp.kernels.leaf import Leaf
+
+#: A part of a sum with a smaller share of the variance than this does not decide who is near.
+_NEGLIGIBLE = 0.01
+#: Rows on which parts of a kernel are compared.
+_SAMPLE = 2000
+#: Kernels with a distance between points.
+_PLACED = (StationaryKernel, Periodic, Linear)
+
+
+class Metric:
+    """Points whose Euclidean distances say which rows are strongly correlated.
+
+    For one stationary kernel these are the inputs in units of the lengthscales, for `gigagp.kernels.Periodic` points on
+    circles, for a product the coordinates of all factors. In a sum the part with the shortest scale decides, among
+    parts with at least a hundredth of the variance: what varies slowly is known from any rows in the vicinity. A kernel
+    without such parts, such as one of your own, uses the inputs themselves.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound to the columns of ``X``.
+    X : Tensor of shape (n, d)
+        The rows, a sample of which decides between the parts of a sum.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor) -> None:
+        sample = X[:: max(1, len(X) // _SAMPLE)].detach().to(torch.float64)
+        found: list[tuple[float, float, tuple[Leaf, ...]]] = []
+        for leaves in kernel.terms():
+            placed = tuple(leaf for leaf in leaves if isinstance(leaf, _PLACED))
+            if placed and not any(leaf.is_white for leaf in leaves):
+                variance = float(torch.stack([leaf.diagonal(sample).mean() for leaf in leaves]).prod())
+                extent = sum(float(_points(leaf, sample).var(0, correction=0).sum()) for leaf in placed)
+                found.append((variance, extent, placed))
+        total = sum(variance for variance, _, _ in found)
+        eligible = [one for one in found if one[0] >= _NEGLIGIBLE * total]
+        self._leaves = max(eligible, key=lambda one: one[1])[2] if eligible else ()
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return the points of rows, shape (n, d) to (n, c), float64."""
+        points = X.detach().to(torch.float64)
+        return torch.cat([_points(leaf, points) for leaf in self._leaves], 1) if self._leaves else points
+
+
+def _points(leaf: Leaf, X: Tensor) -> Tensor:
+    """Return the coordinates of one elementary kernel."""
+    with torch.no_grad():
+        return leaf.embed(X) if isinstance(leaf, Periodic) else leaf.scale(X)  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,128 @@
+"""The rows of a table from coarse to fine, and which of them are near a row or a point."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gigagp.kernels import Kernel
+from gigagp.neighbours.metric import Metric
+from gigagp.neighbours.order import coarse_to_fine
+from gigagp.neighbours.search import NeighbourTree
+
+#: Hyperparameters that decide who is near, and the change of their logarithms up to which a graph is kept.
+_SHAPES, _MOVED = ("lengthscale", "period"), 0.25
+
+
+class Neighbourhood:
+    """Rows in an order from coarse to fine in a kernel's metric, with a tree for neighbours among earlier rows.
+
+    An early row has distant neighbours, which carry the long range, and a late row has close ones: nearly what the
+    max-min order gives (Guinness 2018, section 3), which approximates likelihoods better than an order by coordinates.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound to the columns of ``X``. The neighbours do not follow later changes of its hyperparameters.
+    X : Tensor of shape (n, d)
+        The rows.
+    generator : torch.Generator
+        Source of the order within a level.
+
+    Attributes
+    ----------
+    order : Tensor of shape (n,)
+        Rows from first to last.
+    rank : Tensor of shape (n,)
+        The place of every row in the order.
+    metric : Metric
+        The metric of the kernel.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator) -> None:
+        self.metric = Metric(kernel, X)
+        self._points = self.metric(X)
+        self.order = coarse_to_fine(self._points, generator)
+        self.rank = torch.empty_like(self.order)
+        self.rank[self.order] = torch.arange(len(self.order), device=self.order.device)
+
+    @cached_property
+    def _tree(self) -> NeighbourTree:
+        return NeighbourTree(self._points[self.order])
+
+    def earlier(self, n_neighbours: int, rows: Tensor | None = None) -> Tensor:
+        """Return the nearest earlier rows of some rows, by their numbers, the nearest first.
+
+        Parameters
+        ----------
+        n_neighbours : int
+        rows : Tensor of shape (q,), optional
+            None: all.
+
+        Returns
+        -------
+        Tensor of shape (q, n_neighbours)
+            int32; -1 where there are fewer earlier rows.
+        """
+        limits = self.rank if rows is None else self.rank[rows]
+        queries = self._points if rows is None else self._points[rows]
+        return self._numbered(self._tree.query(queries, n_neighbours, limits))
+
+    def nearest(self, X: Tensor, n_neighbours: int) -> Tensor:
+        """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows.
+
+        Parameters
+        ----------
+        X : Tensor of shape (q, d)
+        n_neighbours : int
+        """
+        return self._numbered(self._tree.query(self.metric(X), n_neighbours))
+
+    def _numbered(self, found: Tensor) -> Tensor:
+        numbers = torch.where(found >= 0, self.order[found.clamp_min(0).long()], -1)
+        return numbers.to(torch.int32)
+
+
+class NeighbourGraph:
+    """Which earlier rows each row is conditioned on; a function of a kernel, the rows and a number alone.
+
+    It is computed at its first use, with a fixed seed, so that a checkpoint needs no more than the kernel's numbers.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound to the columns of ``X``.
+    X : Tensor of shape (n, d)
+        The rows.
+    n_neighbours : int
+        Neighbours of each row.
+    """
+
+    def __init__(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> None:
+        self.kernel, self.n_neighbours, self._X = kernel, n_neighbours, X
+
+    @cached_property
+    def neighbourhood(self) -> Neighbourhood:
+        """The order of the rows and the tree."""
+        return Neighbourhood(self.kernel, self._X, torch.Generator().manual_seed(0))
+
+    @cached_property
+    def neighbours(self) -> Tensor:
+        """The neighbours of all rows, shape (n, n_neighbours) int32; -1 where there are fewer."""
+        return self.neighbourhood.earlier(min(self.n_neighbours, max(len(self._X) - 1, 1)))
+
+    @property
+    def order(self) -> Tensor:
+        """The rows from first to last, shape (n,)."""
+        return self.neighbourhood.order
+
+    def serves(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> bool:
+        """Whether the graph is still good for a kernel of the same structure, whose numbers may have moved a little."""
+        if X is not self._X or n_neighbours != self.n_neighbours:
+            return False
+        old, new = self.kernel.parameters(), kernel.parameters()
+        if old.keys() != new.keys():
+            return False
+        return all(bool(((new[k] / old[k]).log().abs() <= _MOVED).all()) for k in old if k.split(".")[-1] in _SHAPES)

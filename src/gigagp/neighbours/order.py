@@ -1,0 +1,112 @@
+"""An order of rows from coarse to fine."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp.neighbours.search import checked_points
+
+#: Halvings of the table's side in each input: cells of the last level are as fine as float64.
+_HALVINGS = 62
+#: Bits by which rows are sorted at once.
+_WORD = 32
+
+
+def coarse_to_fine(points: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random order of the rows in which every beginning is spread evenly over the table.
+
+    Each level takes one random row from every cell of a lattice that has none from coarser levels. Cells are cubes whose
+    side is halved from level to level; beyond three inputs a level halves a third of the inputs at a time. The rows of a
+    level come in random order. So the order is close to max-min, in which each row is as far as possible from all
+    earlier rows (Guinness, 2018, Technometrics 60(4), section 3.1), at the cost of sorting. Rows that no level
+    tells apart, such as duplicates, come last.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        In units in which Euclidean distance is meant, such as inputs over lengthscales.
+    generator : torch.Generator
+        The order is a function of the points and its state.
+
+    Returns
+    -------
+    Tensor of shape (n,), int64
+        Indices of rows, on the device of the points.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no input, or if a coordinate is not finite or larger than 1e150 in size.
+    """
+    points = checked_points(points, "points to be ordered")
+    n = len(points)
+    # Two draws: the first row of a cell with many rows would otherwise also come early within its level.
+    ranks, within = (
+        torch.randperm(n, generator=generator, device=generator.device).cpu().numpy() for _ in range(2)
+    )
+    if not n:
+        return torch.zeros(0, dtype=torch.int64, device=points.device)
+    order = np.argsort(_levels(points.cpu().numpy(), ranks) * n + within)
+    return torch.from_numpy(order).to(points.device)
+
+
+def _levels(X: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return the level that takes each row, int64 (n,): a cell takes the row of the lowest rank.
+
+    Cells are nested and a row stays the lowest one in all smaller cells, so at every level each cell has one row that
+    was taken. Backwards, from fine to coarse, cells are joined and all but the lowest of their rows leave. The rows left
+    become fewer fast, and levels that join nothing cost nothing, however far apart clumps are.
+    """
+    low, extent = X.min(0), np.ptp(X, axis=0)
+    bins = np.minimum((X - low)[:, extent > 0].T / max(extent.max(), np.finfo(float).tiny) * 2.0**_HALVINGS, 2.0**62 - 2**10)
+    rows, shared = _sorted_by_cell(bins.astype(np.int64))
+    d = len(bins)
+    per_level = max(1, d if d <= 3 else (d + 2) // 3)
+    levels, lowest, joined = np.zeros(len(X), dtype=np.int64), ranks[rows], shared[1:] // per_level
+    for level in np.unique(joined)[::-1]:
+        starts = np.flatnonzero(np.append(True, joined != level))
+        winners = np.minimum.reduceat(lowest, starts)
+        stay = lowest == np.repeat(winners, np.diff(np.append(starts, len(lowest))))
+        levels[rows[~stay]] = level + 1
+        rows, lowest, joined = rows[stay], winners, joined[starts[1:] - 1]
+    return levels
+
+
+def _sorted_by_cell(bins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sort rows so that those of a cell are together at every level.
+
+    The key of a row is the first bit of all its inputs, then their second bit, and so on (Morton's order). Only rows that
+    are still equal to another one look at the next bits.
+
+    Parameters
+    ----------
+    bins : ndarray of shape (d, n), int64
+        Coordinates as integers of `_HALVINGS` bits.
+
+    Returns
+    -------
+    rows : ndarray of shape (n,)
+    shared : ndarray of shape (n,)
+        How many bits of its key a row has in common with the one before it.
+    """
+    d, n = bins.shape
+    rows, shared = np.arange(n), np.full(n, d * _HALVINGS)
+    begins = np.arange(n) == 0  # whether a row differs from the one before it
+    left = np.arange(n)  # places of rows that are equal to others so far
+    for first in range(0, d * _HALVINGS, _WORD):
+        bits = range(first, min(first + _WORD, d * _HALVINGS))
+        key, these = np.cumsum(begins[left]), bins[:, rows[left]]
+        for bit in bits:
+            key = key << 1 | these[bit % d] >> _HALVINGS - 1 - bit // d & 1
+        order = np.argsort(key)
+        rows[left], key = rows[left[order]], key[order]
+        length = np.frexp((key[1:] ^ key[:-1]).astype(np.float64))[1]  # of the part that differs
+        new = left[1:][(length > 0) & ~begins[left[1:]]]
+        shared[new] = first + len(bits) - length[(length > 0) & ~begins[left[1:]]]
+        begins[new] = True
+        left = left[~(begins[left] & np.append(begins[left[1:]], True))]
+        if not len(left):
+            break
+    return rows, shared
