@@ -9,6 +9,7 @@ from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, Relevance
 from gigagp.inference.random_features import RandomFeatures
 from gigagp.inference.registry import register, registered
 from gigagp.inference.sparse_variational import SparseVariational
+from gigagp.inference.vecchia import Vecchia
 
 __all__ = [
     "Abilities",
@@ -21,6 +22,7 @@ __all__ = [
     "RandomFeatures",
     "RelevanceVectorMachine",
     "SparseVariational",
+    "Vecchia",
     "register",
     "registered",
 ]

@@ -19,6 +19,7 @@ from gigagp.inference.quadruply_stochastic import QuadruplyStochastic, Relevance
 from gigagp.inference.random_features import RandomFeatures
 from gigagp.inference.saved import Saved
 from gigagp.inference.sparse_variational import SparseVariational
+from gigagp.inference.vecchia import Vecchia
 
 _ENTRIES: dict[str, type[Inference]] = {}
 
@@ -138,6 +139,7 @@ def capability_table() -> str:
 for _kind in (
     Exact,
     Iterative,
+    Vecchia,
     Grid,
     SparseVariational,
     ComputationAware,

@@ -1,0 +1,136 @@
+"""The Vecchia approximation of the log marginal likelihood, with its gradient and its expected information."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
+from gigagp.inference.vecchia.posterior import VecchiaPosterior
+from gigagp.model import Model
+from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.local import Derivatives
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.operators.indexing import as_noise
+from gigagp.optimization.objective import Evaluation
+from gigagp.optimization.space import ParameterSpace
+
+#: Seed of the rows that learning looks at.
+_SEED = 1
+
+
+class VecchiaObjective(TableObjective):
+    """The sum of the log densities of rows given their nearest earlier rows (Vecchia 1988).
+
+    The neighbours are those at the model of the last `refresh`, so that the value is a smooth function of the
+    hyperparameters in between.
+
+    Parameters
+    ----------
+    table : TrainingTable
+        Training rows in the model's units.
+    n_neighbours : int
+        Neighbours of each row.
+    prediction_neighbours : int
+        Neighbours of a new point, for the posterior.
+    learning_rows : int
+        Rows whose densities estimate the sum.
+    """
+
+    def __init__(
+        self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int, learning_rows: int
+    ) -> None:
+        super().__init__(table)
+        self._n_neighbours = min(n_neighbours, max(table.n_rows - 1, 1))
+        self._prediction_neighbours = prediction_neighbours
+        self._learning_rows = learning_rows
+        generator = torch.Generator().manual_seed(_SEED)
+        n = table.n_rows
+        chosen = torch.arange(n) if learning_rows >= n else torch.randperm(n, generator=generator)[:learning_rows]
+        #: rows whose densities are computed
+        self.rows = chosen.sort().values.to(table.X.device)
+        self._graph: NeighbourGraph | None = None
+        self._neighbours: Tensor | None = None
+        self._last: Derivatives | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Always true: the rows and their neighbours stay the same between refreshes."""
+        return True
+
+    @property
+    def has_information(self) -> bool:
+        """Whether `fisher` costs no more than a gradient: always true."""
+        return True
+
+    @property
+    def share(self) -> float:
+        """All rows over those whose densities are computed."""
+        return self.table.n_rows / len(self.rows)
+
+    def refresh(self, model: Model) -> bool:
+        """Find the neighbours anew where lengthscales have moved; return whether the objective changed."""
+        if self._graph is not None and self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
+            return False
+        self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        whole = len(self.rows) == self.table.n_rows
+        self._neighbours = (
+            self._graph.neighbours if whole else self._graph.neighbourhood.earlier(self._n_neighbours, self.rows)
+        )
+        return True
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the value and its gradient."""
+        if self._neighbours is None:
+            self.refresh(model)
+        assert self._neighbours is not None
+        pool, table = pool_of(model, self.table), self.table
+        trend = trend_of(pool, table, self.rows, self._neighbours)
+        values = table.Y.double() - table.basis.double() @ trend.coefficients
+        self._last = found = pool.derivatives(self.rows, self._neighbours, values)
+        gradient = {name: self.share * value for name, value in found.gradient.items()}
+        if model.noise_is_known:
+            del gradient["noise_variance"]
+        return Evaluation(self.share * found.value, gradient)
+
+    def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
+        """Return the expected information of all observations at the last evaluated model; ``probes`` have no effect."""
+        found = self._last
+        assert found is not None, "evaluate comes first"
+        index = torch.cat([torch.arange(found.slices[name].start, found.slices[name].stop) for name in space.names])
+        slope = space.jacobian(vector)
+        return self.share * slope[:, None] * found.information[index][:, index] * slope[None, :]
+
+    def thin(self, rows: Tensor) -> VecchiaObjective:
+        """Return this objective: fewer rows would not make its steps cheaper, but take neighbours away."""
+        return self
+
+    def current_posterior(self) -> None:
+        """Return None: predictions may need other neighbours."""
+        return
+
+    def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
+        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
+        if self._graph is None or not self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
+            self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        return VecchiaPosterior.fitted(model, self.table, self._graph, self._prediction_neighbours)
+
+
+def pool_of(model: Model, table: TrainingTable) -> Pool:
+    """Return the rows of a table with their noise."""
+    independent = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
+    return Pool(model.kernel, table.X, independent + model.kernel.white(table.X).double(), budget=table.budget // 4)
+
+
+def trend_of(pool: Pool, table: TrainingTable, rows: Tensor, neighbours: Tensor) -> Trend:
+    """Return the mean's coefficients by generalised least squares in the approximation, from some rows."""
+    basis = table.basis.double()
+    if not basis.shape[1]:
+        return Trend(basis.new_zeros(0, table.n_targets), basis.new_zeros(0, 0))
+    found = pool.conditionals(rows, neighbours, torch.cat([table.Y.double(), basis], 1))
+    assert found.residual is not None
+    whitened = found.residual / found.variance.sqrt()[:, None]
+    of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
+    return Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)

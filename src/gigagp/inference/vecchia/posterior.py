@@ -1,0 +1,262 @@
+"""The posterior of Vecchia inference: every point is predicted from the rows nearest to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError
+from gigagp.estimate import Estimate
+from gigagp.inference.input_gradients import refuse_gradient, wants_gradient
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.saved import Saved
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.operators import KernelMatrix
+from gigagp.operators.indexing import as_noise
+from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+from gigagp.schema import Field, check_tensors, number, record, whole
+
+#: Features of the prior functions behind samples.
+_SAMPLE_FEATURES = 4000
+#: Largest number of points that are predicted together.
+_POINTS = 4096
+
+
+class _Local(NamedTuple):
+    """Predictors of points from rows.
+
+    Attributes
+    ----------
+    rows : Tensor of shape (u,)
+        Rows that any of the points is predicted from.
+    places : Tensor of shape (q, m)
+        For each point the positions of its neighbours in ``rows``; 0 where there are fewer.
+    weights : Tensor of shape (q, m)
+        Their weights, 0 where there are fewer.
+    variance : Tensor of shape (q,)
+        Variance of the latent function given the neighbours.
+    """
+
+    rows: Tensor
+    places: Tensor
+    weights: Tensor
+    variance: Tensor
+
+    def combine(self, values: Tensor) -> Tensor:
+        """Return the predictions ``w' v`` for values of all rows, shape (n, k) to (q, k)."""
+        return torch.einsum("qm,qmk->qk", self.weights, values[self.rows].to(self.weights)[self.places])
+
+
+class VecchiaPosterior(RowsPosterior):
+    """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
+
+    The predictor is the best one from these rows, and its variance is exact: it is the variance of the error of this
+    predictor, never smaller than that of the exact posterior. Covariances and samples are those of the errors of the same
+    predictors, so that they agree with the variances and do not depend on which points are predicted together.
+
+    Parameters
+    ----------
+    model : Model
+        Model at the fitted hyperparameters.
+    table : TrainingTable
+        Training rows in the model's units.
+    graph : NeighbourGraph
+        Order of the rows and their neighbours.
+    n_neighbours : int
+        Neighbours of a point.
+    trend : Trend
+        Coefficients of the mean's basis.
+    value : float
+        Vecchia approximation of the log marginal likelihood, summed over targets.
+    """
+
+    kind = "vecchia"
+    covariance_is_cheap = True
+
+    def __init__(
+        self, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, trend: Trend, value: float
+    ) -> None:
+        self.model, self.table, self.budget = model, table, table.budget
+        self._graph = graph
+        self.n_neighbours = min(n_neighbours, table.n_rows)
+        self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
+        self._value = value
+        self._noise = (
+            as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
+            + model.kernel.white(table.X).double()
+        )
+        basis = table.basis.double()
+        self._basis = basis
+        self._residuals = table.Y.double() - basis @ trend.coefficients.double()
+
+    @classmethod
+    def fitted(
+        cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int
+    ) -> VecchiaPosterior:
+        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
+        basis = table.basis.double()
+        noise = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
+        pool = Pool(model.kernel, table.X, noise + model.kernel.white(table.X).double(), budget=table.budget // 4)
+        every = torch.arange(table.n_rows, device=table.X.device)
+        found = pool.conditionals(every, graph.neighbours, torch.cat([table.Y.double(), basis], 1))
+        assert found.residual is not None
+        whitened = found.residual / found.variance.sqrt()[:, None]
+        of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
+        trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
+        fit = float((of_targets - of_basis @ trend.coefficients).square().sum())
+        constant = found.log_variance + table.n_rows * math.log(2 * math.pi)
+        return cls(model, table, graph, n_neighbours, trend, -0.5 * (fit + table.n_targets * constant))
+
+    def solver_name(self) -> str:
+        """Return the number of neighbours."""
+        return f"{self._graph.n_neighbours} neighbours of each row, {self.n_neighbours} of each new point"
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def _local(self, X: Tensor) -> _Local:
+        """Return the predictors of points."""
+        with torch.no_grad():
+            found = self._graph.neighbourhood.nearest(X.detach(), self.n_neighbours)
+            present = found >= 0
+            rows, places = torch.unique(found[present].long(), return_inverse=True)
+            local = torch.full_like(found, -1, dtype=torch.int64)
+            local[present] = places
+        pool = Pool(
+            self.model.kernel,
+            torch.cat([self.table.X[rows].double(), X.double()]),
+            torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
+            budget=self.budget // 4,
+            engine="torch" if wants_gradient(X) else "auto",
+        )
+        targets = len(rows) + torch.arange(len(X), device=X.device)
+        conditional = pool.conditionals(targets, local.to(torch.int32))
+        return _Local(rows, local.clamp_min(0), conditional.weights, conditional.variance)
+
+    def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
+        columns = self.n_targets + self.coefficients.shape[0] + 4
+        return X.split(max(1, min(_POINTS, self.budget // (32 * self.n_neighbours * columns))))
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        return self.mean_and_variance_given_trend(X)[0]
+
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+        found = [self._local(block).combine(self._basis) for block in self._blocks(X)]
+        return torch.cat(found).to(X) if found else X.new_zeros(0, self._basis.shape[1])
+
+    def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
+        p = self._basis.shape[1]
+        values = torch.cat([self._residuals, self._basis], 1)
+        means, variances = [], []
+        for block in self._blocks(X):
+            local = self._local(block)
+            of_targets, of_basis = local.combine(values).split([self.n_targets, p], 1)
+            means.append(self.trend(block) + of_targets.to(block))
+            root = self.trend_root(block, of_basis).double()
+            variances.append((local.variance + root.square().sum(1)).to(block))
+        if not means:
+            return X.new_zeros(0, self.n_targets), X.new_zeros(0)
+        return torch.cat(means), torch.cat(variances)
+
+    def mean_and_variance_given_trend(
+        self, X: Tensor, method: VarianceMethod = "auto"
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
+        means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
+        for block in self._blocks(X):
+            local = self._local(block)
+            means.append(self.trend(block) + local.combine(self._residuals).to(block))
+            variances.append(local.variance.to(block))
+        return torch.cat(means), torch.cat(variances)
+
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
+        """Return the covariance of the errors of the predictors, ``K** - W'K_X* - K_*X W + W'HW``."""
+        local = self._local(X)
+        kernel, rows = self.model.kernel, self.table.X[local.rows].double()
+        q, u = len(X), len(rows)
+        require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
+        wide = X.double()
+        weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
+        matrix = KernelMatrix(kernel, rows, self._noise[local.rows] - kernel.white(rows), memory_budget=self.budget)
+        inner = weights @ (matrix @ weights.T.contiguous())
+        cross = weights @ kernel.block(rows, wide)
+        found = kernel.block(wide, wide) - cross - cross.T + inner
+        return (0.5 * (found + found.T)).to(X)
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples as functions, ``f(x) + w_x' (y - f(X) - noise)`` with prior functions f from random features.
+
+        These samples have the error of the features. At a few thousand points, `sample_at` samples without it.
+        """
+        kernel, t = self.model.kernel, self.n_targets
+        if not kernel.has_features():
+            msg = (
+                "sample_functions needs a kernel with random features for prior functions; got "
+                f"{kernel!r}. sample_y at up to 2,000 points works without them."
+            )
+            raise InvalidInputError(msg)
+        needed = n_samples * t  # targets are independent given the hyperparameters
+        prior = PriorSamples.new(kernel, self.n_inputs, needed, _SAMPLE_FEATURES, generator)
+        noise = standard_normal(self.n_rows, needed, generator=generator).to(self._noise)
+        at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self._noise.sqrt()[:, None] * noise
+        residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
+
+        def evaluate(X: Tensor) -> Tensor:
+            refuse_gradient(X, f"sample_functions of a {self.kind} posterior", "Its neighbours change with the points.")
+            values = [
+                self.trend(block)[:, :, None]
+                + (prior.evaluate(kernel, block.double(), self.budget) + self._local(block).combine(residuals))
+                .to(block)
+                .reshape(len(block), t, n_samples)
+                for block in self._blocks(X)
+            ]
+            return torch.cat(values) if values else X.new_zeros(0, t, n_samples)
+
+        return evaluate
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the Vecchia approximation on all rows.
+
+        Its standard error is 0, because nothing random is left in it; its distance from the exact likelihood is not
+        part of it.
+        """
+        return Estimate(self._value, 0.0)
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state for a model file; the order of the rows is found again on loading."""
+        tensors = {
+            "X": self.table.X,
+            "Y": self.table.Y,
+            "coefficients": self.coefficients,
+            "coefficient_root": self.coefficient_root.contiguous(),
+        }
+        return tensors, {
+            "value": self._value,
+            "row_neighbours": self._graph.n_neighbours,
+            "point_neighbours": self.n_neighbours,
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> VecchiaPosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        record({"value": number(), "row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
+        fields = ROWS | {"coefficients": Field("p t", "real"), "coefficient_root": Field("p p", "real")}
+        check_tensors(tensors, fields, saved.sizes)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
+        trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
+        return cls(saved.model, table, graph, header["point_neighbours"], trend, header["value"])
