@@ -14,7 +14,7 @@ from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.fisher import fisher_information
-from gigagp.optimization.objective import Evaluation
+from gigagp.optimization.objective import Evaluation, GuideObjective
 from gigagp.optimization.space import ParameterSpace
 
 
@@ -97,6 +97,10 @@ class TableObjective(ABC):
     def nearest(self, row: int, count: int) -> torch.Tensor:
         """Return the sorted indices of the rows nearest to a row, itself included."""
         return self.table.nearest(row, count)
+
+    def guide(self) -> GuideObjective | None:
+        """Return an approximate likelihood of all rows that is much cheaper; by default there is none."""
+        return None
 
     @abstractmethod
     def current_posterior(self) -> Posterior | None:

@@ -25,7 +25,7 @@ from gigagp.model import Model
 from gigagp.optimization.adam import Adam
 from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.lbfgs import LBFGS
-from gigagp.optimization.objective import FisherObjective, Objective
+from gigagp.optimization.objective import FisherObjective, GuideObjective, Objective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import Evaluate, Metric, QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
@@ -63,6 +63,9 @@ class Auto(Settings):
         A table with at least twice this many rows is first polished on a subset of this size, by the same inference
         method. Steps there cost a fraction of those on all rows, of which only two or three remain necessary. 0
         disables it.
+    guide_rounds : int, default 4
+        Largest number of times that the neighbours of an approximate likelihood of all rows are found anew
+        (`gigagp.inference.Vecchia`, and `gigagp.inference.Iterative` where it is guided by it).
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -84,6 +87,7 @@ class Auto(Settings):
     subset_sizes: Annotated[tuple[Annotated[int, Range(least=2)], ...], Length(1)] = (500, 1000)
     subset_steps: Count = 15
     middle_size: CountOrZero = 8000
+    guide_rounds: Count = 4
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
@@ -133,7 +137,12 @@ class Auto(Settings):
             exact = objective.subset(torch.arange(n))
             found = self._polish(exact, whole, prior, vector, information, trace, "all rows")
             return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
-        if self.middle_size and n >= 2 * self.middle_size:
+        guide = objective.guide()
+        if guide is not None:
+            vector, information = self._score_all(guide, whole, prior, vector, information, trace, generator)
+            if trace.stopped or guide is objective:
+                return whole.decode(vector)
+        elif self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")
             thin = objective.thin(rows)
@@ -163,6 +172,23 @@ class Auto(Settings):
         polish: LBFGS | Adam = self.bound_polish if objective.deterministic else self.stochastic_polish
         return polish.run(objective, model, trace, generator)
 
+    def _score_all(
+        self,
+        guide: GuideObjective,
+        space: ParameterSpace,
+        prior: WeakPrior,
+        vector: torch.Tensor,
+        information: torch.Tensor,
+        trace: Trace,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run Fisher scoring on a guide, again where it has changed with the hyperparameters."""
+        for _ in range(self.guide_rounds):
+            if not guide.refresh(space.decode(vector)) or trace.stopped:
+                break
+            vector, information = self._score(guide, space, prior, vector, information, trace, generator, "neighbours")
+        return vector, information
+
     def _score(
         self,
         objective: FisherObjective,
@@ -172,12 +198,13 @@ class Auto(Settings):
         known: torch.Tensor | None,
         trace: Trace,
         generator: torch.Generator,
+        stage: str | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run Fisher scoring with Levenberg damping; return the best point and its information per observation.
 
-        ``known`` is the information of the previous subset, or None for the first.
+        ``known`` is the information of the previous stage, or None for the first.
         """
-        n, stage = objective.n_observations, f"subset {objective.n_rows}"
+        n, stage = objective.n_observations, stage or f"subset {objective.n_rows}"
         probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
         penalised = loss(trace, objective, space, stage, prior)

@@ -107,10 +107,22 @@ class Objective(Protocol):
         """Return the objective of the same inference method on a subset of the rows."""
         ...
 
+    def guide(self) -> GuideObjective | None:
+        """Return an approximate likelihood of all rows that is much cheaper, possibly this one; None if there is none."""
+        ...
+
 
 class FisherObjective(Objective, Protocol):
     """An objective that also gives the Fisher information at its last evaluation."""
 
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
         """Return the information of all observations, shape (p, p), at the last evaluated vector."""
+        ...
+
+
+class GuideObjective(FisherObjective, Protocol):
+    """An approximate likelihood of all rows whose information costs no more than its gradient."""
+
+    def refresh(self, model: Model) -> bool:
+        """Adapt the approximation to a model; return whether the objective has changed."""
         ...

@@ -61,11 +61,6 @@ class VecchiaObjective(TableObjective):
         return True
 
     @property
-    def has_information(self) -> bool:
-        """Whether `fisher` costs no more than a gradient: always true."""
-        return True
-
-    @property
     def share(self) -> float:
         """All rows over those whose densities are computed."""
         return self.table.n_rows / len(self.rows)
@@ -105,6 +100,10 @@ class VecchiaObjective(TableObjective):
 
     def thin(self, rows: Tensor) -> VecchiaObjective:
         """Return this objective: fewer rows would not make its steps cheaper, but take neighbours away."""
+        return self
+
+    def guide(self) -> VecchiaObjective:
+        """Return this objective."""
         return self
 
     def current_posterior(self) -> None:
