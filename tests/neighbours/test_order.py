@@ -56,7 +56,7 @@ def max_min(points: Tensor) -> Tensor:
 
 
 def worst_ratio(points: Tensor, order: Tensor) -> float:
-    """How many times smaller than max-min's the lower quartile of 32 consecutive rows' spacing is, at the worst place."""
+    """How many times smaller than max-min's the lower quartile of 32 rows' spacing is, at the worst place."""
     used = (len(points) - 1) // 32 * 32
     best, found = (spacing(points[one])[:used].view(-1, 32).quantile(0.25, dim=1) for one in (max_min(points), order))
     return float((best / found).max())
@@ -150,7 +150,7 @@ def test_the_first_row_is_random():
 def test_bad_input_is_refused():
     points = uniform(10, 2)
     points[3, 1] = torch.nan
-    with pytest.raises(InvalidInputError, match="points to be ordered must be finite and .* row 3"):
+    with pytest.raises(InvalidInputError, match=r"points to be ordered must be finite and .* row 3"):
         coarse_to_fine(points, generator())
     with pytest.raises(InvalidInputError, match="points to be ordered must have shape"):
         coarse_to_fine(uniform(10, 0), generator())

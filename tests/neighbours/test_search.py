@@ -182,9 +182,9 @@ def test_bad_input_is_refused(way):
     for value in (torch.nan, torch.inf, -torch.inf, 1e200):
         bad = points.clone()
         bad[3, 1] = value
-        with pytest.raises(InvalidInputError, match="points of NeighbourTree must be finite and .* row 3"):
+        with pytest.raises(InvalidInputError, match=r"points of NeighbourTree must be finite and .* row 3"):
             NeighbourTree(bad, way)
-        with pytest.raises(InvalidInputError, match="queries must be finite and .* row 3"):
+        with pytest.raises(InvalidInputError, match=r"queries must be finite and .* row 3"):
             tree.query(bad, 1)
     for empty in (normal(0, 2), normal(10, 0), normal(10, 1)[:, 0]):
         with pytest.raises(InvalidInputError, match="points of NeighbourTree must have"):
