@@ -17,11 +17,11 @@ _WORD = 32
 def coarse_to_fine(points: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random order of the rows in which every beginning is spread evenly over the table.
 
-    Each level takes one random row from every cell of a lattice that has none from coarser levels. Cells are cubes whose
-    side is halved from level to level; beyond three inputs a level halves a third of the inputs at a time. The rows of a
+    Each level takes one random row from every cell of a lattice that has none from coarser levels. Cells are cubes
+    whose side is halved from level to level; beyond three inputs a level halves a third of the inputs. The rows of a
     level come in random order. So the order is close to max-min, in which each row is as far as possible from all
-    earlier rows (Guinness, 2018, Technometrics 60(4), section 3.1), at the cost of sorting. Rows that no level
-    tells apart, such as duplicates, come last.
+    earlier rows (Guinness, 2018, Technometrics 60(4)), at the cost of sorting. Rows that no level tells apart, such
+    as duplicates, come last.
 
     Parameters
     ----------
@@ -43,9 +43,7 @@ def coarse_to_fine(points: Tensor, generator: torch.Generator) -> Tensor:
     points = checked_points(points, "points to be ordered")
     n = len(points)
     # Two draws: the first row of a cell with many rows would otherwise also come early within its level.
-    ranks, within = (
-        torch.randperm(n, generator=generator, device=generator.device).cpu().numpy() for _ in range(2)
-    )
+    ranks, within = (torch.randperm(n, generator=generator, device=generator.device).cpu().numpy() for _ in range(2))
     if not n:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     order = np.argsort(_levels(points.cpu().numpy(), ranks) * n + within)
@@ -56,12 +54,14 @@ def _levels(X: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Return the level that takes each row, int64 (n,): a cell takes the row of the lowest rank.
 
     Cells are nested and a row stays the lowest one in all smaller cells, so at every level each cell has one row that
-    was taken. Backwards, from fine to coarse, cells are joined and all but the lowest of their rows leave. The rows left
-    become fewer fast, and levels that join nothing cost nothing, however far apart clumps are.
+    was taken. Backwards, from fine to coarse, cells are joined and all but the lowest of their rows leave. The rows
+    left become fewer fast, and levels that join nothing cost nothing, however far apart clumps are.
     """
-    low, extent = X.min(0), np.ptp(X, axis=0)
-    bins = np.minimum((X - low)[:, extent > 0].T / max(extent.max(), np.finfo(float).tiny) * 2.0**_HALVINGS, 2.0**62 - 2**10)
-    rows, shared = _sorted_by_cell(bins.astype(np.int64))
+    extent = np.ptp(X, axis=0)
+    offsets = (X - X.min(0))[:, extent > 0].T / max(extent.max(), np.finfo(float).tiny)
+    last = np.nextafter(2.0**_HALVINGS, 0.0)  # the bin of the upper edge
+    bins = np.minimum(offsets * 2.0**_HALVINGS, last).astype(np.int64)
+    rows, shared = _sorted_by_cell(bins)
     d = len(bins)
     per_level = max(1, d if d <= 3 else (d + 2) // 3)
     levels, lowest, joined = np.zeros(len(X), dtype=np.int64), ranks[rows], shared[1:] // per_level
@@ -77,8 +77,8 @@ def _levels(X: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 def _sorted_by_cell(bins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sort rows so that those of a cell are together at every level.
 
-    The key of a row is the first bit of all its inputs, then their second bit, and so on (Morton's order). Only rows that
-    are still equal to another one look at the next bits.
+    The key of a row is the first bit of all its inputs, then their second bit, and so on (Morton's order). Only rows
+    that are still equal to another one look at the next bits.
 
     Parameters
     ----------

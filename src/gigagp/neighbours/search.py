@@ -58,9 +58,7 @@ class NeighbourTree:
             raise InvalidInputError(msg)
         self.shape = points.shape
         self._instruction_set = instruction_set
-        # Inputs that spread most come first, because the compiled search leaves a sum that is already too large.
-        self._inputs = points.var(0, correction=0).argsort(descending=True, stable=True)
-        self._points = points[:, self._inputs].contiguous()
+        self._points = points.clone(memory_format=torch.contiguous_format)
         self._tree: Any = None
         if _native is not None and points.device.type == "cpu":
             self._tree = _native.NeighbourTree(self._points.numpy(), _threads_for(len(points)))
@@ -102,15 +100,17 @@ class NeighbourTree:
             msg = f"limits must have shape ({len(queries)},), one for each query; got {tuple(limits.shape)}."
             raise InvalidInputError(msg)
         limits = limits.clamp(0, n).to(torch.int32)
-        queries = queries[:, self._inputs].contiguous()
         found = torch.empty(len(queries), n_neighbours, dtype=torch.int32, device=queries.device)
+        if not len(queries):
+            return found
         if self._tree is None:
             block = max(1, _BLOCK.get(queries.device.type, 2**22) // n)
-            for part, below, out in zip(*(all_.split(block) for all_ in (queries, limits, found)), strict=True):
+            for part, below, out in zip(*(every.split(block) for every in (queries, limits, found)), strict=True):
                 _search(self._points, part, below, out)
         else:
             threads = _threads_for(len(queries))
-            self._tree.query(self._instruction_set, queries.numpy(), limits.contiguous().numpy(), found.numpy(), threads)
+            arrays = (every.contiguous().numpy() for every in (queries, limits, found))
+            self._tree.query(self._instruction_set, *arrays, threads)
         return found
 
 

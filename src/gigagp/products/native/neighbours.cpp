@@ -89,9 +89,9 @@ class Nearest {
         if (count_ == size_) worst_ = found[size_ - 1];
     }
 
-    void write(std::int32_t *out) const {
+    void write(std::int32_t *out, int m) const {
         for (int j = 0; j < count_; j++) out[j] = found_[j].id;
-        std::fill(out + count_, out + size_, -1);
+        std::fill(out + count_, out + m, -1);
     }
 
    private:
@@ -167,7 +167,7 @@ struct Search {
         }
     }
 
-    void run(std::int32_t *out) {
+    void run(std::int32_t *out, int m) {
         Branch stack[64];
         int height = 0;
         nearest.clear();
@@ -189,21 +189,21 @@ struct Search {
                 at = near;
             }
         }
-        nearest.write(out);
+        nearest.write(out, m);
     }
 };
 
 template <int INPUTS, int WIDTH>
 void search_all(const NeighbourTree &tree, const double *queries, const std::int32_t *limits, const std::int32_t *order,
                 long first, long last, int m, std::int32_t *out) {
-    Search<INPUTS, WIDTH> search(tree, m);
+    Search<INPUTS, WIDTH> search(tree, static_cast<int>(std::min<long>(m, tree.n)));
     std::vector<double> query(tree.corner, 0.0);
     search.query = query.data();
     for (long i = first; i < last; i++) {
         const double *from = queries + static_cast<long>(order[i]) * tree.inputs;
         std::copy(from, from + tree.inputs, query.begin());
         search.limit = limits[order[i]];
-        search.run(out + static_cast<long>(order[i]) * m);
+        search.run(out + static_cast<long>(order[i]) * m, m);
     }
 }
 
