@@ -19,6 +19,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
+from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
@@ -40,6 +41,8 @@ _AUTO_NATS = (0.1, 1.0)
 #: Root mean square of the last solve's residual, in noise standard deviations, if the solver is ``"auto"``. At the
 #: training rows the error of the posterior mean is about the size of the residual.
 _FINAL_ERROR = 0.05
+#: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
+_GUIDED_ROWS = 2000
 #: Range of the relative residual of the last solve: the loosest, and the tightest that each precision can reach.
 _LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -286,6 +289,12 @@ class IterativeObjective(TableObjective):
         n_probes = self._estimator.n_probes or _AUTO_PROBES
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
+
+    def guide(self) -> VecchiaObjective | None:
+        """Return the likelihood by nearest neighbours; None on tables so small that exact subsets serve as well."""
+        if self.n_rows < _GUIDED_ROWS:
+            return None
+        return VecchiaObjective.for_learning(self.table)
 
     def thin(self, rows: torch.Tensor) -> IterativeObjective:
         """Return the objective on a subset of the rows, with its own probes; its solves are recorded here as well."""

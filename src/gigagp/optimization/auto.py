@@ -151,7 +151,8 @@ class Auto(Settings):
                 vector = space.encode(middle)
                 if trace.stopped:
                     return whole.decode(vector)
-        return self._polish(objective, whole, prior, vector, information, trace, "all rows")
+        patience = 2 if guide is None else 1  # a guide leaves little to gain, and its information is that of all rows
+        return self._polish(objective, whole, prior, vector, information, trace, "all rows", patience)
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Maximise an objective that is not the likelihood, including its free numbers."""
@@ -253,8 +254,9 @@ class Auto(Settings):
         information: torch.Tensor,
         trace: Trace,
         stage: str,
+        patience: int = 2,
     ) -> Model:
-        """Run quasi-Newton steps with the information of the last small subset as first metric."""
+        """Run quasi-Newton steps with the information of the last stage as first metric."""
         n = objective.n_observations
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
@@ -266,7 +268,7 @@ class Auto(Settings):
             steps=self.polish_steps - 1,
             tolerance=min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
-            patience=2,
+            patience=patience,
         )
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:

@@ -3,6 +3,7 @@
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse
 from gigagp.preconditioners.low_rank import LowRankPlusNoise, Nystrom, PivotedCholesky, RandomlyPivotedCholesky
 from gigagp.preconditioners.two_level import LowRankPlusBlocks, TwoLevel
+from gigagp.preconditioners.vecchia import SparsePlusLowRank, Vecchia
 
 __all__ = [
     "LowRankPlusBlocks",
@@ -13,5 +14,7 @@ __all__ = [
     "PreconditionerRecipe",
     "RandomlyPivotedCholesky",
     "Reuse",
+    "SparsePlusLowRank",
     "TwoLevel",
+    "Vecchia",
 ]

@@ -51,6 +51,7 @@ class SparsePlusLowRank(Preconditioner):
     ) -> None:
         self.n, self._dtype = matrix.n, matrix.dtype
         self._graph, self._lower = graph, lower
+        self._noise = matrix.noise()[:, None]
         self.pivots = None if low is None else low.pivots
         columns = matrix.X.new_zeros(self.n, 0, dtype=torch.float64) if low is None else low.columns
         pool = Pool(matrix.kernel, matrix.X, matrix.noise(), None if low is None else columns, budget_of(matrix) // 4)
@@ -87,7 +88,9 @@ class SparsePlusLowRank(Preconditioner):
 
     def lower_bound_apply(self, vectors: torch.Tensor) -> torch.Tensor | None:
         """Return the product with the inverse of ``L L' + noise <= H``, or None if it was not kept."""
-        return None if self._lower is None else self._lower.lower_bound_apply(vectors)
+        if self.rank:
+            return None if self._lower is None else self._lower.lower_bound_apply(vectors)
+        return vectors / self._noise if bool((self._noise > 0).all()) else None
 
     def describe(self) -> str:
         """Return one line that describes what was built."""

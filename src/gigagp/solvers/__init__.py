@@ -1,6 +1,6 @@
 """Solvers of ``H v = b`` and the preconditioners that they accept."""
 
-from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
 from gigagp.solvers.alternating_projections import AlternatingProjections
 from gigagp.solvers.base import Solver
 from gigagp.solvers.cholesky import Cholesky
@@ -22,4 +22,5 @@ __all__ = [
     "StochasticGradientDescent",
     "Truncated",
     "TwoLevel",
+    "Vecchia",
 ]

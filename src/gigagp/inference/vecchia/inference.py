@@ -9,12 +9,9 @@ import torch
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.vecchia.objective import VecchiaObjective
+from gigagp.inference.vecchia.objective import FEW_INPUTS, LEARNING_ROWS, VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.likelihoods import Likelihood
-
-#: Inputs up to which a few neighbours surround a point.
-_FEW_INPUTS = 3
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Vecchia(Inference):
 
     n_neighbors: Count = 30
     prediction_neighbors: Count | None = None
-    learning_rows: Count = 10_000
+    learning_rows: Count = LEARNING_ROWS
 
     abilities = Abilities("vecchia", "any number, best in up to three inputs", options={"--neighbors": "n_neighbors"})
     posteriors = (VecchiaPosterior,)
@@ -58,7 +55,7 @@ class Vecchia(Inference):
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> VecchiaObjective:
         """Return the Vecchia approximation of the log marginal likelihood on a table."""
-        wanted = self.prediction_neighbors or max(self.n_neighbors, 60 if table.n_inputs <= _FEW_INPUTS else 200)
+        wanted = self.prediction_neighbors or max(self.n_neighbors, 60 if table.n_inputs <= FEW_INPUTS else 200)
         return VecchiaObjective(table, self.n_neighbors, wanted, self.learning_rows)
 
     def describe(self) -> str:

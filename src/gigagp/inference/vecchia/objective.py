@@ -17,6 +17,10 @@ from gigagp.operators.indexing import as_noise
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
+#: Inputs up to which few neighbours surround a row, and the neighbours that learning takes there and beyond.
+FEW_INPUTS, FEW_NEIGHBOURS, MANY_NEIGHBOURS = 3, 30, 60
+#: Rows whose densities estimate the likelihood.
+LEARNING_ROWS = 10_000
 #: Seed of the rows that learning looks at.
 _SEED = 1
 
@@ -54,6 +58,12 @@ class VecchiaObjective(TableObjective):
         self._graph: NeighbourGraph | None = None
         self._neighbours: Tensor | None = None
         self._last: Derivatives | None = None
+
+    @classmethod
+    def for_learning(cls, table: TrainingTable) -> VecchiaObjective:
+        """Return the objective with the neighbours that good hyperparameters take."""
+        few = table.n_inputs <= FEW_INPUTS
+        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, 0, LEARNING_ROWS)
 
     @property
     def deterministic(self) -> bool:
