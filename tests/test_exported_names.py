@@ -62,7 +62,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ),
         ("gradients", "Exact Hutchinson Pathwise"),
         ("truncation", "ExponentialDecay OneOverJ Geometric Uniform Fixed RussianRoulette SingleSample"),
-        ("inference", "Exact Iterative RandomFeatures Grid"),
+        ("inference", "Exact Iterative Vecchia RandomFeatures Grid"),
         ("grids", "RegularGrid GridStatistics GridCollector StencilGram"),
         ("diagnostics", "measure_bias plot_bias BiasReport plot_map map_values"),
         ("optimization", "Adam LBFGS"),

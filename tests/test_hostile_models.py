@@ -27,6 +27,7 @@ MODELS = {
     "exact": GPRegressor(kernels.RBF() * kernels.Periodic(columns=[0]) + kernels.White(0.1), optimizer=None),
     "known noise": GPRegressor(optimizer=None, noise_variance=np.full(40, 0.1), mean="linear"),
     "iterative": GPRegressor(inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=1)),
+    "vecchia": GPRegressor(inference=inference.Vecchia(4, 6), optimizer=None),
     "random features": GPRegressor(inference=inference.RandomFeatures(20), optimizer=None),
     "blocks": GPRegressor(inference=inference.ComputationAware(5), optimizer=None),
     "rows": GPRegressor(inference=inference.ComputationAware(5, actions.UnitVectors()), optimizer=None),

@@ -50,6 +50,7 @@ CASES = {
 INFERENCES = {
     "exact": inference.Exact(),
     "iterative": inference.Iterative(gradient=gradients.Pathwise(n_probes=4, n_features=40), n_samples=4),
+    "vecchia": inference.Vecchia(8),
     "features": inference.RandomFeatures(n_features=30),
     "grid": inference.Grid(size=12),
     "sparse": inference.SparseVariational(n_inducing=10),

@@ -58,6 +58,7 @@ FITS = {
         "inference": iterative(computational_uncertainty=True),
         "optimizer": optimization.Adam(steps=3),
     },
+    "vecchia": {"inference": inference.Vecchia(5), "optimizer": AUTO},
     "random features": {"inference": inference.RandomFeatures(n_features=30), "optimizer": AUTO},
     "grid": {"inference": inference.Grid(size=24), "optimizer": optimization.Adam(steps=4)},
     "grid of many nodes": {

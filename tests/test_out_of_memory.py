@@ -27,6 +27,7 @@ y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=3000)
 inferences = {
     "exact": inference.Exact(),
     "iterative": inference.Iterative(),
+    "vecchia": inference.Vecchia(),
     "features": inference.RandomFeatures(),
     "sparse": inference.SparseVariational(n_inducing=500),
     "grid": inference.Grid(size=80),
@@ -55,7 +56,7 @@ sys.exit(3)
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is kept by Linux")
 
 
-@pytest.mark.parametrize("name", ["exact", "iterative", "features", "sparse", "grid", "quadruply"])
+@pytest.mark.parametrize("name", ["exact", "iterative", "vecchia", "features", "sparse", "grid", "quadruply"])
 def test_a_fit_without_memory(name):
     command = [sys.executable, "-c", FIT, name, "20"]
     done = subprocess.run(

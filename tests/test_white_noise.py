@@ -28,6 +28,7 @@ METHODS = {
     "computation aware": inference.ComputationAware(40),
     "grid": inference.Grid(size=512),
     "quadruply stochastic": inference.QuadruplyStochastic(n_basis=512),
+    "vecchia": inference.Vecchia(60, 60),
     "random features": inference.RandomFeatures(1000),
 }
 

@@ -158,6 +158,10 @@ def _all_rows(p: Problem) -> int:
     return len(p.table.X)
 
 
+def _neighbours(p: Problem) -> Any:
+    return inference.Vecchia(n_neighbors=_all_rows(p), prediction_neighbors=_all_rows(p))
+
+
 def _actions_of(policy: actions.Policy) -> Callable[[Problem], Any]:
     return lambda p: inference.ComputationAware(n_actions=_all_rows(p), policy=policy)
 
@@ -301,6 +305,7 @@ SYSTEMS: tuple[System, ...] = (
     System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED, variant=True),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED, variant=True),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), **_CAGP, **_BOUND),
+    System("vecchia", _neighbours, **_ALL),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
     System("SGPR", _inducing(), tolerance=_JITTER, **_ALL),

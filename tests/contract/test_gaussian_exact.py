@@ -1,4 +1,4 @@
-"""Exact and sparse inference, random features: every cell of the matrix against dense algebra at the exact limit.
+"""Exact, Vecchia and sparse inference, random features: every cell of the matrix against dense algebra at the exact limit.
 
 Each cell is checked on one of the tables of `contract.problems`, in turn, so that every inference meets all of them.
 """
@@ -12,6 +12,6 @@ from contract.systems import family
 
 
 @pytest.mark.parametrize(("place", "cell"), CELLS, ids=lambda one: "-".join(one) if isinstance(one, tuple) else "")
-@pytest.mark.parametrize("system", family("exact", "random features", "SS-RFF", "SGPR", "SVGP"), ids=repr)
+@pytest.mark.parametrize("system", family("exact", "vecchia", "random features", "SS-RFF", "SGPR", "SVGP"), ids=repr)
 def test_a_cell(system, place, cell):
     check(system, place, *cell)

@@ -37,6 +37,7 @@ SYSTEMS: dict[str, tuple[Any, kernels.Kernel]] = {
     "exact": (inference.Exact(), KERNEL),
     "iterative": (inference.Iterative(solver=FINISHED, n_samples=8), KERNEL),
     "iterative, actions": (inference.Iterative(computational_uncertainty=True), KERNEL),
+    "vecchia": (inference.Vecchia(12, 15), KERNEL),
     "random features": (inference.RandomFeatures(n_features=60), KERNEL),
     "sparse": (inference.SparseVariational(n_inducing=12), KERNEL),
     "sparse, minibatches": (inference.SparseVariational(n_inducing=12, batch_size=20), KERNEL),

@@ -75,6 +75,7 @@ def test_an_entry_says_what_is_there(name):
 
 def test_an_option_belongs_to_those_that_declare_it():
     assert options.choose_inference("sparse-variational", given={"--inducing": 7}).n_inducing == 7
+    assert options.choose_inference("vecchia", given={"--neighbors": 8}).n_neighbors == 8
     assert options.choose_inference("computation-aware", given={"--actions": 9}).n_actions == 9
     with pytest.raises(
         InvalidInputError, match=r"--inducing has no meaning for --inference exact; it goes with .*sparse"
@@ -87,6 +88,7 @@ def test_an_option_belongs_to_those_that_declare_it():
 def test_the_posterior_of_a_fit_is_one_that_its_inference_names():
     for kind in (
         inference.Exact(),
+        inference.Vecchia(5),
         inference.RandomFeatures(50),
         inference.RandomFeatures(50, prediction=inference.Exact()),
     ):

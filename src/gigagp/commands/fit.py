@@ -52,6 +52,10 @@ def fit(
         int | None,
         typer.Option(help="Number of basis functions of --inference quadruply-stochastic.", show_default=False),
     ] = None,
+    neighbors: Annotated[
+        int | None,
+        typer.Option(help="Number of neighbors of each row for --inference vecchia.", show_default=False),
+    ] = None,
     actions: Annotated[
         int | None, typer.Option(help="Number of actions of --inference computation-aware.", show_default=False)
     ] = None,
@@ -111,6 +115,7 @@ def fit(
     of_some = {
         "--grid-size": options.grid_nodes(grid_size),
         "--functions": functions,
+        "--neighbors": neighbors,
         "--actions": actions,
         "--inducing": inducing,
         "--features": features,

@@ -43,6 +43,7 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear"
 INFERENCES = (
     "exact",
     "iterative",
+    "vecchia",
     "grid",
     "sparse-variational",
     "computation-aware",

@@ -50,7 +50,7 @@ def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: T
         variance,
         torch.cat(weights),
         torch.cat(residuals) if residuals else None,
-        float(variance.log().sum()),
+        float(variance.detach().log().sum()),
         raised,
     )
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gigagp.kernels import Kernel, Linear, Periodic, StationaryKernel
 from gigagp.kernels.leaf import Leaf
+from gigagp.neighbours.search import LARGEST
 
 #: A part of a sum with a smaller share of the variance than this does not decide who is near.
 _NEGLIGIBLE = 0.01
@@ -46,9 +47,14 @@ class Metric:
         self._leaves = max(eligible, key=lambda one: one[1])[2] if eligible else ()
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Return the points of rows, shape (n, d) to (n, c), float64."""
+        """Return the points of rows, shape (n, d) to (n, c), float64.
+
+        Coordinates are at most `gigagp.neighbours.search.LARGEST` in size, beyond which all rows are equally far.
+        """
         points = X.detach().to(torch.float64)
-        return torch.cat([_points(leaf, points) for leaf in self._leaves], 1) if self._leaves else points
+        if self._leaves:
+            points = torch.cat([_points(leaf, points) for leaf in self._leaves], 1)
+        return points.clamp(-LARGEST, LARGEST)
 
 
 def _points(leaf: Leaf, X: Tensor) -> Tensor:

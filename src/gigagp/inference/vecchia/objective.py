@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,14 @@ FEW_INPUTS, FEW_NEIGHBOURS, MANY_NEIGHBOURS = 3, 30, 60
 LEARNING_ROWS = 10_000
 #: Seed of the rows that learning looks at.
 _SEED = 1
+
+
+class _Evaluated(NamedTuple):
+    """The last evaluation."""
+
+    model: Model
+    found: Derivatives
+    trend: Trend
 
 
 class VecchiaObjective(TableObjective):
@@ -57,7 +67,7 @@ class VecchiaObjective(TableObjective):
         self.rows = chosen.sort().values.to(table.X.device)
         self._graph: NeighbourGraph | None = None
         self._neighbours: Tensor | None = None
-        self._last: Derivatives | None = None
+        self._last: _Evaluated | None = None
 
     @classmethod
     def for_learning(cls, table: TrainingTable) -> VecchiaObjective:
@@ -86,6 +96,14 @@ class VecchiaObjective(TableObjective):
         )
         return True
 
+    def start(self, model: Model) -> Model:
+        """Find the neighbours; return the model as it is.
+
+        An optimizer calls this at the beginning of a fit, also of one that is resumed: both have the same neighbours.
+        """
+        self.refresh(model)
+        return model
+
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value and its gradient."""
         if self._neighbours is None:
@@ -94,16 +112,23 @@ class VecchiaObjective(TableObjective):
         pool, table = pool_of(model, self.table), self.table
         trend = trend_of(pool, table, self.rows, self._neighbours)
         values = table.Y.double() - table.basis.double() @ trend.coefficients
-        self._last = found = pool.derivatives(self.rows, self._neighbours, values)
+        found = pool.derivatives(self.rows, self._neighbours, values)
+        self._last = _Evaluated(model, found, trend)
         gradient = {name: self.share * value for name, value in found.gradient.items()}
         if model.noise_is_known:
             del gradient["noise_variance"]
         return Evaluation(self.share * found.value, gradient)
 
     def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
-        """Return the expected information of all observations at the last evaluated model; ``probes`` have no effect."""
-        found = self._last
-        assert found is not None, "evaluate comes first"
+        """Return the expected information of all observations at a vector; ``probes`` have no effect.
+
+        It comes with the last evaluation, unless that one was read from a checkpoint.
+        """
+        model = space.decode(vector)
+        if self._last is None or not _are_equal(self._last.model.parameters(), model.parameters()):
+            self.evaluate(model)
+        assert self._last is not None
+        found = self._last.found
         index = torch.cat([torch.arange(found.slices[name].start, found.slices[name].stop) for name in space.names])
         slope = space.jacobian(vector)
         return self.share * slope[:, None] * found.information[index][:, index] * slope[None, :]
@@ -116,15 +141,25 @@ class VecchiaObjective(TableObjective):
         """Return this objective."""
         return self
 
-    def current_posterior(self) -> None:
-        """Return None: predictions may need other neighbours."""
-        return
+    def current_posterior(self) -> VecchiaPosterior | None:
+        """Return the posterior at the last evaluated model, with the neighbours that were found last."""
+        if self._last is None or self._graph is None:
+            return None
+        model, found, trend = self._last
+        value = self.share * found.value
+        return VecchiaPosterior(model, self.table, self._graph, self._prediction_neighbours, trend, value)
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
-        if self._graph is None or not self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
-            self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
-        return VecchiaPosterior.fitted(model, self.table, self._graph, self._prediction_neighbours)
+        graph = self._graph
+        if graph is None or not graph.is_of(model.kernel, self.table.X, self._n_neighbours):
+            # a model file has no other kernel to find the neighbours with
+            graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        return VecchiaPosterior.fitted(model, self.table, graph, self._prediction_neighbours)
+
+
+def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def pool_of(model: Model, table: TrainingTable) -> Pool:

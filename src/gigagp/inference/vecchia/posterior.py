@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
-from gigagp.inference.input_gradients import refuse_gradient, wants_gradient
+from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
@@ -97,7 +97,7 @@ class VecchiaPosterior(RowsPosterior):
         )
         basis = table.basis.double()
         self._basis = basis
-        self._residuals = table.Y.double() - basis @ trend.coefficients.double()
+        self._residuals = table.Y.double() - basis @ self.coefficients.double()
 
     @classmethod
     def fitted(
@@ -214,7 +214,6 @@ class VecchiaPosterior(RowsPosterior):
         residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
 
         def evaluate(X: Tensor) -> Tensor:
-            refuse_gradient(X, f"sample_functions of a {self.kind} posterior", "Its neighbours change with the points.")
             values = [
                 self.trend(block)[:, :, None]
                 + (prior.evaluate(kernel, block.double(), self.budget) + self._local(block).combine(residuals))
