@@ -36,7 +36,10 @@ class LocalPool(Protocol):
 
 def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None) -> Conditionals:
     """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
-    variances, weights, residuals, raised = [], [], [], 0
+    none = torch.zeros(0, dtype=torch.float64, device=pool.X.device)
+    variances, weights = [none], [none.new_zeros(0, neighbours.shape[1])]
+    residuals = [] if values is None else [none.new_zeros(0, values.shape[1])]
+    raised = 0
     for rows in _batches(pool, targets, neighbours):
         problem = _Problem(pool, targets[rows], neighbours[rows], pool.kernel)
         raised += problem.raised

@@ -44,6 +44,8 @@ class Pool:
         Bytes for batches of torch.
     engine : {"auto", "native", "torch"}, default "auto"
         ``"native"`` needs a kernel with a compiled program and rows on the CPU. ``"auto"`` takes it where it can.
+    instruction_set : str, default ""
+        Instruction set of compiled code; "" is the processor's best one.
     """
 
     kernel: Kernel
@@ -52,6 +54,7 @@ class Pool:
     low: Tensor | None = None
     budget: int = 2**28
     engine: str = "auto"
+    instruction_set: str = ""
 
     @property
     def is_native(self) -> bool:
@@ -127,7 +130,7 @@ class Pool:
             right = left if term.right is term.left else term.right.contiguous()
             terms.append((int(term.profile), term.inputs, term.alpha, left.numpy(), right.numpy()))
         return _native.conditionals(
-            "",
+            self.instruction_set,
             terms,
             [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps],
             program.factor,
