@@ -152,7 +152,7 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
     found = p.pool.conditionals(p.targets, p.neighbours, p.values)
     assert found.raised == 0
     assert relative_error(found.variance, expected.variance) < tolerance
-    assert relative_error(found.weights, expected.weights) < tolerance
+    assert not found.weights.numel() or relative_error(found.weights, expected.weights) < tolerance
     assert relative_error(found.residual, expected.residual) < tolerance
     assert bool((found.weights[p.neighbours < 0] == 0).all())
     assert found.log_variance == pytest.approx(float(expected.variance.log().sum()), rel=tolerance, abs=tolerance)
@@ -252,7 +252,7 @@ def test_the_information_is_the_covariance_of_gradients(engine):
     row = int((p.neighbours >= 0).all(1).nonzero()[0])
     target, near = p.targets[row : row + 1], p.neighbours[row : row + 1]
     root = torch.linalg.cholesky(covariance(p, p.pool.kernel, p.noise))
-    draws = root @ points(N, 600, seed=8)
+    draws = root @ points(N, 400, seed=8)
     gradients = torch.stack(
         [flat(p.pool.derivatives(target, near, draws[:, k : k + 1]).gradient) for k in range(draws.shape[1])]
     )
@@ -361,8 +361,8 @@ def test_a_row_does_not_depend_on_the_others_of_the_call(engine):
 
 
 def test_small_budgets_change_only_rounding():
-    p = many_rows("torch")
-    for one, other in zip(outputs(p), outputs(p._replace(pool=replace(p.pool, budget=20_000))), strict=True):
+    p = problem(KERNELS["sum"], engine="torch")
+    for one, other in zip(outputs(p), outputs(p._replace(pool=replace(p.pool, budget=30_000))), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 

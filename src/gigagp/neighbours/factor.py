@@ -122,7 +122,7 @@ class Factor:
             for rows in reversed(self._levels()):
                 index = self.neighbours[rows].clamp_min(0).long()
                 moved = self.weights[rows][:, :, None] * out[rows][:, None, :]
-                out.index_add_(0, index.reshape(-1), moved.reshape(-1, out.shape[1]))
+                out.index_add_(0, index.reshape(-1), moved.flatten(0, 1))
         return self.colour(self.variance.sqrt()[:, None] * out)
 
     def _is_native(self, vectors: Tensor) -> bool:
