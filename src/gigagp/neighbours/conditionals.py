@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
+from gigagp.memory import require
 from gigagp.neighbours import batched
 from gigagp.neighbours.local import Conditionals, Derivatives
 from gigagp.products.program import Program, compile_kernel, supports
@@ -24,6 +25,10 @@ try:
     _native: Any = import_module("gigagp.products._native")
 except ImportError:  # no compiler when gigagp was installed
     _native = None
+
+
+#: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
+_LOCAL_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,13 @@ class Pool:
             The rows that each is conditioned on, int32, the nearest first; -1 where there are fewer.
         values : Tensor of shape (n, t), optional
             Values of the rows. Only the likelihood and residuals need them.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If a row has more neighbours than the budget has room for.
         """
+        self._require(neighbours)
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values)
         program = compile_kernel(self.kernel, self.X, self.X)
@@ -98,6 +109,7 @@ class Pool:
         values : Tensor of shape (n, t)
             Values of the rows. The density is the product over the t columns.
         """
+        self._require(neighbours)
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
         program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
@@ -112,6 +124,12 @@ class Pool:
         value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
         information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)
         return Derivatives.of(self.kernel, value, jacobian @ torch.from_numpy(gradient), information)
+
+    def _require(self, neighbours: Tensor) -> None:
+        """Refuse more neighbours than the memory budget has room for."""
+        m = neighbours.shape[1]
+        what = f"The local covariance of a row and its {m:,} neighbours"
+        require(_LOCAL_BYTES * (m + 1) ** 2, self.budget, what, "Take fewer neighbours.")
 
     def _run(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gigagp import memory
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, CountOrZero
 from gigagp.neighbours.conditionals import Pool
@@ -145,6 +146,8 @@ class Vecchia(PreconditionerRecipe):
         ------
         InvalidInputError
             If the matrix is not a `gigagp.operators.KernelMatrix`: other matrices have no inputs.
+        MemoryBudgetError
+            If the factor does not fit into the memory budget.
         """
         if not isinstance(matrix, KernelMatrix):
             msg = (
@@ -152,9 +155,15 @@ class Vecchia(PreconditionerRecipe):
                 "TwoLevel."
             )
             raise InvalidInputError(msg)
+        neighbours, rank = min(self.n_neighbors, matrix.n), min(self.rank, matrix.n)
+        memory.require(
+            24 * matrix.n * (neighbours + rank),
+            budget_of(matrix),
+            f"the Vecchia preconditioner ({neighbours} neighbours, {rank} columns) for {matrix.n:,} rows",
+            "Give Vecchia a smaller n_neighbors or rank.",
+        )
         low = lower = None
         if self.rank:
-            rank = min(self.rank, matrix.n)
             low = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
             if bound:
                 noise, jitter = safe_noise(matrix, low.residual)
