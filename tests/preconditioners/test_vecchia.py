@@ -188,14 +188,19 @@ def test_a_build_reuses_neighbours_and_pivots():
     matrix = kernel_matrix(100, d=2)
     recipe = Vecchia(10, 6)
     first = recipe.build(matrix, generator(0))
-    near = KernelMatrix(matrix.kernel.replace({"lengthscale": matrix.kernel.value("lengthscale") * 1.2}), matrix.X, 0.02)
+    near = KernelMatrix(
+        matrix.kernel.replace({"lengthscale": matrix.kernel.value("lengthscale") * 1.2}), matrix.X, 0.02
+    )
     again = recipe.build(near, generator(1), first.reuse())
     assert again.reuse().graph is first.reuse().graph
     assert torch.equal(again.pivots, first.pivots)
     fresh = recipe.build(near, generator(1), Reuse(first.pivots))
     assert fresh.reuse().graph is not first.reuse().graph
     far = KernelMatrix(matrix.kernel.replace({"lengthscale": matrix.kernel.value("lengthscale") * 2}), matrix.X, 0.02)
-    for other in (recipe.build(far, generator(1), first.reuse()), Vecchia(9, 6).build(near, generator(1), first.reuse())):
+    for other in (
+        recipe.build(far, generator(1), first.reuse()),
+        Vecchia(9, 6).build(near, generator(1), first.reuse()),
+    ):
         assert other.reuse().graph is not first.reuse().graph
     assert solve(near, again).iterations <= solve(near, fresh).iterations + 1
 

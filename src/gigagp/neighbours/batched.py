@@ -23,15 +23,29 @@ class LocalPool(Protocol):
     """The rows of `gigagp.neighbours.conditionals.Pool`."""
 
     @property
-    def kernel(self) -> Kernel: ...
+    def kernel(self) -> Kernel:
+        """Kernel of the continuous part."""
+        ...
+
     @property
-    def X(self) -> Tensor: ...
+    def X(self) -> Tensor:
+        """The rows."""
+        ...
+
     @property
-    def noise(self) -> Tensor: ...
+    def noise(self) -> Tensor:
+        """Noise variance of each row."""
+        ...
+
     @property
-    def low(self) -> Tensor | None: ...
+    def low(self) -> Tensor | None:
+        """Columns whose covariance is subtracted."""
+        ...
+
     @property
-    def budget(self) -> int: ...
+    def budget(self) -> int:
+        """Bytes for a batch."""
+        ...
 
 
 def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None) -> Conditionals:

@@ -21,9 +21,9 @@ except ImportError:  # no compiler when gigagp was installed
 class Factor:
     """``H^-1`` is about ``(I - B)' D^-1 (I - B)``, where row i of B has the weights of its neighbours.
 
-    The approximation is the inverse factor that is closest to the exact one in Kullback-Leibler divergence among all with
-    this sparsity (Schaefer, Katzfuss and Owhadi 2021, Theorem 2.1). Rows keep their own numbers; an order is needed
-    only to solve with ``I - B``.
+    The approximation is the inverse factor that is closest to the exact one in Kullback-Leibler divergence among all
+    with this sparsity (Schaefer, Katzfuss and Owhadi 2021, Theorem 2.1). Rows keep their own numbers; an order is
+    needed only to solve with ``I - B``.
 
     Parameters
     ----------

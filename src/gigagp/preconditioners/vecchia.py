@@ -29,8 +29,8 @@ from gigagp.preconditioners.low_rank import LowRankPlusNoise, jitter_note
 class SparsePlusLowRank(Preconditioner):
     """``P = L L' + S``, where S is the Vecchia approximation of ``H - L L'``.
 
-    ``P^-1 = S^-1 - U U'`` with ``U = S^-1 L C^-T`` and ``C C' = I + L' S^-1 L``. An application takes ``4 n m`` operations
-    per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64.
+    ``P^-1 = S^-1 - U U'`` with ``U = S^-1 L C^-T`` and ``C C' = I + L' S^-1 L``. An application takes ``4 n m``
+    operations per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64.
 
     Parameters
     ----------
@@ -123,10 +123,10 @@ class Vecchia(PreconditionerRecipe):
 
     References
     ----------
-    Vecchia 1988, Estimation and model identification for continuous spatial processes, doi:10.1111/j.2517-6161.1988.tb01729.x;
-    Schaefer, Katzfuss and Owhadi 2021, Sparse Cholesky factorization by Kullback-Leibler minimization,
-    arXiv:2004.14455; Gyger, Furrer and Sigrist 2025, Vecchia-inducing-points full-scale approximations,
-    arXiv:2507.05064.
+    Vecchia 1988, Estimation and model identification for continuous spatial processes,
+    doi:10.1111/j.2517-6161.1988.tb01729.x; Schaefer, Katzfuss and Owhadi 2021, Sparse Cholesky factorization by
+    Kullback-Leibler minimization, arXiv:2004.14455; Gyger, Furrer and Sigrist 2025, Vecchia-inducing-points full-scale
+    approximations, arXiv:2507.05064.
     """
 
     n_neighbors: Count = 30
@@ -151,8 +151,8 @@ class Vecchia(PreconditionerRecipe):
         """
         if not isinstance(matrix, KernelMatrix):
             msg = (
-                f"preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; got {type(matrix).__name__}. Use "
-                "TwoLevel."
+                "preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; "
+                f"got {type(matrix).__name__}. Use TwoLevel."
             )
             raise InvalidInputError(msg)
         neighbours, rank = min(self.n_neighbors, matrix.n), min(self.rank, matrix.n)
