@@ -1,4 +1,4 @@
-"""Exact, Vecchia and sparse inference, random features: every cell of the matrix against dense algebra at the exact limit.
+"""Exact, Vecchia and sparse inference, random features: every cell against dense algebra at the exact limit.
 
 Each cell is checked on one of the tables of `contract.problems`, in turn, so that every inference meets all of them.
 """

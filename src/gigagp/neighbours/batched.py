@@ -23,20 +23,37 @@ class LocalPool(Protocol):
     """The rows of `gigagp.neighbours.conditionals.Pool`."""
 
     @property
-    def kernel(self) -> Kernel: ...
+    def kernel(self) -> Kernel:
+        """Kernel of the continuous part."""
+        ...
+
     @property
-    def X(self) -> Tensor: ...
+    def X(self) -> Tensor:
+        """The rows."""
+        ...
+
     @property
-    def noise(self) -> Tensor: ...
+    def noise(self) -> Tensor:
+        """Noise variance of each row."""
+        ...
+
     @property
-    def low(self) -> Tensor | None: ...
+    def low(self) -> Tensor | None:
+        """Columns whose covariance is subtracted."""
+        ...
+
     @property
-    def budget(self) -> int: ...
+    def budget(self) -> int:
+        """Bytes for a batch."""
+        ...
 
 
 def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None) -> Conditionals:
     """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
-    variances, weights, residuals, raised = [], [], [], 0
+    none = torch.zeros(0, dtype=torch.float64, device=pool.X.device)
+    variances, weights = [none], [none.new_zeros(0, neighbours.shape[1])]
+    residuals = [] if values is None else [none.new_zeros(0, values.shape[1])]
+    raised = 0
     for rows in _batches(pool, targets, neighbours):
         problem = _Problem(pool, targets[rows], neighbours[rows], pool.kernel)
         raised += problem.raised

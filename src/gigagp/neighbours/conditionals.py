@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
+from gigagp.memory import require
 from gigagp.neighbours import batched
 from gigagp.neighbours.local import Conditionals, Derivatives
 from gigagp.products.program import Program, compile_kernel, supports
@@ -24,6 +25,10 @@ try:
     _native: Any = import_module("gigagp.products._native")
 except ImportError:  # no compiler when gigagp was installed
     _native = None
+
+
+#: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
+_LOCAL_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Pool:
         Bytes for batches of torch.
     engine : {"auto", "native", "torch"}, default "auto"
         ``"native"`` needs a kernel with a compiled program and rows on the CPU. ``"auto"`` takes it where it can.
+    instruction_set : str, default ""
+        Instruction set of compiled code; "" is the processor's best one.
     """
 
     kernel: Kernel
@@ -52,6 +59,7 @@ class Pool:
     low: Tensor | None = None
     budget: int = 2**28
     engine: str = "auto"
+    instruction_set: str = ""
 
     @property
     def is_native(self) -> bool:
@@ -71,7 +79,13 @@ class Pool:
             The rows that each is conditioned on, int32, the nearest first; -1 where there are fewer.
         values : Tensor of shape (n, t), optional
             Values of the rows. Only the likelihood and residuals need them.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If a row has more neighbours than the budget has room for.
         """
+        self._require(neighbours)
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values)
         program = compile_kernel(self.kernel, self.X, self.X)
@@ -95,6 +109,7 @@ class Pool:
         values : Tensor of shape (n, t)
             Values of the rows. The density is the product over the t columns.
         """
+        self._require(neighbours)
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
         program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
@@ -109,6 +124,12 @@ class Pool:
         value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
         information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)
         return Derivatives.of(self.kernel, value, jacobian @ torch.from_numpy(gradient), information)
+
+    def _require(self, neighbours: Tensor) -> None:
+        """Refuse more neighbours than the memory budget has room for."""
+        m = neighbours.shape[1]
+        what = f"The local covariance of a row and its {m:,} neighbours"
+        require(_LOCAL_BYTES * (m + 1) ** 2, self.budget, what, "Take fewer neighbours.")
 
     def _run(
         self,
@@ -127,7 +148,7 @@ class Pool:
             right = left if term.right is term.left else term.right.contiguous()
             terms.append((int(term.profile), term.inputs, term.alpha, left.numpy(), right.numpy()))
         return _native.conditionals(
-            "",
+            self.instruction_set,
             terms,
             [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps],
             program.factor,

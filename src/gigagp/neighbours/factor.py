@@ -21,9 +21,9 @@ except ImportError:  # no compiler when gigagp was installed
 class Factor:
     """``H^-1`` is about ``(I - B)' D^-1 (I - B)``, where row i of B has the weights of its neighbours.
 
-    The approximation is the inverse factor that is closest to the exact one in Kullback-Leibler divergence among all with
-    this sparsity (Schaefer, Katzfuss and Owhadi 2021, Theorem 2.1). Rows keep their own numbers; an order is needed
-    only to solve with ``I - B``.
+    The approximation is the inverse factor that is closest to the exact one in Kullback-Leibler divergence among all
+    with this sparsity (Schaefer, Katzfuss and Owhadi 2021, Theorem 2.1). Rows keep their own numbers; an order is
+    needed only to solve with ``I - B``.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Factor:
             for rows in reversed(self._levels()):
                 index = self.neighbours[rows].clamp_min(0).long()
                 moved = self.weights[rows][:, :, None] * out[rows][:, None, :]
-                out.index_add_(0, index.reshape(-1), moved.reshape(-1, out.shape[1]))
+                out.index_add_(0, index.reshape(-1), moved.flatten(0, 1))
         return self.colour(self.variance.sqrt()[:, None] * out)
 
     def _is_native(self, vectors: Tensor) -> bool:

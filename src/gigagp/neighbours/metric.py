@@ -60,4 +60,4 @@ class Metric:
 def _points(leaf: Leaf, X: Tensor) -> Tensor:
     """Return the coordinates of one elementary kernel."""
     with torch.no_grad():
-        return leaf.embed(X) if isinstance(leaf, Periodic) else leaf.scale(X)  # type: ignore[attr-defined,no-any-return]
+        return leaf.embed(X) if isinstance(leaf, Periodic) else leaf.scale(X)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gigagp import memory
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, CountOrZero
 from gigagp.neighbours.conditionals import Pool
@@ -28,8 +29,8 @@ from gigagp.preconditioners.low_rank import LowRankPlusNoise, jitter_note
 class SparsePlusLowRank(Preconditioner):
     """``P = L L' + S``, where S is the Vecchia approximation of ``H - L L'``.
 
-    ``P^-1 = S^-1 - U U'`` with ``U = S^-1 L C^-T`` and ``C C' = I + L' S^-1 L``. An application takes ``4 n m`` operations
-    per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64.
+    ``P^-1 = S^-1 - U U'`` with ``U = S^-1 L C^-T`` and ``C C' = I + L' S^-1 L``. An application takes ``4 n m``
+    operations per column for m neighbours, and ``4 n k`` for k columns of L. Factors are float64.
 
     Parameters
     ----------
@@ -122,10 +123,10 @@ class Vecchia(PreconditionerRecipe):
 
     References
     ----------
-    Vecchia 1988, Estimation and model identification for continuous spatial processes, doi:10.1111/j.2517-6161.1988.tb01729.x;
-    Schaefer, Katzfuss and Owhadi 2021, Sparse Cholesky factorization by Kullback-Leibler minimization,
-    arXiv:2004.14455; Gyger, Furrer and Sigrist 2025, Vecchia-inducing-points full-scale approximations,
-    arXiv:2507.05064.
+    Vecchia 1988, Estimation and model identification for continuous spatial processes,
+    doi:10.1111/j.2517-6161.1988.tb01729.x; Schaefer, Katzfuss and Owhadi 2021, Sparse Cholesky factorization by
+    Kullback-Leibler minimization, arXiv:2004.14455; Gyger, Furrer and Sigrist 2025, Vecchia-inducing-points full-scale
+    approximations, arXiv:2507.05064.
     """
 
     n_neighbors: Count = 30
@@ -145,16 +146,24 @@ class Vecchia(PreconditionerRecipe):
         ------
         InvalidInputError
             If the matrix is not a `gigagp.operators.KernelMatrix`: other matrices have no inputs.
+        MemoryBudgetError
+            If the factor does not fit into the memory budget.
         """
         if not isinstance(matrix, KernelMatrix):
             msg = (
-                f"preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; got {type(matrix).__name__}. Use "
-                "TwoLevel."
+                "preconditioner Vecchia needs a KernelMatrix, whose rows have inputs; "
+                f"got {type(matrix).__name__}. Use TwoLevel."
             )
             raise InvalidInputError(msg)
+        neighbours, rank = min(self.n_neighbors, matrix.n), min(self.rank, matrix.n)
+        memory.require(
+            24 * matrix.n * (neighbours + rank),
+            budget_of(matrix),
+            f"the Vecchia preconditioner ({neighbours} neighbours, {rank} columns) for {matrix.n:,} rows",
+            "Give Vecchia a smaller n_neighbors or rank.",
+        )
         low = lower = None
         if self.rank:
-            rank = min(self.rank, matrix.n)
             low = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
             if bound:
                 noise, jitter = safe_noise(matrix, low.residual)

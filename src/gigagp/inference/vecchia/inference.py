@@ -32,7 +32,8 @@ class Vecchia(Inference):
         Earlier rows that each row is conditioned on. From four inputs on, at least 60 are worth their cost, which is
         ``n m^3 / 3`` operations for a likelihood.
     prediction_neighbors : int or None, default None
-        Rows that a new point is conditioned on. None is 60 up to three inputs and 200 beyond, and at least ``n_neighbors``.
+        Rows that a new point is conditioned on. None is 60 up to three inputs and 200 beyond, and at least
+        ``n_neighbors``.
     learning_rows : int, default 10_000
         Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
         costs the same for any number of rows. Final answers use all rows.

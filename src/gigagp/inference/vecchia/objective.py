@@ -53,9 +53,7 @@ class VecchiaObjective(TableObjective):
         Rows whose densities estimate the sum.
     """
 
-    def __init__(
-        self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int, learning_rows: int
-    ) -> None:
+    def __init__(self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int, learning_rows: int) -> None:
         super().__init__(table)
         self._n_neighbours = min(n_neighbours, max(table.n_rows - 1, 1))
         self._prediction_neighbours = prediction_neighbours
@@ -90,6 +88,7 @@ class VecchiaObjective(TableObjective):
         if self._graph is not None and self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
             return False
         self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        self._last = None
         whole = len(self.rows) == self.table.n_rows
         self._neighbours = (
             self._graph.neighbours if whole else self._graph.neighbourhood.earlier(self._n_neighbours, self.rows)

@@ -61,8 +61,8 @@ class VecchiaPosterior(RowsPosterior):
     """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
 
     The predictor is the best one from these rows, and its variance is exact: it is the variance of the error of this
-    predictor, never smaller than that of the exact posterior. Covariances and samples are those of the errors of the same
-    predictors, so that they agree with the variances and do not depend on which points are predicted together.
+    predictor, never smaller than that of the exact posterior. Covariances and samples are those of the errors of the
+    same predictors, so that they agree with the variances and do not depend on which points are predicted together.
 
     Parameters
     ----------
@@ -100,9 +100,7 @@ class VecchiaPosterior(RowsPosterior):
         self._residuals = table.Y.double() - basis @ self.coefficients.double()
 
     @classmethod
-    def fitted(
-        cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int
-    ) -> VecchiaPosterior:
+    def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
         basis = table.basis.double()
         noise = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
@@ -170,9 +168,7 @@ class VecchiaPosterior(RowsPosterior):
             return X.new_zeros(0, self.n_targets), X.new_zeros(0)
         return torch.cat(means), torch.cat(variances)
 
-    def mean_and_variance_given_trend(
-        self, X: Tensor, method: VarianceMethod = "auto"
-    ) -> tuple[Tensor, Tensor]:
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
         means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
         for block in self._blocks(X):

@@ -1,0 +1,433 @@
+"""Vecchia inference with fewer neighbours than rows: bounds, exact limits, consistency, files and learning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia import objective as objective_module
+from gigagp.inference.vecchia.objective import VecchiaObjective
+from gigagp.means import ConstantMean, LinearMean, ZeroMean
+from gigagp.model import Model
+from gigagp.optimization.space import ParameterSpace
+from helpers import (
+    dense_posterior,
+    draw_targets,
+    generator,
+    points,
+    reference_block,
+    reference_matrix,
+    relative_error,
+    within_standard_errors,
+)
+
+KERNEL = (kernels.Matern(1.5, [0.8, 1.7], 1.3) + kernels.White(0.02)).bind(2)
+NOISE = 0.05
+N = 120
+
+
+def clumps(n):
+    return torch.cat([points(n - n // 3, 2), 1e-2 * points(n // 3, 2, seed=1) + 2.0])
+
+
+def duplicates(n):
+    return points(n // 2, 2).repeat(2, 1)
+
+
+TABLES = {"Gaussian": lambda n: points(n, 2), "clumps": clumps, "duplicates": duplicates}
+tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+NEW = torch.cat([points(15, 2, seed=2), torch.tensor([[9.0, -9.0], [2.0, 2.0]], dtype=torch.float64)])
+
+
+def posterior(method, X, Y, mean=None, noise=NOISE, kernel=KERNEL):
+    mean = mean or ZeroMean()
+    model = Model(kernel, mean, torch.as_tensor(noise, dtype=torch.float64))
+    objective = method.objective(TrainingTable(X, Y, mean, 2**28), generator())
+    return objective.posterior(objective.start(model), generator(1))
+
+
+# Predictions -------------------------------------------------------------------------------------------------------
+
+
+@tables
+@pytest.mark.parametrize("neighbours", [1, 4, 20])
+def test_variances_are_above_the_exact_ones_and_fall_with_neighbours(table, neighbours):
+    X = table(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    exact = dense_posterior(KERNEL, X, Y, NEW, NOISE).covariance.diagonal()
+    variances = [posterior(inference.Vecchia(9, m), X, Y).mean_and_variance(NEW)[1] for m in (neighbours, N)]
+    assert bool((variances[0] >= exact - 1e-10).all())
+    assert bool((variances[0] <= KERNEL.diagonal(NEW) + 1e-12).all())
+    torch.testing.assert_close(variances[1], exact, rtol=1e-7, atol=1e-9)
+    assert bool((variances[0] > exact + 1e-6).any())  # the control
+
+
+@tables
+def test_the_variance_is_that_of_the_error_of_the_prediction(table):
+    """Over draws of the function and the rows: the predictor and its variance from dense covariances."""
+    X = table(N)
+    found = posterior(inference.Vecchia(9, 12), X, draw_targets(KERNEL, X, NOISE))
+    H, cross = reference_matrix(KERNEL, X, NOISE), reference_block(KERNEL, X, NEW)
+    local = found._local(NEW)
+    weights = torch.zeros(len(NEW), N, dtype=torch.float64).scatter_add(1, local.rows[local.places], local.weights)
+    error = reference_block(KERNEL, NEW, NEW) - weights @ cross - cross.T @ weights.T + weights @ H @ weights.T
+    assert relative_error(found.covariance(NEW), error) < 1e-9
+    torch.testing.assert_close(found.mean_and_variance(NEW)[1], error.diagonal(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found.mean(NEW), weights @ found.table.Y, rtol=1e-9, atol=1e-10)
+    assert relative_error(found.covariance(NEW).diagonal(), error.diagonal() * 1.01) > 1e-3
+
+
+@pytest.mark.parametrize("mean", [ConstantMean(), LinearMean()], ids=repr)
+def test_the_uncertainty_of_the_mean_is_in_every_answer(mean):
+    """With weights W and B of predictions and rows, the mean's coefficients are those of universal kriging."""
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE, columns=2) + 3.0 * X[:, :1]
+    found = posterior(inference.Vecchia(N, 12), X, Y, mean)
+    H, Phi = reference_matrix(KERNEL, X, NOISE), mean.basis(X)
+    precision = Phi.T @ torch.linalg.solve(H, Phi)
+    local = found._local(NEW)
+    weights = torch.zeros(len(NEW), N, dtype=torch.float64).scatter_add(1, local.rows[local.places], local.weights)
+    rest = mean.basis(NEW) - weights @ Phi
+    coefficients = torch.linalg.solve(precision, Phi.T @ torch.linalg.solve(H, Y))
+    more = rest @ torch.linalg.solve(precision, rest.T)
+    torch.testing.assert_close(found.coefficients, coefficients, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.mean(NEW), weights @ Y + rest @ coefficients, rtol=1e-7, atol=1e-8)
+    given, whole = found.covariance_given_trend(NEW), found.covariance(NEW)
+    torch.testing.assert_close(whole - given, more, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found.mean_and_variance(NEW)[1], whole.diagonal(), rtol=1e-8, atol=1e-10)
+    assert float(more.diagonal().max()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["functions", "at"])
+def test_samples_have_the_covariance_of_the_predictions(kind):
+    kernel = kernels.Matern(1.5, [0.8, 1.7], 1.3).bind(2)
+    X = clumps(N)
+    found = posterior(inference.Vecchia(9, 8), X, draw_targets(kernel, X, NOISE), ConstantMean(), kernel=kernel)
+    new, count = NEW[:6], 4000
+    mean, covariance = found.mean(new)[:, 0], found.covariance(new)
+    if kind == "at":
+        drawn = found.sample_at(new, count, generator(3))[:, 0].T
+    else:  # many draws of features, so that their own error averages out
+        drawn = torch.cat([found.sample_functions(50, generator(k))(new)[:, 0].T for k in range(count // 50)])
+    assert drawn.shape == (count, 6)
+    # the draws of a set of features are not independent given it: means over the sets are
+    squares = (drawn - mean)[:, :, None] * (drawn - mean)[:, None, :]
+    groups = 80
+    assert within_standard_errors(drawn.view(groups, -1, 6).mean(1), mean, errors=4.5)
+    assert within_standard_errors(squares.view(groups, -1, 6, 6).mean(1), covariance, errors=4.5)
+    assert not within_standard_errors(squares.view(groups, -1, 6, 6).mean(1), 1.3 * covariance, errors=4.5)
+
+
+def test_predictions_do_not_depend_on_the_batch():
+    X = clumps(N)
+    found = posterior(inference.Vecchia(9, 12), X, draw_targets(KERNEL, X, NOISE, columns=2), LinearMean())
+    crowd = torch.cat([NEW, points(9000, 2, seed=4) * 3])
+    mean, variance = found.mean_and_variance(crowd)
+    functions = found.sample_functions(2, generator(3))
+    for place in (0, 7, 16):
+        one = crowd[place : place + 1]
+        alone = found.mean_and_variance(one)
+        torch.testing.assert_close(alone[0], mean[place : place + 1], rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(alone[1], variance[place : place + 1], rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(functions(one), functions(crowd)[place : place + 1], rtol=1e-10, atol=1e-11)
+    none = found.mean_and_variance(NEW[:0])
+    assert none[0].shape == (0, 2)
+    assert none[1].shape == (0,)
+
+
+def test_known_noise_of_each_row():
+    X = clumps(N)
+    noise = 0.01 + torch.rand(N, generator=generator(5), dtype=torch.float64)
+    Y = draw_targets(KERNEL, X, NOISE)
+    found = posterior(inference.Vecchia(N, N), X, Y, noise=noise)
+    exact = dense_posterior(KERNEL, X, Y, NEW, noise)
+    torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.covariance(NEW), exact.covariance, rtol=1e-7, atol=1e-8)
+    assert found.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, rel=1e-9)
+
+
+# Small, large and awkward tables -------------------------------------------------------------------------------------
+
+
+def test_a_single_row_is_exact():
+    X, Y = points(1, 2), points(1, 2, seed=1)
+    found, exact = posterior(inference.Vecchia(), X, Y), dense_posterior(KERNEL, X, Y, NEW, NOISE)
+    torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.covariance(NEW), exact.covariance, rtol=1e-9, atol=1e-10)
+    assert found.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, rel=1e-10)
+    assert math.isfinite(objective_of(X, Y).evaluate(model_of()).value)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_fewer_rows_than_neighbours_are_exact(n, mean):
+    X, y = points(n, 2).numpy(), points(n, 1, seed=1)[:, 0].numpy()
+    given = {"kernel": kernels.Matern(1.5, [0.8, 1.7], 1.3), "noise_variance": 0.1, "optimizer": None, "mean": mean}
+    found, exact = (
+        GPRegressor(inference=method, standardize=False, **given).fit(X, y)
+        for method in (inference.Vecchia(), inference.Exact())
+    )
+    for one, other in zip(*(gp.predict(NEW.numpy(), return_cov=True) for gp in (found, exact)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+    assert found.log_marginal_likelihood().value == pytest.approx(exact.log_marginal_likelihood().value, rel=1e-10)
+    assert found.sample_y(NEW.numpy(), 3, random_state=0).shape == (len(NEW), 3)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-10])
+def test_duplicates_with_tiny_noise(noise):
+    X = duplicates(N).numpy()
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    given = {"kernel": kernels.Matern(1.5, 1.0, 1.3), "noise_variance": noise, "optimizer": None}
+    found = GPRegressor(inference=inference.Vecchia(10, 20), **given).fit(X, y)
+    mean, std = found.predict(NEW.numpy(), return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    assert np.isfinite(found.log_marginal_likelihood().value)
+    np.testing.assert_allclose(found.predict(X), y, atol=0.01)
+
+
+def test_learning_on_uneven_rows_finds_what_exact_learning_does():
+    X = clumps(300)
+    y = draw_targets(KERNEL, X, NOISE, seed=3)[:, 0].numpy()
+    method = inference.Vecchia(20)
+    auto = optimization.Auto(subset_sizes=(60,))
+    found, exact = (GPRegressor(inference=one, optimizer=auto).fit(X.numpy(), y) for one in (method, inference.Exact()))
+    model = {"kernel": found.kernel_, "noise_variance": found.noise_variance_, "optimizer": None}
+    there = GPRegressor(inference=inference.Exact(), **model).fit(X.numpy(), y).log_marginal_likelihood().value
+    assert there > exact.log_marginal_likelihood().value - 1.0
+    assert found.history_[-1].stage == "neighbours"
+
+
+def test_float32_answers_are_close_to_those_of_float64():
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    answers = []
+    for dtype in ("float32", "float64"):
+        gp = GPRegressor(KERNEL, inference.Vecchia(9, 12), None, noise_variance=NOISE, dtype=dtype)
+        gp.fit(X.numpy(), Y[:, 0].numpy())
+        assert gp.posterior_.dtype == getattr(torch, dtype)
+        answers.append([*gp.predict(NEW.numpy(), return_cov=True), gp.log_marginal_likelihood().value])
+    for one, other in zip(*answers, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_more_neighbours_than_memory_are_refused_before_the_work():
+    X = points(900, 2)
+    method = inference.Vecchia(800)
+    with pytest.raises(MemoryBudgetError, match="fewer neighbours"):
+        GPRegressor(inference=method, optimizer=None, memory_budget=2**24).fit(X.numpy(), X[:, 0].numpy())
+
+
+def test_functions_need_a_spectrum_and_other_samples_do_not():
+    class Own(kernels.StationaryKernel):
+        def profile(self, q):
+            return 1 / (1 + q)
+
+    found = posterior(inference.Vecchia(9, 12), points(N, 2), points(N, 1), kernel=Own([1.0, 2.0], 1.0).bind(2))
+    with pytest.raises(InvalidInputError, match="random features"):
+        found.sample_functions(2, generator())
+    assert found.sample_at(NEW, 2, generator()).shape == (len(NEW), 1, 2)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "all"])
+@pytest.mark.parametrize("name", ["n_neighbors", "prediction_neighbors", "learning_rows"])
+def test_settings_are_counts(name, number):
+    with pytest.raises(InvalidInputError, match=f"{name} of Vecchia"):
+        inference.Vecchia(**{name: number})
+
+
+# Files and checkpoints ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
+    X = clumps(N).numpy()
+    y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+    optimizer = optimization.Adam(0.1, steps=6)  # which moves the kernel less than the neighbours are kept for
+    gp = GPRegressor(inference=inference.Vecchia(6, 9), optimizer=optimizer, dtype=dtype, mean="linear").fit(X, y)
+    gp.save(tmp_path / "model.gp")
+    loaded = gigagp.load(tmp_path / "model.gp")
+    new = NEW.numpy()
+    for answer in (
+        lambda gp: gp.predict(new, return_std=True),
+        lambda gp: gp.predict(new, return_cov=True)[1],
+        lambda gp: gp.sample_y(new, 2, random_state=1),
+        lambda gp: gp.sample_functions(2, random_state=1)(new),
+        lambda gp: gp.log_marginal_likelihood().value,
+        lambda gp: gp.posterior_.solver_name(),
+    ):
+        np.testing.assert_array_equal(answer(gp), answer(loaded))
+
+
+class Killed(BaseException):
+    """Exception that stands for a kill."""
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 5])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optimization.Auto(subset_sizes=(20,), subset_steps=4),
+        optimization.Adam(0.3, steps=8),
+        optimization.LBFGS(steps=6),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    X, path = clumps(N).numpy(), tmp_path / "fit.checkpoint"
+    y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+
+    def estimator():
+        return GPRegressor(inference=inference.Vecchia(6, 9, learning_rows=70), optimizer=optimizer)
+
+    whole, written = estimator().fit(X, y), []
+
+    def killing(self, write=checkpoint.Checkpoint.write):
+        write(self)
+        written.append(1)
+        if len(written) == kill_at:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "write", killing)
+        with pytest.raises(Killed):
+            estimator().fit(X, y, checkpoint=path)
+    resumed = estimator().fit(X, y, checkpoint=path)
+    np.testing.assert_array_equal(
+        whole.predict(NEW.numpy(), return_std=True), resumed.predict(NEW.numpy(), return_std=True)
+    )
+    assert [step.objective for step in whole.history_] == [step.objective for step in resumed.history_]
+
+
+# The objective ------------------------------------------------------------------------------------------------------
+
+
+def objective_of(X, Y, neighbours=8, rows=10_000, mean=None):
+    mean = mean or ZeroMean()
+    return VecchiaObjective(TrainingTable(X, Y, mean, 2**28), neighbours, 20, rows)
+
+
+def model_of(mean=None, kernel=KERNEL):
+    return Model(kernel, mean or ZeroMean(), torch.tensor(NOISE, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mean", [ZeroMean(), LinearMean()], ids=repr)
+def test_the_gradient_is_that_of_differences(mean):
+    X = clumps(N)
+    objective, model = objective_of(X, draw_targets(KERNEL, X, NOISE, columns=2) + X[:, :1], mean=mean), model_of(mean)
+    found = objective.evaluate(model)
+    for name, value in model.parameters().items():
+        for place in range(value.numel()):
+            move = torch.zeros_like(value).reshape(-1)
+            move[place] = 1e-5
+            move = move.reshape(value.shape)
+            above, below = (objective.evaluate(model.replace({name: value + s * move})).value for s in (1, -1))
+            slope = (above - below) / 2e-5
+            assert float(found.gradient[name].reshape(-1)[place]) == pytest.approx(slope, rel=1e-5, abs=1e-4)
+
+
+def test_the_information_is_the_slope_of_the_expected_gradient():
+    """The columns of a root of H are targets whose sums over squares are expectations under the model."""
+    X = clumps(60)
+    root = torch.linalg.cholesky(reference_matrix(KERNEL, X, NOISE))
+    model, t = model_of(), len(X)
+    drawn, none = objective_of(X, root), objective_of(X, torch.zeros_like(root))
+    space = ParameterSpace(model, "log")
+    at = space.encode(model)
+    for objective in (drawn, none):
+        objective.start(model)
+
+    def expected_gradient(vector):
+        there = space.decode(vector)
+        squares, traces = (space.pull_back(one.evaluate(there).gradient, vector) for one in (drawn, none))
+        return squares - traces + traces / t
+
+    drawn.evaluate(model)
+    information = drawn.fisher(space, at, torch.zeros(0)) / t
+    slopes = torch.zeros_like(information)
+    for k in range(len(at)):
+        move = torch.zeros_like(at)
+        move[k] = 1e-4
+        slopes[k] = -(expected_gradient(at + move) - expected_gradient(at - move)) / 2e-4
+    assert float(expected_gradient(at).abs().max()) < 1e-8 * float(information.abs().max())
+    assert relative_error(slopes, information) < 1e-5
+
+
+def test_the_information_does_not_need_the_evaluation_before():
+    X = clumps(N)
+    objective, model = objective_of(X, draw_targets(KERNEL, X, NOISE)), model_of()
+    space = ParameterSpace(model, "log")
+    at = space.encode(model)
+    objective.start(model)
+    alone = objective.fisher(space, at, torch.zeros(0))
+    objective.evaluate(space.decode(at + 0.1))
+    assert torch.equal(objective.fisher(space, at, torch.zeros(0)), alone)
+    objective.evaluate(model)
+    assert torch.equal(objective.fisher(space, at, torch.zeros(0)), alone)
+
+
+def test_enough_learning_rows_are_the_whole():
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    one, other = (objective_of(X, Y, rows=rows) for rows in (N, 10_000))
+    assert one.share == other.share == 1
+    assert one.evaluate(model_of()).value == other.evaluate(model_of()).value
+    assert one.evaluate(model_of()).value == pytest.approx(
+        one.posterior(model_of(), generator()).log_marginal_likelihood(generator()).value, rel=1e-12
+    )
+
+
+def test_some_learning_rows_estimate_the_whole_without_bias(monkeypatch):
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    whole = objective_of(X, Y).evaluate(model_of())
+    found = []
+    for seed in range(120):
+        monkeypatch.setattr(objective_module, "_SEED", seed)
+        part = objective_of(X, Y, rows=30).evaluate(model_of())
+        found.append(torch.cat([torch.tensor([part.value]).double(), *(g.reshape(-1) for g in part.gradient.values())]))
+    expected = torch.cat([torch.tensor([whole.value]).double(), *(g.reshape(-1) for g in whole.gradient.values())])
+    drawn = torch.stack(found)
+    assert within_standard_errors(drawn, expected)
+    assert not within_standard_errors(drawn, expected + 0.5 * drawn.std(0))
+
+
+def test_known_noise_has_no_gradient():
+    X = clumps(N)
+    noise = torch.full((N,), 0.1, dtype=torch.float64)
+    model = Model(KERNEL, ZeroMean(), noise)
+    found = objective_of(X, draw_targets(KERNEL, X, NOISE)).evaluate(model)
+    assert set(found.gradient) == set(KERNEL.parameters())
+
+
+def test_neighbours_are_found_anew_when_lengthscales_have_moved():
+    X = clumps(N)
+    objective = objective_of(X, draw_targets(KERNEL, X, NOISE))
+    assert objective.refresh(model_of())
+    assert not objective.refresh(model_of())
+    value = KERNEL.parameters()["0.lengthscale"]
+    moved = model_of(kernel=KERNEL.replace({"0.lengthscale": value * torch.tensor([1.0, 4.0])}))
+    before = objective.evaluate(moved).value
+    assert objective.refresh(moved)
+    assert objective.evaluate(moved).value != before
+    final = objective.posterior(moved, generator())
+    assert final.log_marginal_likelihood(generator()).value == pytest.approx(objective.evaluate(moved).value, rel=1e-10)
+
+
+def test_the_likelihood_approaches_the_exact_one():
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    exact = dense_posterior(KERNEL, X, Y, NEW, NOISE).log_likelihood
+    gaps = [abs(objective_of(X, Y, m).evaluate(model_of()).value - exact) for m in (1, 5, 20, 119)]
+    assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
+    assert gaps[2] < 1.0
+    assert gaps[3] < 1e-8 * abs(exact)
+    assert math.isfinite(gaps[0])
