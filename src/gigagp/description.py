@@ -36,6 +36,7 @@ def describe(estimator: FittedEstimator) -> str:
             f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
             f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)"
         )
+    lines += [f"{word:13s} {note}" for word, note in posterior.notes().items()]
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # the table below has long lists
     lines.append(f"kernel        {structure}")
     names = getattr(estimator, "feature_names_in_", None)

@@ -58,7 +58,7 @@ class Iterative(Inference):
     ----------
     solver : Solver or "auto", default "auto"
         Solver of the linear systems. ``"auto"`` is ``ConjugateGradients(tolerance=0.01, nats=(0.1, 1))`` with its
-        two-level preconditioner.
+        automatic preconditioner.
     gradient : GradientEstimator or "auto", default "auto"
         Estimator of the gradient of the log marginal likelihood. ``"auto"`` is ``Pathwise(n_probes=16)``.
     warm_start : bool or {"previous", "subspace"}, default True

@@ -125,6 +125,10 @@ class Posterior(ABC):
     def solver_name(self) -> Any:
         """Return the solver that ran."""
 
+    def notes(self) -> dict[str, str]:
+        """Return what else a description of the fit should say, by a word of at most 13 letters; by default nothing."""
+        return {}
+
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors and the plain data that a model file stores."""

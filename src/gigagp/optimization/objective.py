@@ -108,7 +108,7 @@ class Objective(Protocol):
         ...
 
     def guide(self) -> GuideObjective | None:
-        """Return an approximate likelihood of all rows that is much cheaper, possibly this one; None if there is none."""
+        """Return a much cheaper approximate likelihood of all rows, possibly this objective; None if there is none."""
         ...
 
 

@@ -35,7 +35,7 @@ _LOST_NOISE = 1e-8
 #: Rows of the trial, and the variance that their neighbours must leave, noise included, in units of the noise. Six
 #: tables of 8,000 to 20,000 rows: `Vecchia` was ahead from 2 on, equal at 1.7, and took thrice the iterations at 1.6.
 _TRIAL_ROWS, _LEFT = 500, 2.0
-#: Bytes for each neighbour of each row: neighbours and weights, by rows and by columns, and the same once more in a build.
+#: Bytes for each neighbour of each row: neighbours and weights, by rows and by columns, and as much again in a build.
 _VECCHIA_BYTES = 48
 _SMALLEST, _LARGEST = 20, 2000
 #: Number of arrays of n rows and ``size`` columns that exist at the peak of a build (measured).
@@ -66,10 +66,10 @@ def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
 def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[PreconditionerRecipe, Reuse | None]:
     """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
 
-    Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, a trial decides: where 30 neighbours of a row
-    leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with 120 neighbours takes
-    as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application. Elsewhere the
-    answer is spread over very many rows, which low-rank columns see better.
+    Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, a trial decides. Where 30 neighbours of a row
+    leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with 120 neighbours
+    takes as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application. Elsewhere
+    the answer is spread over very many rows, which low-rank columns see better.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
     rank, block_size = auto_sizes(n, budget)

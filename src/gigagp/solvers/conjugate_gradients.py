@@ -54,7 +54,7 @@ class ConjugateGradients(Solver):
     max_epochs : float, default 1000
         Largest number of iterations.
     preconditioner : "auto", recipe, Preconditioner or None, default "auto"
-        "auto" uses `TwoLevel` with sizes chosen from the number of rows (`gigagp.preconditioners.automatic`), and no
+        "auto" chooses between `Vecchia` and `TwoLevel` by a trial (`gigagp.preconditioners.automatic`), and uses no
         preconditioner if the operator's entries cannot be read. A recipe is built for each operator. A Preconditioner
         that has already been built is used unchanged. None uses no preconditioner.
     truncation : Distribution, RussianRoulette, SingleSample or None, default None

@@ -23,7 +23,7 @@ class Vecchia(Inference):
 
     When to use: for maps and other tables of up to three inputs and any number of rows, where 30 neighbours decide the
     likelihood to a few nats. In more inputs it is a quick way to good hyperparameters, and more neighbours bring it
-    closer to the exact answer; `history_.gap` says how close. Where there are many inputs and little noise,
+    closer to the exact answer; `describe()` says how close. Where there are many inputs and little noise,
     `Iterative` predicts better.
 
     Parameters

@@ -10,12 +10,11 @@ from torch import Tensor
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
+from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.model import Model
-from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.local import Derivatives
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.operators.indexing import as_noise
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
@@ -109,7 +108,7 @@ class VecchiaObjective(TableObjective):
             self.refresh(model)
         assert self._neighbours is not None
         pool, table = pool_of(model, self.table), self.table
-        trend = trend_of(pool, table, self.rows, self._neighbours)
+        trend = Regression.of(pool, table, self.rows, self._neighbours).trend
         values = table.Y.double() - table.basis.double() @ trend.coefficients
         found = pool.derivatives(self.rows, self._neighbours, values)
         self._last = _Evaluated(model, found, trend)
@@ -159,21 +158,3 @@ class VecchiaObjective(TableObjective):
 
 def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def pool_of(model: Model, table: TrainingTable) -> Pool:
-    """Return the rows of a table with their noise."""
-    independent = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
-    return Pool(model.kernel, table.X, independent + model.kernel.white(table.X).double(), budget=table.budget // 4)
-
-
-def trend_of(pool: Pool, table: TrainingTable, rows: Tensor, neighbours: Tensor) -> Trend:
-    """Return the mean's coefficients by generalised least squares in the approximation, from some rows."""
-    basis = table.basis.double()
-    if not basis.shape[1]:
-        return Trend(basis.new_zeros(0, table.n_targets), basis.new_zeros(0, 0))
-    found = pool.conditionals(rows, neighbours, torch.cat([table.Y.double(), basis], 1))
-    assert found.residual is not None
-    whitened = found.residual / found.variance.sqrt()[:, None]
-    of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
-    return Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)

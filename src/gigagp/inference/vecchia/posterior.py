@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +16,12 @@ from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
+from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
-from gigagp.operators.indexing import as_noise
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.schema import Field, check_tensors, number, record, whole
@@ -84,17 +84,20 @@ class VecchiaPosterior(RowsPosterior):
     covariance_is_cheap = True
 
     def __init__(
-        self, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, trend: Trend, value: float
+        self,
+        model: Model,
+        table: TrainingTable,
+        graph: NeighbourGraph,
+        n_neighbours: int,
+        trend: Trend,
+        value: float,
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._graph = graph
         self.n_neighbours = min(n_neighbours, table.n_rows)
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
         self._value = value
-        self._noise = (
-            as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
-            + model.kernel.white(table.X).double()
-        )
+        self._noise = pool_of(model, table).noise
         basis = table.basis.double()
         self._basis = basis
         self._residuals = table.Y.double() - basis @ self.coefficients.double()
@@ -102,22 +105,23 @@ class VecchiaPosterior(RowsPosterior):
     @classmethod
     def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
-        basis = table.basis.double()
-        noise = as_noise(model.noise_variance, table.X[:, 0].double(), "noise_variance")
-        pool = Pool(model.kernel, table.X, noise + model.kernel.white(table.X).double(), budget=table.budget // 4)
+        pool = pool_of(model, table)
         every = torch.arange(table.n_rows, device=table.X.device)
-        found = pool.conditionals(every, graph.neighbours, torch.cat([table.Y.double(), basis], 1))
-        assert found.residual is not None
-        whitened = found.residual / found.variance.sqrt()[:, None]
-        of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
-        trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
-        fit = float((of_targets - of_basis @ trend.coefficients).square().sum())
-        constant = found.log_variance + table.n_rows * math.log(2 * math.pi)
-        return cls(model, table, graph, n_neighbours, trend, -0.5 * (fit + table.n_targets * constant))
+        found = Regression.of(pool, table, every, graph.neighbours)
+        return cls(model, table, graph, n_neighbours, found.trend, found.value)
 
     def solver_name(self) -> str:
         """Return the number of neighbours."""
         return f"{self._graph.n_neighbours} neighbours of each row, {self.n_neighbours} of each new point"
+
+    @cached_property
+    def gap(self) -> Gap:
+        """What more neighbours of each row would change."""
+        return Gap.of(pool_of(self.model, self.table), self._graph)
+
+    def notes(self) -> dict[str, str]:
+        """Return the gap."""
+        return {"neighbours": self.gap.describe()}
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
