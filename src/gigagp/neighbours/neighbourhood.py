@@ -15,6 +15,10 @@ from gigagp.neighbours.search import NeighbourTree
 #: Hyperparameters that decide who is near, and the change of their logarithms up to which a graph is kept.
 _SHAPES, _MOVED = ("lengthscale", "period"), 0.25
 
+#: Coordinates up to which rows around a point are taken at several scales, the ratio of their numbers of rows, and the
+#: fewest rows of a scale.
+_FEW_COORDINATES, _SCALE, _SMALLEST_SCALE = 3, 16, 50
+
 
 class Neighbourhood:
     """Rows in an order from coarse to fine in a kernel's metric, with a tree for neighbours among earlier rows.
@@ -79,6 +83,37 @@ class Neighbourhood:
         n_neighbours : int
         """
         return self._numbered(self._tree.query(self.metric(X), n_neighbours))
+
+    def around(self, X: Tensor, n_neighbours: int) -> Tensor:
+        """Return rows around new points at several scales, shape (q, n_neighbours) int32; -1 where there are fewer.
+
+        Half of them are the nearest rows, and the rest are the nearest among the first n/16, n/256, ... rows of the
+        order, which lie ever further apart. Where rows have a gap, the nearest ones all lie on the side at hand; the
+        others surround it. On a map of 733,358 rows with holes, the continuous ranked probability score inside the
+        holes was 59.6 with 30 + 30 rows, 63.5 with the 60 nearest, and 58.6 with points conditioned on each other
+        (``python benchmarks/vecchia_conditioning.py``). Beyond three coordinates the rows are the nearest ones:
+        gaps are everywhere there.
+
+        Parameters
+        ----------
+        X : Tensor of shape (q, d)
+        n_neighbours : int
+        """
+        points, n = self.metric(X), len(self.order)
+        limits = [n // _SCALE**k for k in range(1, 16) if n // _SCALE**k >= _SMALLEST_SCALE]
+        if points.shape[1] > _FEW_COORDINATES or n_neighbours >= n or n_neighbours < 4 or not limits:
+            return self.nearest(X, n_neighbours)
+        near = n_neighbours - n_neighbours // 2
+        found = self._tree.query(points, near).long()
+        for k, limit in enumerate(limits):
+            more = (n_neighbours - found.shape[1]) // (len(limits) - k)
+            # What has been found of these rows is their nearest part, so that the new ones follow it in their order.
+            known = ((found >= 0) & (found < limit)).sum(1)
+            below = torch.full((len(points),), limit, device=points.device)
+            some = self._tree.query(points, more + int(known.max()) if len(known) else more, below).long()
+            places = known[:, None] + torch.arange(more, device=points.device)
+            found = torch.cat([found, some.gather(1, places)], 1)
+        return self._numbered(found)
 
     def _numbered(self, found: Tensor) -> Tensor:
         numbers = torch.where(found >= 0, self.order[found.clamp_min(0).long()], -1)

@@ -128,7 +128,7 @@ class VecchiaPosterior(RowsPosterior):
     def _local(self, X: Tensor) -> _Local:
         """Return the predictors of points."""
         with torch.no_grad():
-            found = self._graph.neighbourhood.nearest(X.detach(), self.n_neighbours)
+            found = self._graph.neighbourhood.around(X.detach(), self.n_neighbours)
             present = found >= 0
             rows, places = torch.unique(found[present].long(), return_inverse=True)
             local = torch.full_like(found, -1, dtype=torch.int64)
