@@ -59,6 +59,8 @@ SETTINGS = [
     Nystrom(rank=4),
     RandomlyPivotedCholesky(rank=4),
     TwoLevel(rank=3, block_size=5),
+    solvers.Vecchia(7, rank=3),
+    solvers.ConjugateGradients(preconditioner=solvers.Vecchia(9)),
     inference.SparseVariational(40, batch_size=30, start="greedy", learn_inducing_points=False),
     inference.SparseVariational(jitter=1e-6),
     inference.QuadruplyStochastic(500, row_batch=64, n_columns=3, n_support=20, bound="linear"),

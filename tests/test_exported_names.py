@@ -58,7 +58,7 @@ def test_an_unknown_name_is_an_attribute_error():
         (
             "solvers",
             "Cholesky ConjugateGradients AlternatingProjections StochasticGradientDescent PivotedCholesky "
-            "RandomlyPivotedCholesky TwoLevel",
+            "RandomlyPivotedCholesky TwoLevel Vecchia",
         ),
         ("gradients", "Exact Hutchinson Pathwise"),
         ("truncation", "ExponentialDecay OneOverJ Geometric Uniform Fixed RussianRoulette SingleSample"),

@@ -14,15 +14,27 @@ from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.likelihoods import Likelihood
 
 _ROOMS = (inference, solvers, gradients, optimization, truncation)
-_CLASSES: dict[str, type] = {
-    name: item
-    for room in _ROOMS
-    for name in room.__all__
-    if isinstance(item := getattr(room, name), type) and is_dataclass(item)
-}
+
+
+def _settings() -> dict[str, type]:
+    """Return the classes of all settings by their names in files.
+
+    A name of two classes gets that of the room: ``Exact`` is an inference method and a gradient, ``Vecchia`` an
+    inference method and a preconditioner.
+    """
+    found: dict[str, dict[str, type]] = {}
+    for room in _ROOMS:
+        for name in room.__all__:
+            item = getattr(room, name)
+            if isinstance(item, type) and is_dataclass(item):
+                found.setdefault(name, {})[f"{room.__name__.rpartition('.')[2]}.{name}"] = item
+    return {
+        short if len(classes) == 1 else long: item for short, classes in found.items() for long, item in classes.items()
+    }
+
+
+_CLASSES = _settings()
 _CLASSES.pop("Abilities")  # a declaration, not a setting
-# ``Exact`` is the name of an inference method and of a gradient; files distinguish the two.
-_CLASSES.pop("Exact")
 _CLASSES.update(  # one of them has the same name as a solver
     {
         f"actions.{name}": item
@@ -30,7 +42,6 @@ _CLASSES.update(  # one of them has the same name as a solver
         if isinstance(item := getattr(actions, name), type) and is_dataclass(item)
     }
 )
-_CLASSES.update({"inference.Exact": inference.Exact, "gradients.Exact": gradients.Exact})
 _NAMES = {item: name for name, item in _CLASSES.items()}
 
 

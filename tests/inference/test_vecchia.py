@@ -153,6 +153,24 @@ def test_known_noise_of_each_row():
     assert found.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, rel=1e-9)
 
 
+@pytest.mark.parametrize("noise", [0.05, 0.0])
+@pytest.mark.parametrize(
+    "kernel", [kernels.Matern(0.5, 1.0, 1.3), kernels.Matern(2.5, 1.0, 1.3), kernels.Linear(1.0) + 0.5], ids=repr
+)
+def test_gradients_at_rows_and_duplicates_are_finite(kernel, noise):
+    """Without noise some neighbours, and the row itself, are determined by others."""
+    X = duplicates(40)
+    found = posterior(inference.Vecchia(9, 12), X, points(40, 1, seed=1), kernel=kernel.bind(2), noise=noise)
+    at = torch.cat([X[:4], NEW[:3]]).requires_grad_()
+    mean, variance = found.mean_and_variance(at)
+    plain = found.mean_and_variance(at.detach())
+    torch.testing.assert_close(mean.detach(), plain[0], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(variance.detach(), plain[1], rtol=1e-7, atol=1e-9)
+    for answer in (mean, variance):
+        (slope,) = torch.autograd.grad(answer.sum(), at, retain_graph=True)
+        assert bool(torch.isfinite(slope).all())
+
+
 # Small, large and awkward tables -------------------------------------------------------------------------------------
 
 

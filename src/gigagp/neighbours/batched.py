@@ -143,7 +143,9 @@ class _Problem:
         Rows of the pool: the neighbours, and last the row itself. Empty places repeat the row.
     points : Tensor of shape (b, m + 1, d)
     factor : Tensor of shape (b, m + 1, m + 1)
-        Lower Cholesky factors, with infinite diagonals where a place is left out.
+        Lower Cholesky factors.
+    kept : Tensor of shape (b, m + 1)
+        Places that are neither empty nor determined by nearer ones.
     u : Tensor of shape (b, m + 1)
         ``L^-T e_m``.
     raised : int
@@ -159,54 +161,54 @@ class _Problem:
             low = pool.low.to(covariance)[self.index]
             covariance = covariance - low @ low.mT
         covariance = covariance + torch.diag_embed(pool.noise.to(covariance)[self.index])
-        self.factor, self.raised = _factor(covariance, present)
+        self.factor, self.kept, self.raised = _factor(covariance, present)
         unit = torch.zeros_like(covariance[:, :, :1])
         unit[:, -1] = 1.0
         self.u = torch.linalg.solve_triangular(self.factor.mT, unit, upper=True)[:, :, 0]
 
     def whiten(self, values: Tensor) -> Tensor:
-        """Return ``L^-1`` times values of shape (b, m + 1, k)."""
-        return torch.linalg.solve_triangular(self.factor, values, upper=False)
+        """Return ``L^-1`` times values of shape (b, m + 1, k), zero in places that are left out."""
+        return torch.linalg.solve_triangular(self.factor, values * self.kept[:, :, None], upper=False)
 
 
-def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, int]:
-    """Return Cholesky factors in which places that are empty, or determined by nearer ones, have no effect.
+def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Return Cholesky factors, which places are in them, and the number of rows whose variance was raised.
 
-    Such a place gets a column of zeros with an infinite diagonal, so that solves leave zero there.
+    A place that is empty, or determined by nearer ones, gets the row and the column of an identity matrix, so that
+    the factor has a derivative too.
     """
-    own = covariance.diagonal(dim1=-2, dim2=-1)
-    factor, info = torch.linalg.cholesky_ex(covariance)
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square()
-    clean = present.all(1) & (info == 0) & (pivots > _LOST * own).all(1)
-    raised = 0
-    if not bool(clean.all()):
-        found, last = _careful_factor(covariance[~clean], present[~clean])
-        factor = factor.index_put((~clean,), found)
-        raised = int(last.sum())
-    return factor, raised
+    with torch.no_grad():
+        own = covariance.diagonal(dim1=-2, dim2=-1)
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+        again = ~(present.all(1) & (info == 0) & (pivots > _LOST * own).all(1))
+        kept, raised = torch.ones_like(present), torch.zeros_like(present[:, 0])
+        if bool(again.any()):
+            kept[again], raised[again] = _sound_places(covariance[again], present[again])
+        if covariance.requires_grad:
+            again = torch.ones_like(again)
+    if bool(again.any()):
+        inside, eye = kept[again], torch.eye(covariance.shape[-1], device=covariance.device, dtype=covariance.dtype)
+        reduced = torch.where(inside[:, :, None] & inside[:, None, :], covariance[again], eye)
+        corner = raised[again, None, None] & (eye * eye[-1] > 0)
+        floor = _LOST * own[again, -1, None, None]
+        found = torch.linalg.cholesky_ex(torch.where(corner, reduced + floor, reduced))[0]
+        factor = factor.index_put((again,), torch.where(corner, floor.sqrt(), found))
+    return factor, kept, int(raised.sum())
 
 
-def _careful_factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return factors, column by column, that leave out empty and determined places, and whether the last was raised."""
-    size = covariance.shape[-1]
-    own = covariance.diagonal(dim1=-2, dim2=-1)
-    left = covariance.clone()
-    columns = []
-    raised = torch.zeros(len(covariance), dtype=torch.bool, device=covariance.device)
-    for j in range(size):
-        pivot, floor = left[:, j, j], _LOST * own[:, j]
-        kept = (pivot > floor) & present[:, j]
-        if j == size - 1:
-            raised = ~(pivot > floor)
-            pivot, kept = torch.maximum(pivot, floor), torch.ones_like(kept)
-        root = torch.where(kept, pivot, torch.ones_like(pivot)).sqrt()
-        below = torch.arange(size, device=covariance.device) > j
-        column = torch.where(kept[:, None] & below, left[:, :, j] / root[:, None], 0.0)
-        left = left - column[:, :, None] * column[:, None, :]
-        diagonal = torch.where(kept, root, torch.full_like(root, torch.inf))
-        columns.append(column + diagonal[:, None] * (torch.arange(size, device=covariance.device) == j))
-    factor = torch.stack(columns, -1)
-    return torch.nan_to_num(factor, nan=0.0, posinf=torch.inf), raised
+def _sound_places(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which places are there and not determined by nearer ones, and whether the last, which stays, is."""
+    floor = _LOST * covariance.diagonal(dim1=-2, dim2=-1)
+    left, kept = covariance.clone(), present.clone()
+    for j in range(covariance.shape[-1]):
+        kept[:, j] &= left[:, j, j] > floor[:, j]
+        root = torch.where(kept[:, j], left[:, j, j], torch.inf).sqrt()
+        column = left[:, :, j] / root[:, None]
+        left -= column[:, :, None] * column[:, None, :]
+    raised = ~kept[:, -1]
+    kept[:, -1] = True
+    return kept, raised
 
 
 def blocks(kernel: Kernel, points: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class VecchiaPosterior(RowsPosterior):
         return _Local(rows, local.clamp_min(0), conditional.weights, conditional.variance)
 
     def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
-        columns = self.n_targets + self.coefficients.shape[0] + 4
+        columns = self.n_targets + self.coefficients.shape[0] + self.n_inputs + 4
         return X.split(max(1, min(_POINTS, self.budget // (32 * self.n_neighbours * columns))))
 
     def mean(self, X: Tensor) -> Tensor:
