@@ -26,8 +26,11 @@ PreconditionerChoice = (
     | None
 )
 
-#: Inputs up to which few neighbours suffice, and the neighbours there and beyond.
-_FEW_INPUTS, _FEW_NEIGHBOURS, _MANY_NEIGHBOURS = 3, 30, 120
+#: Inputs up to which few neighbours suffice, and the neighbours there.
+_FEW_INPUTS, _FEW_NEIGHBOURS = 3, 30
+#: Neighbours in more inputs for each cube root of the rows: 120 for 8,000 rows, 200 for 37,000. On kin40k (20,000 rows,
+#: 8 inputs) 120, 200 and 300 take 38, 28 and 22 iterations to 0.01, and as long as 2, 5 and 13 products to build.
+_MANY_NEIGHBOURS = 6.0
 #: Rows up to which `TwoLevel` is nearly the matrix itself.
 _SMALLEST_SPARSE = 1000
 #: Share of the signal's variance below which conditionals of near rows would be all rounding.
@@ -67,9 +70,9 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
 
     Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, a trial decides. Where 30 neighbours of a row
-    leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with 120 neighbours
-    takes as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application. Elsewhere
-    the answer is spread over very many rows, which low-rank columns see better.
+    leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with ``6 n^(1/3)``
+    neighbours takes as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application.
+    Elsewhere the answer is spread over very many rows, which low-rank columns see better.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
     rank, block_size = auto_sizes(n, budget)
@@ -77,7 +80,7 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE:
         return two_level, reuse
     few = matrix.X.shape[1] <= _FEW_INPUTS
-    wanted = _FEW_NEIGHBOURS if few else _MANY_NEIGHBOURS
+    wanted = _FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
     noise = matrix.noise().double()
     signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
     if float(noise.min()) < _LOST_NOISE * signal or _VECCHIA_BYTES * n * wanted > budget:
