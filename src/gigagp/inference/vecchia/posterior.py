@@ -144,8 +144,9 @@ class VecchiaPosterior(RowsPosterior):
         conditional = pool.conditionals(targets, local.to(torch.int32))
         return _Local(rows, local.clamp_min(0), conditional.weights, conditional.variance)
 
-    def _blocks(self, X: Tensor) -> tuple[Tensor, ...]:
-        columns = self.n_targets + self.coefficients.shape[0] + self.n_inputs + 4
+    def _blocks(self, X: Tensor, columns: int = 0) -> tuple[Tensor, ...]:
+        """Return points that are predicted together; ``columns`` are those of values beyond targets and basis."""
+        columns += self.n_targets + self.coefficients.shape[0] + self.n_inputs + 4
         return X.split(max(1, min(_POINTS, self.budget // (32 * self.n_neighbours * columns))))
 
     def mean(self, X: Tensor) -> Tensor:
@@ -219,7 +220,7 @@ class VecchiaPosterior(RowsPosterior):
                 + (prior.evaluate(kernel, block.double(), self.budget) + self._local(block).combine(residuals))
                 .to(block)
                 .reshape(len(block), t, n_samples)
-                for block in self._blocks(X)
+                for block in self._blocks(X, needed)
             ]
             return torch.cat(values) if values else X.new_zeros(0, t, n_samples)
 
