@@ -32,8 +32,8 @@ class Vecchia(Inference):
         Earlier rows that each row is conditioned on. From four inputs on, at least 60 are worth their cost, which is
         ``n m^3 / 3`` operations for a likelihood.
     prediction_neighbors : int or None, default None
-        Rows that a new point is conditioned on. None is 60 up to three inputs and 200 beyond, and at least
-        ``n_neighbors``.
+        Rows that a new point is conditioned on. None is 90 up to three inputs and 200 beyond, and at least
+        ``n_neighbors``. Up to three inputs a third of them are taken at coarser scales, so that they surround gaps.
     learning_rows : int, default 10_000
         Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
         costs the same for any number of rows. Final answers use all rows.
@@ -56,10 +56,10 @@ class Vecchia(Inference):
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> VecchiaObjective:
         """Return the Vecchia approximation of the log marginal likelihood on a table."""
-        wanted = self.prediction_neighbors or max(self.n_neighbors, 60 if table.n_inputs <= FEW_INPUTS else 200)
+        wanted = self.prediction_neighbors or max(self.n_neighbors, 90 if table.n_inputs <= FEW_INPUTS else 200)
         return VecchiaObjective(table, self.n_neighbors, wanted, self.learning_rows)
 
     def describe(self) -> str:
         """Return a one-line description for users."""
-        new = "60 or 200" if self.prediction_neighbors is None else f"{self.prediction_neighbors}"
+        new = "90 or 200" if self.prediction_neighbors is None else f"{self.prediction_neighbors}"
         return f"Vecchia ({self.n_neighbors} neighbours for each row, {new} for each new point)"
