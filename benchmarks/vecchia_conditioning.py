@@ -14,17 +14,16 @@ One fit of `inference.Vecchia` for each split and kernel, then predictions from 
 
 - exact: from all rows, where there are at most 15,000.
 
-`latent std` is the root of the mean variance of the latent function at the points. Where points are predicted from given
-rows, it is the error that the model itself expects, so the smaller, the closer to the exact answer. One thread; CPU
-seconds.
+`latent std` is the root of the mean variance of the latent function at the points. Where points are predicted from
+given rows, it is the error that the model itself expects, so the smaller, the closer to the exact answer. One thread;
+CPU seconds.
 """
 
 from __future__ import annotations
 
 import os
 
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
 import sys

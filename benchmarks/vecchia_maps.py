@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import os
 
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
 import resource
@@ -128,17 +127,14 @@ def main() -> None:
             tasks += [("grid", arguments.kernels[-1])] * ("grid" in arguments.ways)
             tasks += [("linear", "")] * ("linear" in arguments.ways)
             for way, kernel in tasks:
-                if way == "linear":
-                    found = linear(data)
-                else:
-                    found = fitted(data, way, kernel, arguments.budget)
+                found = linear(data) if way == "linear" else fitted(data, way, kernel, arguments.budget)
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
                 own = {"map": name, "split": how, "way": way, "kernel": kernel, "rows": len(data.y)}
                 rows.append({**own, "predicted": len(data.y_test), **found, "peak_GiB": peak})
                 text = line(found) if "nll" in found else f"RMSE {found['rmse']:8.4g}  MAE {found['crps']:8.4g}"
                 print(
-                    f"  {way:8s}{kernel:7s} fit {found['fit_cpu_s']:6.1f} + predict {found['predict_cpu_s']:5.1f} CPU s  "
-                    f"{text}  peak {peak:.1f} GiB",
+                    f"  {way:8s}{kernel:7s} fit {found['fit_cpu_s']:6.1f} + predict {found['predict_cpu_s']:5.1f} "
+                    f"CPU s  {text}  peak {peak:.1f} GiB",
                     flush=True,
                 )
                 write(arguments.json, vars(arguments), rows)
