@@ -65,11 +65,8 @@ class Auto(Settings):
         disables it.
     guide_rounds, guide_steps : int, defaults 4 and 30
         An approximate likelihood of all rows (`gigagp.inference.Vecchia`, and `gigagp.inference.Iterative`, which is
-        guided by it): the largest number of times that neighbours are found anew, and of evaluations for each.
-    guide_tolerance : float, default 1e-5
-        Predicted gain in nats per observation below which a round ends. The likelihood of a map can be flat in a long
-        lengthscale that predictions across gaps depend on: on one of 733,358 rows the continuous ranked probability
-        score in gaps fell from 63.5 to 55.1 when 5e-4 became 1e-5, for 3 s.
+        guided by it): the largest number of times that neighbours are found anew, and of evaluations for each. A round
+        ends at the objective's own smallest gain (`Objective.least_gain`).
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -93,7 +90,6 @@ class Auto(Settings):
     middle_size: CountOrZero = 8000
     guide_rounds: Count = 4
     guide_steps: Count = 30
-    guide_tolerance: Positive = 1e-5
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
@@ -193,7 +189,8 @@ class Auto(Settings):
         for _ in range(self.guide_rounds):
             if not guide.refresh(space.decode(vector)) or trace.stopped:
                 break
-            closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=self.guide_tolerance)
+            tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
+            closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
             vector, information = closer._score(
                 guide, space, prior, vector, information, trace, generator, "neighbours"
             )

