@@ -13,6 +13,7 @@ from gigagp.inference import Iterative
 from gigagp.inference.table import TrainingTable
 from gigagp.means import LinearMean
 from gigagp.model import NOISE, Model
+from gigagp.products.native_tiles import NativeTiles
 from helpers import RecordingSolver, draw_targets, generator, points
 
 X = points(80, 2)
@@ -153,3 +154,15 @@ def test_an_objective_of_fewer_rows():
     exact = objective.subset(rows)
     assert exact.n_rows == 40
     assert exact.evaluate(MODEL).value is not None
+
+
+def test_learning_is_guided_by_neighbours_where_they_are_quick():
+    def guide(kernel, n):
+        X = torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        table = TrainingTable(X, X.sum(1, keepdim=True).sin(), LinearMean(), 2**28)
+        model = Model(kernel.bind(2), LinearMean(), torch.tensor(0.1, dtype=torch.float64))
+        return Iterative().objective(table, torch.Generator().manual_seed(0)).guide(model)
+
+    assert (guide(kernels.Matern(), 2000) is not None) == NativeTiles.available()
+    assert guide(kernels.Matern(), 1999) is None  # exact subsets know as much
+    assert guide(kernels.Matern() * kernels.Cosine(), 2000) is None  # not compiled

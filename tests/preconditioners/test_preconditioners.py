@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from gigagp.errors import MemoryBudgetError
-from gigagp.kernels import Matern
+from gigagp.kernels import Cosine, Matern
 from gigagp.operators import DenseMatrix, KernelMatrix
-from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel
+from gigagp.preconditioners import Nystrom, PivotedCholesky, RandomlyPivotedCholesky, TwoLevel, Vecchia
 from gigagp.preconditioners.automatic import auto_sizes, automatic
+from gigagp.products.native_tiles import NativeTiles
 from matrices import generator, kernel_matrix, normal, smooth_part, spectral, with_duplicates
 
 RECIPES = [
@@ -174,6 +175,19 @@ def test_too_large_a_preconditioner_is_refused_with_its_bytes():
         TwoLevel(1000, 500).build(matrix, generator())
     recipe, _ = automatic(matrix)  # the automatic sizes fit
     assert 8 * 1000 * (2 * recipe.rank + recipe.block_size) <= 2 * 10**6
+
+
+def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
+    def chosen(kernel, d, noise):
+        return type(automatic(KernelMatrix(kernel, normal(1200, d), noise, storage="tiles"))[0])
+
+    short, long = Matern(nu=1.5, lengthscale=0.5, variance=1.0), Matern(nu=1.5, lengthscale=20.0, variance=1.0)
+    compiled = NativeTiles.available()
+    assert chosen(short, 2, 0.5) is (Vecchia if compiled else TwoLevel)  # few inputs, any noise
+    assert chosen(short, 6, 0.01) is (Vecchia if compiled else TwoLevel)  # neighbours leave more than the noise
+    assert chosen(long, 6, 0.5) is TwoLevel  # they leave less
+    assert chosen(short, 2, 0.0) is TwoLevel  # no noise at all
+    assert chosen(short * Cosine(), 2, 0.5) is TwoLevel  # conditionals of this kernel are not compiled
 
 
 def test_automatic_sizes_grow_with_the_rows_and_stay_below_them():

@@ -23,6 +23,7 @@ from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
@@ -290,9 +291,9 @@ class IterativeObjective(TableObjective):
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
-    def guide(self) -> VecchiaObjective | None:
-        """Return the likelihood by nearest neighbours; None on tables so small that exact subsets serve as well."""
-        if self.n_rows < _GUIDED_ROWS:
+    def guide(self, model: Model) -> VecchiaObjective | None:
+        """Return the likelihood by nearest neighbours; None where exact subsets serve as well, or it would be slow."""
+        if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):
             return None
         return VecchiaObjective.for_learning(self.table)
 

@@ -98,7 +98,7 @@ class TableObjective(ABC):
         """Return the sorted indices of the rows nearest to a row, itself included."""
         return self.table.nearest(row, count)
 
-    def guide(self) -> GuideObjective | None:
+    def guide(self, model: Model) -> GuideObjective | None:
         """Return an approximate likelihood of all rows that is much cheaper; by default there is none."""
         return None
 

@@ -31,6 +31,11 @@ except ImportError:  # no compiler when gigagp was installed
 _LOCAL_BYTES = 64
 
 
+def is_compiled(kernel: Kernel, device: torch.device) -> bool:
+    """Whether compiled code computes the conditionals of a bound kernel; batches of torch take many times as long."""
+    return _native is not None and device.type == "cpu" and supports(kernel)
+
+
 @dataclass(frozen=True)
 class Pool:
     """Rows that are conditioned on each other: their covariance is ``K - low low' + diag(noise)``.
@@ -64,9 +69,7 @@ class Pool:
     @property
     def is_native(self) -> bool:
         """Whether compiled code computes the conditionals."""
-        if self.engine != "auto":
-            return self.engine == "native"
-        return _native is not None and self.X.device.type == "cpu" and supports(self.kernel)
+        return is_compiled(self.kernel, self.X.device) if self.engine == "auto" else self.engine == "native"
 
     def conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None = None) -> Conditionals:
         """Return the conditional distributions of some rows.

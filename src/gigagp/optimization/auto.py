@@ -67,6 +67,8 @@ class Auto(Settings):
         An approximate likelihood of all rows (`gigagp.inference.Vecchia`, and `gigagp.inference.Iterative`, which is
         guided by it): the largest number of times that neighbours are found anew, and of evaluations for each. A round
         ends at the objective's own smallest gain (`Objective.least_gain`).
+    guided_steps : int, default 3
+        Largest number of gradients on all rows after a guide.
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -90,6 +92,7 @@ class Auto(Settings):
     middle_size: CountOrZero = 8000
     guide_rounds: Count = 4
     guide_steps: Count = 30
+    guided_steps: Count = 3
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
@@ -139,7 +142,7 @@ class Auto(Settings):
             exact = objective.subset(torch.arange(n))
             found = self._polish(exact, whole, prior, vector, information, trace, "all rows")
             return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
-        guide = objective.guide()
+        guide = objective.guide(whole.decode(vector))
         if guide is not None:
             vector, information = self._score_all(guide, whole, prior, vector, information, trace, generator)
             if trace.stopped or guide is objective:
@@ -153,8 +156,7 @@ class Auto(Settings):
                 vector = space.encode(middle)
                 if trace.stopped:
                     return whole.decode(vector)
-        patience = 2 if guide is None else 1  # a guide leaves little to gain, and its information is that of all rows
-        return self._polish(objective, whole, prior, vector, information, trace, "all rows", patience)
+        return self._polish(objective, whole, prior, vector, information, trace, "all rows", guided=guide is not None)
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Maximise an objective that is not the likelihood, including its free numbers."""
@@ -260,9 +262,13 @@ class Auto(Settings):
         information: torch.Tensor,
         trace: Trace,
         stage: str,
-        patience: int = 2,
+        *,
+        guided: bool = False,
     ) -> Model:
-        """Run quasi-Newton steps with the information of the last stage as first metric."""
+        """Run quasi-Newton steps with the information of the last stage as first metric.
+
+        A guide leaves little to gain, and its information is that of all rows. So a single small gain ends the steps.
+        """
         n = objective.n_observations
         vector = space.encode(objective.start(space.decode(vector)))
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
@@ -271,10 +277,10 @@ class Auto(Settings):
         if not objective.deterministic:
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage, accept)
         settings = QuasiNewton(
-            steps=self.polish_steps - 1,
+            steps=min(self.polish_steps, self.guided_steps if guided else self.polish_steps) - 1,
             tolerance=min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
-            patience=patience,
+            patience=1 if guided else 2,
         )
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:

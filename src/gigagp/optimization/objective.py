@@ -107,8 +107,14 @@ class Objective(Protocol):
         """Return the objective of the same inference method on a subset of the rows."""
         ...
 
-    def guide(self) -> GuideObjective | None:
-        """Return a much cheaper approximate likelihood of all rows, possibly this objective; None if there is none."""
+    def guide(self, model: Model) -> GuideObjective | None:
+        """Return a much cheaper approximate likelihood of all rows, possibly this objective; None if there is none.
+
+        Parameters
+        ----------
+        model : Model
+            A model of the structure that is learned.
+        """
         ...
 
 

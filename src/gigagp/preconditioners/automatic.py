@@ -8,7 +8,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words
-from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.conditionals import Pool, is_compiled
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
@@ -72,12 +72,13 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, a trial decides. Where 30 neighbours of a row
     leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with ``6 n^(1/3)``
     neighbours takes as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application.
-    Elsewhere the answer is spread over very many rows, which low-rank columns see better.
+    Elsewhere the answer is spread over very many rows, which low-rank columns see better. A kernel without a compiled
+    program takes `TwoLevel`, because its conditionals are slow.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
     rank, block_size = auto_sizes(n, budget)
     two_level = TwoLevel(rank=rank, block_size=block_size)
-    if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE:
+    if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
         return two_level, reuse
     few = matrix.X.shape[1] <= _FEW_INPUTS
     wanted = _FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))

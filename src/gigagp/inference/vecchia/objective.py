@@ -147,7 +147,7 @@ class VecchiaObjective(TableObjective):
         """Return this objective: fewer rows would not make its steps cheaper, but take neighbours away."""
         return self
 
-    def guide(self) -> VecchiaObjective:
+    def guide(self, model: Model) -> VecchiaObjective:
         """Return this objective."""
         return self
 
