@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
-from gigagp import kernels, solvers
+from gigagp import GPRegressor, kernels, solvers
 from gigagp.gradients import Exact, Hutchinson, Pathwise
 from gigagp.inference import Iterative
 from gigagp.inference.table import TrainingTable
 from gigagp.means import LinearMean
 from gigagp.model import NOISE, Model
+from gigagp.optimization import Auto
 from gigagp.products.native_tiles import NativeTiles
 from helpers import RecordingSolver, draw_targets, generator, points
 
@@ -166,3 +168,14 @@ def test_learning_is_guided_by_neighbours_where_they_are_quick():
     assert (guide(kernels.Matern(), 2000) is not None) == NativeTiles.available()
     assert guide(kernels.Matern(), 1999) is None  # exact subsets know as much
     assert guide(kernels.Matern() * kernels.Cosine(), 2000) is None  # not compiled
+
+
+def test_steps_of_a_guide_are_scored_on_validation_rows():
+    X = torch.randn(2100, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
+    y = np.sin(X.sum(1)) + 0.1 * np.random.default_rng(0).normal(size=2100)
+    optimizer = Auto(subset_sizes=(50,), guide_steps=2, guide_rounds=1, guided_steps=1, middle_size=0)
+    gp = GPRegressor(inference=Iterative(n_samples=4), optimizer=optimizer)
+    history = gp.fit(X[:2000], y[:2000], validation=(X[2000:], y[2000:])).history_
+    scores = [step.validation_rmse for step in history if step.stage == "neighbours"]
+    assert len(scores) == (2 if NativeTiles.available() else 0)
+    assert all(score is not None and score < 0.2 for score in scores)

@@ -188,11 +188,13 @@ class Auto(Settings):
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run Fisher scoring on a guide, again where it has changed with the hyperparameters."""
-        for _ in range(self.guide_rounds):
-            if not guide.refresh(space.decode(vector)) or trace.stopped:
+        tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
+        closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
+        for first in [True] + [False] * (self.guide_rounds - 1):
+            changed = guide.refresh(space.decode(vector))
+            # After an earlier run, as of `Restarts`, the guide may serve without a change.
+            if trace.stopped or not (first or changed):
                 break
-            tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
-            closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
             vector, information = closer._score(
                 guide, space, prior, vector, information, trace, generator, "neighbours"
             )

@@ -9,7 +9,7 @@ import torch
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.vecchia.objective import FEW_INPUTS, LEARNING_ROWS, VecchiaObjective
+from gigagp.inference.vecchia.objective import LEARNING_ROWS, VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.likelihoods import Likelihood
 
@@ -56,8 +56,7 @@ class Vecchia(Inference):
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
     ) -> VecchiaObjective:
         """Return the Vecchia approximation of the log marginal likelihood on a table."""
-        wanted = self.prediction_neighbors or max(self.n_neighbors, 90 if table.n_inputs <= FEW_INPUTS else 200)
-        return VecchiaObjective(table, self.n_neighbors, wanted, self.learning_rows)
+        return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
 
     def describe(self) -> str:
         """Return a one-line description for users."""

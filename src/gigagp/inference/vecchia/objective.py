@@ -48,17 +48,21 @@ class VecchiaObjective(TableObjective):
         Training rows in the model's units.
     n_neighbours : int
         Neighbours of each row.
-    prediction_neighbours : int
-        Neighbours of a new point, for the posterior.
+    prediction_neighbours : int or None
+        Neighbours of a new point, for the posterior; None: 90 with few inputs and 200 with many, at least
+        ``n_neighbours``.
     learning_rows : int
         Rows whose densities estimate the sum.
     """
 
-    def __init__(self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int, learning_rows: int) -> None:
+    def __init__(
+        self, table: TrainingTable, n_neighbours: int, prediction_neighbours: int | None, learning_rows: int
+    ) -> None:
         super().__init__(table)
+        if prediction_neighbours is None:
+            prediction_neighbours = max(n_neighbours, 90 if table.n_inputs <= FEW_INPUTS else 200)
         self._n_neighbours = min(n_neighbours, max(table.n_rows - 1, 1))
         self._prediction_neighbours = prediction_neighbours
-        self._learning_rows = learning_rows
         generator = torch.Generator().manual_seed(_SEED)
         n = table.n_rows
         chosen = torch.arange(n) if learning_rows >= n else torch.randperm(n, generator=generator)[:learning_rows]
@@ -72,7 +76,7 @@ class VecchiaObjective(TableObjective):
     def for_learning(cls, table: TrainingTable) -> VecchiaObjective:
         """Return the objective with the neighbours that good hyperparameters take."""
         few = table.n_inputs <= FEW_INPUTS
-        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, 0, LEARNING_ROWS)
+        return cls(table, FEW_NEIGHBOURS if few else MANY_NEIGHBOURS, None, LEARNING_ROWS)
 
     @property
     def deterministic(self) -> bool:
