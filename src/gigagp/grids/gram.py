@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +13,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.grids.geometry import RegularGrid
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
+from gigagp.products.extension import native as _native
 
 #: Number of stored entries below which a second thread costs more than it saves.
 _ENTRIES_A_THREAD = 2**18

@@ -16,8 +16,6 @@ import math
 import mmap
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +23,8 @@ from torch import Tensor
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram, half_offsets
 from gigagp.indexed_random import random_bits
+from gigagp.products.extension import native as _native
 from gigagp.rows.hashes import ROWS_A_THREAD, row_hashes, threads_for
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
 
 #: Rows are sorted by cell in blocks: so many rows per cell, within bounds (the largest block takes up to 200 MB).
 _ROWS_A_CELL, _LEAST_ROWS, _MOST_ROWS = 32, 2**18, 2**22

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,13 +18,8 @@ from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.neighbours import batched
 from gigagp.neighbours.local import Conditionals, Derivatives
+from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, compile_kernel, supports
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
-
 
 #: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
 _LOCAL_BYTES = 64

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gigagp.neighbours.conditionals import Pool
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
+from gigagp.products.extension import native as _native
 
 
 @dataclass

@@ -7,18 +7,13 @@ answers are the same.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
+from gigagp.products.extension import native as _native
 
 #: Largest size of a coordinate: squares of differences stay within float64.
 LARGEST = 1e150

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,13 +15,9 @@ from gigagp.memory import require
 from gigagp.products.arguments import check_points, check_vectors, check_weights
 from gigagp.products.blocks import gradient_by_blocks, ranges
 from gigagp.products.engine import LowRankWeights, Weights
+from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, TermSums, compile_kernel, supports
 from gigagp.products.torch_tiles import gradient_apart
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
 
 #: Up to this many inputs, sums of squared differences cost next to nothing.
 FEW_INPUTS = 3

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gigagp.indexed_random import random_bits
-
-try:
-    _native: Any = import_module("gigagp.products._native")
-except ImportError:  # no compiler when gigagp was installed
-    _native = None
+from gigagp.products.extension import native as _native
 
 #: Rows below which a second thread costs more than it saves.
 ROWS_A_THREAD = 2**15
