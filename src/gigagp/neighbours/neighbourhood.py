@@ -12,6 +12,8 @@ from gigagp.neighbours.metric import Metric
 from gigagp.neighbours.order import coarse_to_fine
 from gigagp.neighbours.search import NeighbourTree
 
+#: Inputs up to which few neighbours suffice, and the neighbours there.
+FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
 #: Hyperparameters that decide who is near, and the change of their logarithms up to which a graph is kept.
 _SHAPES, _MOVED = ("lengthscale", "period"), 0.25
 

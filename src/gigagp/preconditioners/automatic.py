@@ -9,7 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words
 from gigagp.neighbours.conditionals import Pool, is_compiled
-from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of
@@ -26,8 +26,6 @@ PreconditionerChoice = (
     | None
 )
 
-#: Inputs up to which few neighbours suffice, and the neighbours there.
-_FEW_INPUTS, _FEW_NEIGHBOURS = 3, 30
 #: Neighbours in more inputs for each cube root of the rows: 120 for 8,000 rows, 200 for 37,000. On kin40k (20,000 rows,
 #: 8 inputs) 120, 200 and 300 take 38, 28 and 22 iterations to 0.01, and as long as 2, 5 and 13 products to build.
 _MANY_NEIGHBOURS = 6.0
@@ -80,8 +78,8 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     two_level = TwoLevel(rank=rank, block_size=block_size)
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
         return two_level, reuse
-    few = matrix.X.shape[1] <= _FEW_INPUTS
-    wanted = _FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
+    few = matrix.X.shape[1] <= FEW_INPUTS
+    wanted = FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
     noise = matrix.noise().double()
     signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
     if float(noise.min()) < _LOST_NOISE * signal or _VECCHIA_BYTES * n * wanted > budget:
@@ -91,7 +89,7 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
         graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
     if not few:
         rows = torch.arange(n, device=matrix.device)[:: max(1, n // _TRIAL_ROWS)]
-        neighbours = graph.neighbourhood.earlier(_FEW_NEIGHBOURS, rows)
+        neighbours = graph.neighbourhood.earlier(FEW_NEIGHBOURS, rows)
         left = Pool(matrix.kernel, matrix.X, noise, budget=budget // 4).conditionals(rows, neighbours).variance
         if float((left / noise[rows]).mean()) < _LEFT:  # eigenvalues below the noise need no columns
             return TwoLevel(rank=max(1, rank // 2), block_size=max(1, block_size // 2)), reuse

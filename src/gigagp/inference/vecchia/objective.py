@@ -14,12 +14,12 @@ from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.model import Model
 from gigagp.neighbours.local import Derivatives
-from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
-#: Inputs up to which few neighbours surround a row, and the neighbours that learning takes there and beyond.
-FEW_INPUTS, FEW_NEIGHBOURS, MANY_NEIGHBOURS = 3, 30, 60
+#: Neighbours that learning takes in more than a few inputs.
+MANY_NEIGHBOURS = 60
 #: Rows whose densities estimate the likelihood.
 LEARNING_ROWS = 10_000
 #: Smallest gains in nats for each row, with few inputs and with many.
