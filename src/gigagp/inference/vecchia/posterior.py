@@ -149,38 +149,34 @@ class VecchiaPosterior(RowsPosterior):
         columns += self.n_targets + self.coefficients.shape[0] + self.n_inputs + 4
         return X.split(max(1, min(_POINTS, self.budget // (32 * self.n_neighbours * columns))))
 
+    def _predict(self, X: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions (m, k) from values of all rows (n, k), and the variances given the neighbours (m,)."""
+        found, variances = [values.new_zeros(0, values.shape[1])], [values.new_zeros(0)]
+        for block in self._blocks(X):
+            local = self._local(block)
+            found.append(local.combine(values))
+            variances.append(local.variance)
+        return torch.cat(found), torch.cat(variances)
+
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean, shape (m, t)."""
         return self.mean_and_variance_given_trend(X)[0]
 
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
-        found = [self._local(block).combine(self._basis) for block in self._blocks(X)]
-        return torch.cat(found).to(X) if found else X.new_zeros(0, self._basis.shape[1])
+        return self._predict(X, self._basis)[0].to(X)
 
     def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
-        p = self._basis.shape[1]
-        values = torch.cat([self._residuals, self._basis], 1)
-        means, variances = [], []
-        for block in self._blocks(X):
-            local = self._local(block)
-            of_targets, of_basis = local.combine(values).split([self.n_targets, p], 1)
-            means.append(self.trend(block) + of_targets.to(block))
-            root = self.trend_root(block, of_basis).double()
-            variances.append((local.variance + root.square().sum(1)).to(block))
-        if not means:
-            return X.new_zeros(0, self.n_targets), X.new_zeros(0)
-        return torch.cat(means), torch.cat(variances)
+        found, variance = self._predict(X, torch.cat([self._residuals, self._basis], 1))
+        of_targets, of_basis = found.split([self.n_targets, self._basis.shape[1]], 1)
+        root = self.trend_root(X, of_basis).double()
+        return self.trend(X) + of_targets.to(X), (variance + root.square().sum(1)).to(X)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
-        means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
-        for block in self._blocks(X):
-            local = self._local(block)
-            means.append(self.trend(block) + local.combine(self._residuals).to(block))
-            variances.append(local.variance.to(block))
-        return torch.cat(means), torch.cat(variances)
+        found, variance = self._predict(X, self._residuals)
+        return self.trend(X) + found.to(X), variance.to(X)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the covariance of the errors of the predictors, ``K** - W'K_X* - K_*X W + W'HW``."""
