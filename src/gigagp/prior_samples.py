@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
+from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.random import standard_normal
+
+#: Sine and cosine columns of the prior functions behind `sample_functions`.
+_N_FEATURES = 4000
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,25 @@ class PriorSamples:
         draw = kernel.draw_features(n_features, n_inputs, generator, law=law)
         columns = kernel.features(torch.zeros(1, n_inputs, dtype=torch.float64), draw).shape[1]
         return cls(draw, standard_normal(columns, n_samples, generator=generator))
+
+    @classmethod
+    def for_sample_functions(
+        cls, kernel: Kernel, n_inputs: int, n_samples: int, generator: torch.Generator
+    ) -> PriorSamples:
+        """Draw the prior functions behind a posterior's `sample_functions`, with 4,000 features.
+
+        Raises
+        ------
+        InvalidInputError
+            If the kernel has no random features.
+        """
+        if not kernel.has_features():
+            msg = (
+                "sample_functions needs a kernel with random features for prior functions; got "
+                f"{kernel!r}. sample_y at up to 2,000 points works without them."
+            )
+            raise InvalidInputError(msg)
+        return cls.new(kernel, n_inputs, n_samples, _N_FEATURES, generator)
 
     def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:
         """Return the functions at the rows of ``X``, shape (n, s), in blocks that fit into ``budget`` bytes."""

@@ -145,7 +145,7 @@ class ExactPosterior(SolvedPosterior):
         These samples have the error of the features. At a few thousand points, `sample_at` samples without it.
         """
         needed = n_samples * self.n_targets  # targets are independent given the hyperparameters
-        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, 4000, generator)
+        prior = PriorSamples.for_sample_functions(self.model.kernel, self.n_inputs, needed, generator)
         noise = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X)
         matrix = KernelMatrix(self.model.kernel, self.X, self.model.noise_variance, storage="tiles")
         values = prior.evaluate(self.model.kernel, self.X, self.budget) + matrix.noise().sqrt()[:, None] * noise

@@ -28,7 +28,6 @@ from gigagp.schema import Field, Form, check_tensors, not_negative, number, one_
 from gigagp.schema import factor as lower_factor
 
 _ACTIONS = {"blocks": BlockActions, "dense": DenseActions, "rows": RowActions}
-_PRIOR_FEATURES = 4000
 
 
 class ComputationAwarePosterior(SolvedPosterior):
@@ -181,11 +180,8 @@ class ComputationAwarePosterior(SolvedPosterior):
         InvalidInputError
             If the kernel has no random features; `sample_at` needs none.
         """
-        if not self.model.kernel.has_features():
-            msg = f"samples as functions need a kernel with random features; got {self.model.kernel!r}. Use sample_y."
-            raise InvalidInputError(msg)
         needed = n_samples * self.n_targets
-        prior = PriorSamples.new(self.model.kernel, self.X.shape[1], needed, _PRIOR_FEATURES, generator)
+        prior = PriorSamples.for_sample_functions(self.model.kernel, self.n_inputs, needed, generator)
         draws = standard_normal(self.X.shape[0], needed, generator=generator).to(self.X.device)
         spread = (self.noise + self.model.kernel.white(self.X).double()).sqrt()[:, None]
         values = prior.evaluate(self.model.kernel, self.X, self.budget).double() + spread * draws

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
@@ -20,9 +19,6 @@ from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
 from gigagp.schema import Field, Form, check_tensors, number, one_of, record, text, whole
-
-#: Number of sine and cosine columns of the prior functions of samples.
-_SAMPLE_FEATURES = 4000
 
 
 class SparseTrend(NamedTuple):
@@ -192,14 +188,8 @@ class SparsePosterior(Posterior):
         `sample_at` samples without it.
         """
         kernel, points, t = self.model.kernel, self.points, self.n_targets
-        if not kernel.has_features():
-            msg = (
-                "sample_functions needs a kernel with random features for prior functions; got "
-                f"{kernel!r}. sample_y at up to 2,000 points works without them."
-            )
-            raise InvalidInputError(msg)
         needed = n_samples * t  # targets are independent given the hyperparameters
-        prior = PriorSamples.new(kernel, self.n_inputs, needed, _SAMPLE_FEATURES, generator)
+        prior = PriorSamples.for_sample_functions(kernel, self.n_inputs, needed, generator)
         draws = standard_normal(2, points.count, needed, generator=generator).to(self.whitened_root)
         inducing = self.whitened_mean.repeat_interleave(n_samples, 1) + self.whitened_root @ draws[0]
         at_points = prior.evaluate(kernel, points.points, self.budget) + points.jitter**0.5 * draws[1]

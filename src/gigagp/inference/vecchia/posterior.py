@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
@@ -26,8 +25,6 @@ from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.schema import Field, check_tensors, number, record, whole
 
-#: Features of the prior functions behind samples.
-_SAMPLE_FEATURES = 4000
 #: Largest number of points that are predicted together.
 _POINTS = 4096
 
@@ -198,14 +195,8 @@ class VecchiaPosterior(RowsPosterior):
         These samples have the error of the features. At a few thousand points, `sample_at` samples without it.
         """
         kernel, t = self.model.kernel, self.n_targets
-        if not kernel.has_features():
-            msg = (
-                "sample_functions needs a kernel with random features for prior functions; got "
-                f"{kernel!r}. sample_y at up to 2,000 points works without them."
-            )
-            raise InvalidInputError(msg)
         needed = n_samples * t  # targets are independent given the hyperparameters
-        prior = PriorSamples.new(kernel, self.n_inputs, needed, _SAMPLE_FEATURES, generator)
+        prior = PriorSamples.for_sample_functions(kernel, self.n_inputs, needed, generator)
         noise = standard_normal(self.n_rows, needed, generator=generator).to(self._noise)
         at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self._noise.sqrt()[:, None] * noise
         residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
