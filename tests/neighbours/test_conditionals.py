@@ -360,6 +360,18 @@ def test_a_row_does_not_depend_on_the_others_of_the_call(engine):
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_that_nobody_reads_are_not_made(engine):
+    p = many_rows(engine)
+    whole = p.pool.conditionals(p.targets, p.neighbours, p.values)
+    part = p.pool.conditionals(p.targets, p.neighbours, p.values, weights=False)
+    assert whole.weights.shape == p.neighbours.shape
+    assert part.weights.shape == (len(p.targets), 0)
+    assert torch.equal(part.variance, whole.variance)
+    assert torch.equal(part.residual, whole.residual)
+    assert part.log_variance == whole.log_variance
+
+
 def test_small_budgets_change_only_rounding():
     p = problem(KERNELS["sum"], engine="torch")
     for one, other in zip(outputs(p), outputs(p._replace(pool=replace(p.pool, budget=30_000))), strict=True):

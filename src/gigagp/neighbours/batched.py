@@ -48,24 +48,27 @@ class LocalPool(Protocol):
         ...
 
 
-def conditionals(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None) -> Conditionals:
+def conditionals(
+    pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
+) -> Conditionals:
     """Return the conditional distributions of some rows; see `gigagp.neighbours.conditionals.Pool.conditionals`."""
     none = torch.zeros(0, dtype=torch.float64, device=pool.X.device)
-    variances, weights = [none], [none.new_zeros(0, neighbours.shape[1])]
+    width = neighbours.shape[1] if weights else 0
+    variances, regressions = [none], [none.new_zeros(0, width)]
     residuals = [] if values is None else [none.new_zeros(0, values.shape[1])]
     raised = 0
     for rows in _batches(pool, targets, neighbours):
         problem = _Problem(pool, targets[rows], neighbours[rows], pool.kernel)
         raised += problem.raised
         variances.append(problem.u[:, -1].square().reciprocal())
-        weights.append(-problem.u[:, :-1] / problem.u[:, -1:])
+        regressions.append(-problem.u[:, :width] / problem.u[:, -1:])
         if values is not None:
             whitened = problem.whiten(values.to(problem.factor)[problem.index])
             residuals.append(whitened[:, -1] / problem.u[:, -1:])
     variance = torch.cat(variances)
     return Conditionals(
         variance,
-        torch.cat(weights),
+        torch.cat(regressions),
         torch.cat(residuals) if residuals else None,
         float(variance.detach().log().sum()),
         raised,

@@ -65,7 +65,9 @@ class Pool:
         """Whether compiled code computes the conditionals."""
         return is_compiled(self.kernel, self.X.device) if self.engine == "auto" else self.engine == "native"
 
-    def conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None = None) -> Conditionals:
+    def conditionals(
+        self, targets: Tensor, neighbours: Tensor, values: Tensor | None = None, *, weights: bool = True
+    ) -> Conditionals:
         """Return the conditional distributions of some rows.
 
         Parameters
@@ -76,6 +78,8 @@ class Pool:
             The rows that each is conditioned on, int32, the nearest first; -1 where there are fewer.
         values : Tensor of shape (n, t), optional
             Values of the rows. Only the likelihood and residuals need them.
+        weights : bool, default True
+            Whether to return the weights, q times m numbers.
 
         Raises
         ------
@@ -84,13 +88,13 @@ class Pool:
         """
         self._require(neighbours)
         if not self.is_native:
-            return batched.conditionals(self, targets, neighbours, values)
+            return batched.conditionals(self, targets, neighbours, values, weights=weights)
         program = compile_kernel(self.kernel, self.X, self.X)
-        found = self._run(program, targets, neighbours, values, weights=True, derivatives=False)
-        variance, weights, residual, log_variance, _, _, raised = found
+        found = self._run(program, targets, neighbours, values, weights=weights, derivatives=False)
+        variance, made, residual, log_variance, _, _, raised = found
         return Conditionals(
             torch.from_numpy(variance),
-            torch.from_numpy(weights),
+            torch.from_numpy(made) if weights else torch.empty(len(variance), 0, dtype=torch.float64),
             None if residual is None else torch.from_numpy(residual),
             log_variance,
             raised,

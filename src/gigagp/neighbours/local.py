@@ -20,7 +20,8 @@ class Conditionals:
     variance : Tensor of shape (q,)
         The variance that the neighbours leave, positive.
     weights : Tensor of shape (q, m)
-        The regression on the neighbours; 0 where there is none, or where nearer ones determine it up to rounding.
+        The regression on the neighbours; 0 where there is none, or where nearer ones determine it up to rounding. Shape
+        (q, 0) where they were not asked for.
     residual : Tensor of shape (q, t) or None
         Values of the rows minus their prediction from the neighbours.
     log_variance : float

@@ -90,7 +90,8 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     if not few:
         rows = torch.arange(n, device=matrix.device)[:: max(1, n // _TRIAL_ROWS)]
         neighbours = graph.neighbourhood.earlier(FEW_NEIGHBOURS, rows)
-        left = Pool(matrix.kernel, matrix.X, noise, budget=budget // 4).conditionals(rows, neighbours).variance
+        pool = Pool(matrix.kernel, matrix.X, noise, budget=budget // 4)
+        left = pool.conditionals(rows, neighbours, weights=False).variance
         if float((left / noise[rows]).mean()) < _LEFT:  # eigenvalues below the noise need no columns
             return TwoLevel(rank=max(1, rank // 2), block_size=max(1, block_size // 2)), reuse
     return Vecchia(n_neighbors=wanted), Reuse(None if reuse is None else reuse.pivots, graph)

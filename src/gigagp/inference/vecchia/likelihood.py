@@ -43,7 +43,7 @@ class Regression(NamedTuple):
     def of(cls, pool: Pool, table: TrainingTable, rows: Tensor, neighbours: Tensor) -> Regression:
         """Return the coefficients from some rows, shape (q,), and their neighbours, shape (q, m)."""
         basis = table.basis.double()
-        found = pool.conditionals(rows, neighbours, torch.cat([table.Y.double(), basis], 1))
+        found = pool.conditionals(rows, neighbours, torch.cat([table.Y.double(), basis], 1), weights=False)
         assert found.residual is not None
         whitened = found.residual / found.variance.sqrt()[:, None]
         of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
@@ -80,8 +80,8 @@ class Gap(NamedTuple):
         n, m = len(graph.order), graph.neighbours.shape[1]
         more = min(_GAP_FACTOR * m, max(_GAP_NEIGHBOURS, m), max(n - 1, 1))
         rows = torch.randperm(n, generator=torch.Generator().manual_seed(2))[:_GAP_ROWS].to(graph.order.device)
-        few = pool.conditionals(rows, graph.neighbours[rows]).variance
-        many = pool.conditionals(rows, graph.neighbourhood.earlier(more, rows)).variance
+        few = pool.conditionals(rows, graph.neighbours[rows], weights=False).variance
+        many = pool.conditionals(rows, graph.neighbourhood.earlier(more, rows), weights=False).variance
         nats = 0.5 * (few / many).log()
         error = float(nats.std() / len(rows) ** 0.5) if 1 < len(rows) < n else 0.0
         return cls(float(nats.mean()), error, more)
