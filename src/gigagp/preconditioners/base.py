@@ -122,18 +122,6 @@ def budget_of(matrix: SymmetricMatrix) -> int:
     return memory.resolve_budget(given, matrix.device)
 
 
-def safe_noise(matrix: SymmetricMatrix, residual: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return the noise in float64, raised where it is lost in rounding, and the largest increase.
-
-    A row without noise gets the mean of ``residual``, the diagonal that the low-rank part leaves. A value close to zero
-    would make the preconditioner worse than none.
-    """
-    noise = matrix.noise().to(torch.float64)
-    floor = 10 * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().to(torch.float64).mean())
-    lifted = torch.where(noise >= floor, noise, max(floor, float(residual.mean())))
-    return lifted, float((lifted - noise).max())
-
-
 def factor_with_jitter(matrices: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor, float]:
     """Return lower Cholesky factors of a batch of shape (m, b, b), and the largest jitter that was needed.
 

@@ -11,13 +11,7 @@ from gigagp.dense import tall_product
 from gigagp.fields import Count
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
-from gigagp.preconditioners.base import (
-    Preconditioner,
-    PreconditionerRecipe,
-    Reuse,
-    factor_with_jitter,
-    safe_noise,
-)
+from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, factor_with_jitter
 
 
 class LowRankPlusNoise(Preconditioner):
@@ -57,6 +51,18 @@ class LowRankPlusNoise(Preconditioner):
         self._wing = torch.linalg.solve_triangular(self._capacitance_factor.T, scaled, upper=True, left=False).to(dtype)
         self.jitter = max(jitter, extra)
         self.is_lower_bound = jitter == 0
+
+    @classmethod
+    def of(cls, matrix: SymmetricMatrix, factor: pivoting.PartialCholesky, name: str) -> LowRankPlusNoise:
+        """Return the preconditioner from columns of a matrix, with its noise raised where it is lost in rounding.
+
+        A row without noise gets the mean of the diagonal that the columns leave. A value close to zero would make the
+        preconditioner worse than none.
+        """
+        noise = matrix.noise().to(torch.float64)
+        floor = 10 * torch.finfo(matrix.dtype).eps * float(matrix.diagonal().to(torch.float64).mean())
+        lifted = torch.where(noise >= floor, noise, max(floor, float(factor.residual.mean())))
+        return cls(factor, lifted, matrix.dtype, name, float((lifted - noise).max()))
 
     @property
     def rank(self) -> int:
@@ -114,9 +120,7 @@ class LowRankRecipe(PreconditionerRecipe):
         bound: bool = False,
     ) -> LowRankPlusNoise:
         """Build for one matrix; see `PreconditionerRecipe.build`. ``bound`` has no effect."""
-        factor = self.factor(matrix, generator, reuse)
-        noise, jitter = safe_noise(matrix, factor.residual)
-        return LowRankPlusNoise(factor, noise, matrix.dtype, self._name, jitter)
+        return LowRankPlusNoise.of(matrix, self.factor(matrix, generator, reuse), self._name)
 
 
 @dataclass(frozen=True)

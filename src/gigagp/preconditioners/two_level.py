@@ -11,14 +11,7 @@ from gigagp.dense import tall_product
 from gigagp.fields import Count
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.preconditioners import pivoting
-from gigagp.preconditioners.base import (
-    Preconditioner,
-    PreconditionerRecipe,
-    Reuse,
-    budget_of,
-    factor_with_jitter,
-    safe_noise,
-)
+from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of, factor_with_jitter
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
 from gigagp.preconditioners.low_rank import LowRankPlusNoise, jitter_note
 
@@ -183,8 +176,5 @@ class TwoLevel(PreconditionerRecipe):
         points = matrix.coordinates()
         # Without points the rows of the factor are used: their inner products are the correlations found so far.
         partition = clustered(factor.columns[:, :32] if points is None else points, size)
-        lower = None
-        if bound:
-            noise, jitter = safe_noise(matrix, factor.residual)
-            lower = LowRankPlusNoise(factor, noise, matrix.dtype, "randomly pivoted", jitter)
+        lower = LowRankPlusNoise.of(matrix, factor, "randomly pivoted") if bound else None
         return LowRankPlusBlocks(matrix, factor, partition, lower)

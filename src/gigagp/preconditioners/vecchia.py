@@ -15,14 +15,7 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.operators.kernel_matrix import KernelMatrix
 from gigagp.preconditioners import pivoting
-from gigagp.preconditioners.base import (
-    Preconditioner,
-    PreconditionerRecipe,
-    Reuse,
-    budget_of,
-    factor_with_jitter,
-    safe_noise,
-)
+from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of, factor_with_jitter
 from gigagp.preconditioners.low_rank import LowRankPlusNoise, jitter_note
 
 
@@ -165,9 +158,7 @@ class Vecchia(PreconditionerRecipe):
         low = lower = None
         if self.rank:
             low = pivoting.random(matrix, rank, generator, pivots=None if reuse is None else reuse.pivots)
-            if bound:
-                noise, jitter = safe_noise(matrix, low.residual)
-                lower = LowRankPlusNoise(low, noise, matrix.dtype, "randomly pivoted", jitter)
+            lower = LowRankPlusNoise.of(matrix, low, "randomly pivoted") if bound else None
         graph = None if reuse is None else reuse.graph
         if graph is None or not graph.serves(matrix.kernel, matrix.X, self.n_neighbors):
             graph = NeighbourGraph(matrix.kernel, matrix.X, self.n_neighbors)
