@@ -151,7 +151,7 @@ class Pool:
         return _native.conditionals(
             self.instruction_set,
             terms,
-            [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps],
+            program.codes(),
             program.factor,
             _numbers(self.noise),
             targets.to(torch.int64).contiguous().numpy(),

@@ -157,22 +157,17 @@ class NeighbourGraph:
 
     def serves(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> bool:
         """Whether the graph is still good for a kernel of the same structure, whose numbers may have moved a little."""
-        if not self._fits(kernel, X, n_neighbours):
-            return False
         old, new = self.kernel.parameters(), kernel.parameters()
+        if not self._is_on(X, n_neighbours) or _shapes(old) != _shapes(new):
+            return False
         return all(bool(((new[k] / old[k]).log().abs() <= _MOVED).all()) for k in old if k.split(".")[-1] in _SHAPES)
 
     def is_of(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> bool:
         """Whether the graph is the one of exactly this kernel."""
-        new = kernel.parameters()
-        return self._fits(kernel, X, n_neighbours) and all(
-            torch.equal(value, new[name]) for name, value in self.kernel.parameters().items()
-        )
+        return self._is_on(X, n_neighbours) and kernel == self.kernel
 
-    def _fits(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> bool:
-        """Whether rows, number of neighbours, and names and shapes of the hyperparameters are the same."""
-        old, new = ({name: v.shape for name, v in one.parameters().items()} for one in (self.kernel, kernel))
-        return X is self._X and n_neighbours == self.n_neighbours and old == new
+    def _is_on(self, X: Tensor, n_neighbours: int) -> bool:
+        return X is self._X and n_neighbours == self.n_neighbours
 
     def __getstate__(self) -> tuple[Kernel, int, Tensor]:
         """Return what the graph is a function of; a copy computes it again, because a tree cannot be copied."""
@@ -181,3 +176,7 @@ class NeighbourGraph:
     def __setstate__(self, state: tuple[Kernel, int, Tensor]) -> None:
         """Restore the state of a copy."""
         self.kernel, self.n_neighbours, self._X = state
+
+
+def _shapes(parameters: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in parameters.items()}

@@ -183,7 +183,7 @@ def _arguments(program: Program, dtype: torch.dtype) -> tuple[list[Any], list[An
         right = left if term.right is term.left else term.right.to(dtype).contiguous()
         direct = term.profile != Profile.DOT and (term.inputs <= FEW_INPUTS or term.is_wide(dtype))
         terms.append((int(term.profile), term.inputs, direct, term.alpha, left.numpy(), right.numpy()))
-    return terms, [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in program.steps]
+    return terms, program.codes()
 
 
 def _working_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:

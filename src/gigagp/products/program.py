@@ -145,6 +145,10 @@ class Program:
         order = self.kernel.parameters()
         return {name: found[name].reshape(order[name].shape) for name in order}
 
+    def codes(self) -> list[tuple[int, int, int, float, float]]:
+        """Return the steps as compiled code reads them (``native/steps.h``)."""
+        return [(int(s.operation), s.a, s.b, s.a_factor, s.b_factor) for s in self.steps]
+
     def jacobian(self) -> Tensor:
         """Return the derivatives in all hyperparameters for each sum alone, shape (p, directions).
 
