@@ -165,14 +165,10 @@ py::tuple columns_of(const Neighbours &neighbours, const Numbers &weights) {
     return py::make_tuple(starts, rows, sorted);
 }
 
-struct Rowwise {
-    Neighbours neighbours;
-    Numbers weights;
-    SparseRows view() const {
-        if (neighbours.ndim() != 2 || weights.ndim() != 2 || weights.size() != neighbours.size()) refuse("weights do not fit");
-        return {neighbours.shape(0), static_cast<int>(neighbours.shape(1)), neighbours.data(), weights.data()};
-    }
-};
+SparseRows view_rows(const Neighbours &neighbours, const Numbers &weights) {
+    if (neighbours.ndim() != 2 || weights.ndim() != 2 || weights.size() != neighbours.size()) refuse("weights do not fit");
+    return {neighbours.shape(0), static_cast<int>(neighbours.shape(1)), neighbours.data(), weights.data()};
+}
 
 void check_vectors(const Numbers &v, long n) {
     if (v.ndim() != 2 || v.shape(0) != n) refuse("vectors do not fit");
@@ -194,7 +190,7 @@ SparseColumns view_columns(const Rows &starts, const Neighbours &rows, const Num
 // The factor as a triple of arrays by rows, and one by columns, are checked once, when Python makes them.
 Numbers residuals(const std::string &set, const Neighbours &neighbours, const Numbers &weights, const Numbers &v, int threads) {
     const ConditionalsKernels &kernels = choose(set);
-    const SparseRows matrix = Rowwise{neighbours, weights}.view();
+    const SparseRows matrix = view_rows(neighbours, weights);
     check_vectors(v, matrix.n);
     const long n = matrix.n, s = v.shape(1), piece = piece_of(n);
     Numbers out({n, s});
@@ -226,7 +222,7 @@ constexpr long COLUMNS = 8;
 
 void solve(const std::string &set, const Neighbours &neighbours, const Numbers &weights, const Rows &order, Numbers v, int threads) {
     const ConditionalsKernels &kernels = choose(set);
-    const SparseRows matrix = Rowwise{neighbours, weights}.view();
+    const SparseRows matrix = view_rows(neighbours, weights);
     check_vectors(v, matrix.n);
     check_order(order, matrix.n);
     double *values = v.mutable_data();

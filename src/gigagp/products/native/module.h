@@ -1,14 +1,15 @@
 // What the files that define the Python module share: checks of the processor, aligned memory, and threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "threads.h"
 
 namespace gigagp {
 
@@ -70,17 +71,7 @@ void share(int threads, long tasks, F work) {
     auto serve = [&](int thread) {
         for (long task; (task = next.fetch_add(1)) < tasks;) work(task, thread);
     };
-    std::vector<std::thread> others;
-    others.reserve(threads);
-    for (int thread = 1; thread < threads && thread < tasks; thread++) {
-        try {
-            others.emplace_back(serve, thread);
-        } catch (const std::system_error &) {
-            break;  // no more threads are available: the existing ones do the work
-        }
-    }
-    serve(0);
-    for (auto &other : others) other.join();
+    on_threads(std::min<long>(threads, tasks), serve);
 }
 
 }  // namespace gigagp

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "kernels.h"
+#include "threads.h"
 
 namespace gigagp {
 
@@ -66,7 +66,6 @@ class Schedule {
     // Call work(task number, thread number) for every task.
     template <class F>
     void run(int threads, F work) const {
-        threads = static_cast<int>(std::min<std::size_t>(threads, tasks_.size()));
         std::atomic<std::size_t> next{0};
         std::vector<std::atomic<int>> done(n_stretches_);
         for (auto &count : done) count = 0;
@@ -82,17 +81,7 @@ class Schedule {
                     if (stretch >= 0) done[stretch].fetch_add(1, std::memory_order_release);
             }
         };
-        std::vector<std::thread> others;
-        others.reserve(threads);
-        for (int thread = 1; thread < threads; thread++) {
-            try {
-                others.emplace_back(serve, thread);
-            } catch (const std::system_error &) {
-                break;  // no more threads are available: the existing ones do the work
-            }
-        }
-        serve(0);
-        for (auto &other : others) other.join();
+        on_threads(std::min<long>(threads, tasks_.size()), serve);
     }
 
    private:
