@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gigagp import metrics
+from gigagp import kernels, metrics
 
 #: file, input columns, target column
 FILES = {
@@ -25,6 +25,12 @@ SIZES = {
     "elevation": ((0.08,), (0.16,), (0.32,), (0.64,), (1.28,), (2.4,)),
     "temperature": ((0.3, 4.0), (1.0, 8.0), (2.0, 30.0), (4.0, 60.0), (1.0, 300.0)),
     "precipitation": ((0.5, 0.6), (1.0, 1.6), (2.0, 2.6), (4.0, 4.6), (0.6, 40.0)),
+}
+#: Kernels of the benchmarks by word.
+KERNELS = {
+    "matern": lambda: kernels.Matern(nu=1.5),
+    "half": lambda: kernels.Matern(nu=0.5),
+    "rough": lambda: kernels.Matern(nu=1.5) + kernels.Matern(nu=0.5),
 }
 #: Share of the rows that is held out.
 SHARE = 0.1

@@ -36,18 +36,13 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from maps import FILES, Split, line, scores, split, write
+from maps import FILES, KERNELS, Split, line, scores, split, write
 
-from gigagp import GPRegressor, inference, kernels
+from gigagp import GPRegressor, inference
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.order import coarse_to_fine
 from gigagp.neighbours.search import NeighbourTree
 
-KERNELS = {
-    "matern": lambda: kernels.Matern(nu=1.5),
-    "half": lambda: kernels.Matern(nu=0.5),
-    "rough": lambda: kernels.Matern(nu=1.5) + kernels.Matern(nu=0.5),
-}
 _SAMPLES, _BLOCK = 64, 8192
 
 

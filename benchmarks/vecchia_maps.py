@@ -30,16 +30,11 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from maps import FILES, Split, line, scores, split, write
+from maps import FILES, KERNELS, Split, line, scores, split, write
 
-from gigagp import GPRegressor, inference, kernels, metrics
+from gigagp import GPRegressor, inference, metrics
 from gigagp.errors import GigaGPWarning
 
-KERNELS = {
-    "matern": lambda: kernels.Matern(nu=1.5),
-    "half": lambda: kernels.Matern(nu=0.5),
-    "rough": lambda: kernels.Matern(nu=1.5) + kernels.Matern(nu=0.5),
-}
 INFERENCES = {"vecchia": inference.Vecchia, "exact": inference.Iterative, "grid": inference.Grid}
 
 
