@@ -75,7 +75,7 @@ def test_the_variance_is_that_of_the_error_of_the_prediction(table):
     X = table(N)
     found = posterior(inference.Vecchia(9, 12), X, draw_targets(KERNEL, X, NOISE))
     H, cross = reference_matrix(KERNEL, X, NOISE), reference_block(KERNEL, X, NEW)
-    local = found._local(NEW)
+    local = found._predictor.weights(NEW)
     weights = torch.zeros(len(NEW), N, dtype=torch.float64).scatter_add(1, local.rows[local.places], local.weights)
     error = reference_block(KERNEL, NEW, NEW) - weights @ cross - cross.T @ weights.T + weights @ H @ weights.T
     assert relative_error(found.covariance(NEW), error) < 1e-9
@@ -92,7 +92,7 @@ def test_the_uncertainty_of_the_mean_is_in_every_answer(mean):
     found = posterior(inference.Vecchia(N, 12), X, Y, mean)
     H, Phi = reference_matrix(KERNEL, X, NOISE), mean.basis(X)
     precision = Phi.T @ torch.linalg.solve(H, Phi)
-    local = found._local(NEW)
+    local = found._predictor.weights(NEW)
     weights = torch.zeros(len(NEW), N, dtype=torch.float64).scatter_add(1, local.rows[local.places], local.weights)
     rest = mean.basis(NEW) - weights @ Phi
     coefficients = torch.linalg.solve(precision, Phi.T @ torch.linalg.solve(H, Y))

@@ -35,6 +35,8 @@ from gigagp.solvers.base import Solver
 
 #: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
 _AUTO_PROBES = 16
+#: Samples of ``n_samples="auto"``, alone and with nearest neighbours.
+_SAMPLES = (64, 16)
 #: Bounds on the error in nats, for targets and probes, at which solves in training may stop before the residual reaches
 #: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
 #: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
@@ -67,9 +69,10 @@ class Iterative(Inference):
         ``"subspace"``. False draws new probe vectors at each step and starts solves at zero. With a randomly truncated
         solver the gradient is unbiased over the random lengths in both cases; with False it also averages over the
         probe vectors, as in the paper.
-    n_samples : int, default 64
-        Number of posterior samples that the last solve computes. Predicted variances have a relative standard error of
-        ``sqrt(2 / n_samples)``.
+    n_samples : int or "auto", default "auto"
+        Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
+        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16, whose variances nearest neighbours make as
+        certain as those of 64 and more, and 64 where the kernel has no compiled neighbours.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
         ``solver="auto"``, None keeps the residual below a twentieth of the noise standard deviation, and its relative
@@ -86,7 +89,7 @@ class Iterative(Inference):
     solver: Solver | Literal["auto"] = "auto"
     gradient: Annotated[GradientEstimator, Words("one of gigagp.gradients")] | Literal["auto"] = "auto"
     warm_start: bool | Literal["previous", "subspace"] = True
-    n_samples: Count = 64
+    n_samples: Count | Literal["auto"] = "auto"
     final_tolerance: Positive | None = None
     computational_uncertainty: bool = False
 
@@ -258,11 +261,14 @@ class IterativeObjective(TableObjective):
         solved = self._solve(self._solver, matrix, right_hand_sides)
         functions = _prior_functions(self._probes)
         if functions is not None:
-            self._current = self._posterior(model, solved, functions, _for_predictions(self._solver))
+            solver = _for_predictions(self._solver)
+            self._current = self._posterior(model, solved, functions, solver, right_hand_sides)
         gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
         return Evaluation(None, gradient, solved.record)
 
-    def _posterior(self, model: Model, solved: _Solved, prior: PriorSamples, solver: Solver) -> PathwisePosterior:
+    def _posterior(
+        self, model: Model, solved: _Solved, prior: PriorSamples, solver: Solver, right_hand_sides: torch.Tensor
+    ) -> PathwisePosterior:
         """Return the posterior computed from solutions for targets and noisy prior samples."""
         return PathwisePosterior(
             model,
@@ -273,6 +279,7 @@ class IterativeObjective(TableObjective):
             prior,
             solver,
             final_solve=solved.record,
+            probe_values=right_hand_sides if is_compiled(model.kernel, self.table.X.device) else None,
         )
 
     def value(self, model: Model) -> Estimate:
@@ -336,6 +343,8 @@ class IterativeObjective(TableObjective):
         table, aware = self.table, self.settings.computational_uncertainty
         matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
         probes, n_samples = self._probes, self.settings.n_samples
+        if n_samples == "auto":
+            n_samples = _SAMPLES[is_compiled(model.kernel, table.X.device) and not aware]
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
             given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
@@ -353,7 +362,7 @@ class IterativeObjective(TableObjective):
             matrix.add_blocks(solved.nearest[0])
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
             return matrix.posterior(note, solved.record)
-        return self._posterior(model, solved, prior, solver)
+        return self._posterior(model, solved, prior, solver, right_hand_sides)
 
     def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:
         """Return the solver of the last solve, with tolerances tight enough for predictions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
-from gigagp.inference.sampled_variance import variance_from_samples
+from gigagp.inference.sampled_variance import variance_from_samples, variance_from_samples_and_neighbours
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
@@ -21,7 +22,10 @@ from gigagp.kernels.draws import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
 from gigagp.model import Model
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
+from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.schema import Field, check_tensors, optional, part, record
@@ -29,6 +33,9 @@ from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
 _SOLVE_COLUMNS = 256
+#: Neighbours of a point: the cube root of this many times the rows, at most so many. ``m^3 / 3`` operations are then
+#: about those of a product with the kernel between the point and all rows.
+_ROWS_FOR_CUBE, _MOST_NEIGHBOURS = 150, 200
 #: Tolerances of the solve for the log-likelihood: an error in nats, or a residual at the level of rounding.
 _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 
@@ -56,6 +63,9 @@ class PathwisePosterior(SolvedPosterior):
         Solver for what stored samples cannot provide: the full covariance, more samples, exact variances.
     final_solve : SolveRecord or None
         Record of the solve that the posterior is computed from.
+    probe_values : Tensor of shape (n, s) or None
+        ``f_j(X) + noise_j``. With them, variances come from samples and nearest neighbours together
+        (`variance_from_samples_and_neighbours`).
     """
 
     kind = "pathwise"
@@ -71,12 +81,21 @@ class PathwisePosterior(SolvedPosterior):
         prior: PriorSamples,
         solver: Solver,
         final_solve: SolveRecord | None = None,
+        probe_values: torch.Tensor | None = None,
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self.target_solutions, self.basis_solutions = target_solutions, basis_solutions
         self.coefficients, self.coefficient_root = trend
         self.update = PathwiseUpdate(self, prior, probe_solutions)
-        self.solver, self.final_solve = solver, final_solve
+        self.solver, self.final_solve, self.probe_values = solver, final_solve, probe_values
+
+    @cached_property
+    def neighbours(self) -> LocalPredictor:
+        """Predictions from as many nearest rows as cost about what the exact prediction does."""
+        model, table = self.model, self.table
+        noise = as_noise(model.noise_variance, self.X[:, 0].double(), "noise_variance") + model.kernel.white(self.X)
+        m = min(round((_ROWS_FOR_CUBE * self.n_rows) ** (1 / 3)), _MOST_NEIGHBOURS)
+        return LocalPredictor(model.kernel, self.X, noise, NeighbourGraph(model.kernel, self.X, m), m, table.budget)
 
     @property
     def n_samples(self) -> int:
@@ -119,13 +138,35 @@ class PathwisePosterior(SolvedPosterior):
         """Return mean and variance.
 
         From samples, the variance is ``mean_j (f_j(x) - K(x, X) u_j)^2``, at most the prior variance; its relative
-        standard error is ``sqrt(2 / s)``, or 18 % for 64 samples. From solves, it is the upper bound that `covariance`
-        describes.
+        standard error is ``sqrt(2 / s)``, or 18 % for 64 samples. By default nearest neighbours make it more certain,
+        where their values are known; the mean square of the solve's residual, which is about the error of the mean at
+        the rows, is then added. From solves, it is the upper bound that `covariance` describes.
         """
         if method == "solve":
             return self.mean(X), self._solved_variance(X)
-        deviations, mean = self.update.deviations_and_mean(X)
-        return mean, variance_from_samples(deviations, self.prior_variance(X))
+        if method == "samples" or self.probe_values is None:
+            deviations, mean = self.update.deviations_and_mean(X)
+            return mean, variance_from_samples(deviations, self.prior_variance(X))
+        means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
+        values = self.probe_values.double()
+        for block in self.neighbours.blocks(X, self.n_samples):
+            local = self.neighbours.weights(block)
+            both, prior = self.update.products(block)
+            of_targets, of_probes = both.split([self.n_targets, self.n_samples], 1)
+            differences = local.combine(values) - of_probes.double()
+            deviations = (prior - of_probes).double()
+            found = variance_from_samples_and_neighbours(deviations, differences, local.variance)
+            means.append(self.trend(block) + of_targets)
+            variances.append((found + self._unsolved).to(X))
+        return torch.cat(means), torch.cat(variances)
+
+    @cached_property
+    def _unsolved(self) -> float:
+        """The mean square of the residual of the solve for the targets, the largest of all targets."""
+        if self.final_solve is None:
+            return 0.0
+        size = (self.table.Y - self.table.basis @ self.coefficients).double().square().mean(0).max()
+        return float(size) * self.final_solve.relative_residual_targets**2
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
         """Return the solver with its preconditioner built, for several solves with the same matrix."""
@@ -214,6 +255,8 @@ class PathwisePosterior(SolvedPosterior):
             "coefficient_root": self.coefficient_root,
             "prior.weights": self.update.prior.weights,
         }
+        if self.probe_values is not None:
+            tensors["probe_values"] = self.probe_values
         draw_tensors, draw_header = self.update.prior.draw.state()
         tensors.update({f"prior.draw.{name}": value for name, value in draw_tensors.items()})
         return tensors, {
@@ -231,6 +274,7 @@ class PathwisePosterior(SolvedPosterior):
         fields = ROWS | {
             "target_solutions": Field("n t", "real"),
             "probe_solutions": Field("n s", "real"),
+            "probe_values?": Field("n s", "real"),
             "basis_solutions?": Field("n p", "real"),
             "coefficients": Field("p t"),
             "coefficient_root?": Field("p p"),
@@ -250,4 +294,5 @@ class PathwisePosterior(SolvedPosterior):
             PriorSamples(draw, tensors["prior.weights"]),
             saved.solver,
             None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),
+            tensors.get("probe_values"),
         )

@@ -83,8 +83,12 @@ class PathwiseUpdate:
 
     def deviations_and_mean(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return deviations from the mean, ``f_j(x) - K(x, X) u_j``, shape (m, s), and the mean, shape (m, t)."""
+        both, prior = self.products(X)
+        n_targets = self.posterior.n_targets
+        return prior - both[:, n_targets:], self.posterior.trend(X) + both[:, :n_targets]
+
+    def products(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``K(x, X) [v, u]``, shape (m, t + s), and the prior functions ``f(x)``, shape (m, s)."""
         posterior = self.posterior
-        n_targets = posterior.n_targets
         both = posterior.cross_product(X, torch.cat([posterior.target_solutions, self.probe_solutions], 1))
-        prior = self.prior.evaluate(posterior.model.kernel, X, posterior.budget)
-        return prior - both[:, n_targets:], posterior.trend(X) + both[:, :n_targets]
+        return both, self.prior.evaluate(posterior.model.kernel, X, posterior.budget)

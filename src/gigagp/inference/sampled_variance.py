@@ -1,4 +1,4 @@
-"""Variances from posterior samples, checked against the prior variance."""
+"""Variances from posterior samples, checked against the prior variance, and combined with those of neighbours."""
 
 from __future__ import annotations
 
@@ -49,3 +49,39 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
         )
         warn(msg, GigaGPWarning)
     return torch.minimum(estimate, prior)
+
+
+def variance_from_samples_and_neighbours(deviations: Tensor, differences: Tensor, bound: Tensor) -> Tensor:
+    """Return the posterior variance from samples with the help of predictions from nearest neighbours.
+
+    A point's prediction from a few rows has an error with the variance D, which is known exactly. For a sample j of the
+    prior with noisy values at the rows, that error is ``e_j + d_j``: the error ``e_j`` of the exact prediction plus the
+    difference ``d_j`` of the two predictions. As the exact prediction is best among all linear ones, both are
+    independent, so that ``v = D - E[d^2]`` for the exact variance ``v = E[e^2]``. These are two independent estimates:
+
+    - ``S = mean_j e_j^2``, with the variance ``2 v^2 / s``;
+    - ``D - T`` for ``T = mean_j d_j^2``, with the variance ``2 (D - v)^2 / s``.
+
+    Returned is their average with the weights that have the least variance, at the ratio ``S / (S + T)`` for
+    ``v / D``. At a ratio of nine tenths, 16 samples determine the variance to 4 % (alone: 35 %), and at a half to 25 %.
+    It is never much less certain than `variance_from_samples`.
+
+    Parameters
+    ----------
+    deviations : Tensor of shape (m, s)
+        ``e``, the posterior samples minus the posterior mean.
+    differences : Tensor of shape (m, s)
+        ``d``, the predictions from neighbours minus the exact ones, for the values of the same samples.
+    bound : Tensor of shape (m,)
+        D, positive.
+
+    Returns
+    -------
+    Tensor of shape (m,)
+        Variance, at least 0 and at most D.
+    """
+    ours, theirs = deviations.square().mean(1) / bound, differences.square().mean(1) / bound
+    squares = ours.square() + theirs.square()
+    # Weights proportional to the inverse variances, T^2 for S and S^2 for D - T.
+    share = (theirs.square() * ours + ours.square() * (1 - theirs)) / squares.clamp_min(1e-300)
+    return bound * torch.where(squares > 0, share, torch.ones_like(share)).clamp(0, 1)

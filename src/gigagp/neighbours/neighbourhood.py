@@ -140,6 +140,13 @@ class NeighbourGraph:
     def __init__(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> None:
         self.kernel, self.n_neighbours, self._X = kernel, n_neighbours, X
 
+    def with_neighbours(self, n_neighbours: int) -> NeighbourGraph:
+        """Return the graph with another number of neighbours in the same order of the rows."""
+        other = NeighbourGraph(self.kernel, self._X, n_neighbours)
+        if "neighbourhood" in self.__dict__:
+            other.__dict__["neighbourhood"] = self.neighbourhood
+        return other
+
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
         """The order of the rows and the tree."""

@@ -63,10 +63,10 @@ class Auto(Settings):
         A table with at least twice this many rows is first polished on a subset of this size, by the same inference
         method. Steps there cost a fraction of those on all rows, of which only two or three remain necessary. 0
         disables it.
-    guide_rounds, guide_steps : int, defaults 4 and 30
+    guide_rounds, guide_steps : int, defaults 8 and 30
         An approximate likelihood of all rows (`gigagp.inference.Vecchia`, and `gigagp.inference.Iterative`, which is
-        guided by it): the largest number of times that neighbours are found anew, and of evaluations for each. A round
-        ends at the objective's own smallest gain (`Objective.least_gain`).
+        guided by it): the largest number of times that its neighbours or rows change, and of evaluations for each. A
+        round ends at the objective's own smallest gain (`Objective.least_gain`).
     guided_steps : int, default 3
         Largest number of gradients on all rows after a guide.
     polish_steps : int, default 10
@@ -90,7 +90,7 @@ class Auto(Settings):
     subset_sizes: Annotated[tuple[Annotated[int, Range(least=2)], ...], Length(1)] = (500, 1000)
     subset_steps: Count = 15
     middle_size: CountOrZero = 8000
-    guide_rounds: Count = 4
+    guide_rounds: Count = 8
     guide_steps: Count = 30
     guided_steps: Count = 3
     polish_steps: CountOrZero = 10

@@ -77,10 +77,11 @@ class Gap(NamedTuple):
     @classmethod
     def of(cls, pool: Pool, graph: NeighbourGraph) -> Gap:
         """Return the gap of a graph at 200 random rows."""
-        n, m = len(graph.order), graph.neighbours.shape[1]
+        n = len(graph.order)
+        m = min(graph.n_neighbours, max(n - 1, 1))
         more = min(_GAP_FACTOR * m, max(_GAP_NEIGHBOURS, m), max(n - 1, 1))
         rows = torch.randperm(n, generator=torch.Generator().manual_seed(2))[:_GAP_ROWS].to(graph.order.device)
-        few = pool.conditionals(rows, graph.neighbours[rows], weights=False).variance
+        few = pool.conditionals(rows, graph.neighbourhood.earlier(m, rows), weights=False).variance
         many = pool.conditionals(rows, graph.neighbourhood.earlier(more, rows), weights=False).variance
         nats = 0.5 * (few / many).log()
         error = float(nats.std() / len(rows) ** 0.5) if 1 < len(rows) < n else 0.0

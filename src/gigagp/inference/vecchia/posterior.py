@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gigagp.estimate import Estimate
-from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
@@ -18,40 +17,12 @@ from gigagp.inference.trend import Trend
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.memory import require
 from gigagp.model import Model
-from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.schema import Field, check_tensors, number, record, whole
-
-#: Largest number of points that are predicted together.
-_POINTS = 4096
-
-
-class _Local(NamedTuple):
-    """Predictors of points from rows.
-
-    Attributes
-    ----------
-    rows : Tensor of shape (u,)
-        Rows that any of the points is predicted from.
-    places : Tensor of shape (q, m)
-        For each point the positions of its neighbours in ``rows``; 0 where there are fewer.
-    weights : Tensor of shape (q, m)
-        Their weights, 0 where there are fewer.
-    variance : Tensor of shape (q,)
-        Variance of the latent function given the neighbours.
-    """
-
-    rows: Tensor
-    places: Tensor
-    weights: Tensor
-    variance: Tensor
-
-    def combine(self, values: Tensor) -> Tensor:
-        """Return the predictions ``w' v`` for values of all rows, shape (n, k) to (q, k)."""
-        return torch.einsum("qm,qmk->qk", self.weights, values[self.rows].to(self.weights)[self.places])
 
 
 class VecchiaPosterior(RowsPosterior):
@@ -91,10 +62,10 @@ class VecchiaPosterior(RowsPosterior):
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._graph = graph
-        self.n_neighbours = min(n_neighbours, table.n_rows)
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
         self._value = value
         self._noise = pool_of(model, table).noise
+        self._predictor = LocalPredictor(model.kernel, table.X, self._noise, graph, n_neighbours, table.budget)
         basis = table.basis.double()
         self._basis = basis
         self._residuals = table.Y.double() - basis @ self.coefficients.double()
@@ -109,7 +80,7 @@ class VecchiaPosterior(RowsPosterior):
 
     def solver_name(self) -> str:
         """Return the number of neighbours."""
-        return f"{self._graph.n_neighbours} neighbours of each row, {self.n_neighbours} of each new point"
+        return f"{self._graph.n_neighbours} neighbours of each row, {self._predictor.n_neighbours} of each new point"
 
     @cached_property
     def gap(self) -> Gap:
@@ -122,62 +93,29 @@ class VecchiaPosterior(RowsPosterior):
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
-    def _local(self, X: Tensor) -> _Local:
-        """Return the predictors of points."""
-        with torch.no_grad():
-            found = self._graph.neighbourhood.around(X.detach(), self.n_neighbours)
-            present = found >= 0
-            rows, places = torch.unique(found[present].long(), return_inverse=True)
-            local = torch.full_like(found, -1, dtype=torch.int64)
-            local[present] = places
-        pool = Pool(
-            self.model.kernel,
-            torch.cat([self.table.X[rows].double(), X.double()]),
-            torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
-            budget=self.budget // 4,
-            engine="torch" if wants_gradient(X) else "auto",
-        )
-        targets = len(rows) + torch.arange(len(X), device=X.device)
-        conditional = pool.conditionals(targets, local.to(torch.int32))
-        return _Local(rows, local.clamp_min(0), conditional.weights, conditional.variance)
-
-    def _blocks(self, X: Tensor, columns: int = 0) -> tuple[Tensor, ...]:
-        """Return points that are predicted together; ``columns`` are those of values beyond targets and basis."""
-        columns += self.n_targets + self.coefficients.shape[0] + self.n_inputs + 4
-        return X.split(max(1, min(_POINTS, self.budget // (32 * self.n_neighbours * columns))))
-
-    def _predict(self, X: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return predictions (m, k) from values of all rows (n, k), and the variances given the neighbours (m,)."""
-        found, variances = [values.new_zeros(0, values.shape[1])], [values.new_zeros(0)]
-        for block in self._blocks(X):
-            local = self._local(block)
-            found.append(local.combine(values))
-            variances.append(local.variance)
-        return torch.cat(found), torch.cat(variances)
-
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean, shape (m, t)."""
         return self.mean_and_variance_given_trend(X)[0]
 
     def explained_basis(self, X: Tensor) -> Tensor:
         """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
-        return self._predict(X, self._basis)[0].to(X)
+        return self._predictor.predict(X, self._basis)[0].to(X)
 
     def mean_and_variance(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
-        found, variance = self._predict(X, torch.cat([self._residuals, self._basis], 1))
+        found, variance = self._predictor.predict(X, torch.cat([self._residuals, self._basis], 1))
         of_targets, of_basis = found.split([self.n_targets, self._basis.shape[1]], 1)
         root = self.trend_root(X, of_basis).double()
         return self.trend(X) + of_targets.to(X), (variance + root.square().sum(1)).to(X)
 
     def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
         """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
-        found, variance = self._predict(X, self._residuals)
+        found, variance = self._predictor.predict(X, self._residuals)
         return self.trend(X) + found.to(X), variance.to(X)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the covariance of the errors of the predictors, ``K** - W'K_X* - K_*X W + W'HW``."""
-        local = self._local(X)
+        local = self._predictor.weights(X)
         kernel, rows = self.model.kernel, self.table.X[local.rows].double()
         q, u = len(X), len(rows)
         require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
@@ -204,10 +142,13 @@ class VecchiaPosterior(RowsPosterior):
         def evaluate(X: Tensor) -> Tensor:
             values = [
                 self.trend(block)[:, :, None]
-                + (prior.evaluate(kernel, block.double(), self.budget) + self._local(block).combine(residuals))
+                + (
+                    prior.evaluate(kernel, block.double(), self.budget)
+                    + self._predictor.weights(block).combine(residuals)
+                )
                 .to(block)
                 .reshape(len(block), t, n_samples)
-                for block in self._blocks(X, needed)
+                for block in self._predictor.blocks(X, needed)
             ]
             return torch.cat(values) if values else X.new_zeros(0, t, n_samples)
 
@@ -234,7 +175,7 @@ class VecchiaPosterior(RowsPosterior):
         return tensors, {
             "value": self._value,
             "row_neighbours": self._graph.n_neighbours,
-            "point_neighbours": self.n_neighbours,
+            "point_neighbours": self._predictor.n_neighbours,
         }
 
     @classmethod
