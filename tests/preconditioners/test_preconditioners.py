@@ -179,13 +179,14 @@ def test_too_large_a_preconditioner_is_refused_with_its_bytes():
 
 def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
     def chosen(kernel, d, noise):
-        return type(automatic(KernelMatrix(kernel, normal(1200, d), noise, storage="tiles"))[0])
+        n = 1200 if d == 2 else 2500
+        return type(automatic(KernelMatrix(kernel, normal(n, d), noise, storage="tiles"))[0])
 
     short, long = Matern(nu=1.5, lengthscale=0.5, variance=1.0), Matern(nu=1.5, lengthscale=20.0, variance=1.0)
     compiled = NativeTiles.available()
     assert chosen(short, 2, 0.5) is (Vecchia if compiled else TwoLevel)  # few inputs, any noise
-    assert chosen(short, 6, 0.01) is (Vecchia if compiled else TwoLevel)  # neighbours leave more than the noise
-    assert chosen(long, 6, 0.5) is TwoLevel  # they leave less
+    assert chosen(short, 6, 0.01) is (Vecchia if compiled else TwoLevel)  # close rows explain what is known
+    assert chosen(long, 6, 0.5) is TwoLevel  # rows far and wide do
     assert chosen(short, 2, 0.0) is TwoLevel  # no noise at all
     assert chosen(short * Cosine(), 2, 0.5) is TwoLevel  # conditionals of this kernel are not compiled
 

@@ -19,6 +19,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
+from gigagp.inference.vecchia.likelihood import typical_deviation
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
@@ -41,9 +42,9 @@ _SAMPLES = (64, 16)
 #: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
 #: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
 _AUTO_NATS = (0.1, 1.0)
-#: Root mean square of the last solve's residual, in noise standard deviations, if the solver is ``"auto"``. At the
-#: training rows the error of the posterior mean is about the size of the residual.
-_FINAL_ERROR = 0.05
+#: Root mean squares of the last solve's residuals for targets and samples if the solver is ``"auto"``, in units of the
+#: deviation with which a row's value is predicted. The error of the posterior mean is about the residual's size.
+_FINAL_ERRORS = (0.05, 0.1)
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
 #: Range of the relative residual of the last solve: the loosest, and the tightest that each precision can reach.
@@ -75,8 +76,8 @@ class Iterative(Inference):
         certain as those of 64 and more, and 64 where the kernel has no compiled neighbours.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
-        ``solver="auto"``, None keeps the residual below a twentieth of the noise standard deviation, and its relative
-        size at or below 0.01.
+        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which rows are
+        predicted, and its relative size at or below 0.01.
     computational_uncertainty : bool, default False
         Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
@@ -184,6 +185,7 @@ class IterativeObjective(TableObjective):
         self._warm = WarmStart(kind)
         self._probes: Probes | None = None
         self._reuse: Reuse | None = None
+        self._solved: Model | None = None
         self.solves: list[SolveRecord] = []
         #: solution of the last solve, for diagnostics
         self.last_solution: Solution | None = None
@@ -203,9 +205,12 @@ class IterativeObjective(TableObjective):
         table = self.table
         return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
-    def _solve(self, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
+    def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self.table.basis
+        if self._reuse is not None and not (self._solved is not None and _are_equal(self._solved, model)):
+            self._reuse = replace(self._reuse, built=None)  # before the next one is built, which may be as large
+        self._solved = model
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
         initial = self._warm.start(matrix, stacked)
@@ -218,7 +223,7 @@ class IterativeObjective(TableObjective):
             reuse=self._reuse,
         )
         self._reuse = solution.reuse
-        self.last_solution = solution
+        self.last_solution = replace(solution, reuse=None)
         record = _record(solution, n_fixed)
         self.solves.append(record)
         truncated = solution.truncated
@@ -258,7 +263,7 @@ class IterativeObjective(TableObjective):
         if self._probes is None or not self._is_frozen:
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
         right_hand_sides = self._probes.right_hand_sides(model, matrix, self.table.budget)
-        solved = self._solve(self._solver, matrix, right_hand_sides)
+        solved = self._solve(model, self._solver, matrix, right_hand_sides)
         functions = _prior_functions(self._probes)
         if functions is not None:
             solver = _for_predictions(self._solver)
@@ -356,7 +361,7 @@ class IterativeObjective(TableObjective):
         assert prior is not None
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
         solver = self._final_solver(matrix, right_hand_sides)
-        solved = self._solve(solver, matrix, right_hand_sides)
+        solved = self._solve(model, solver, matrix, right_hand_sides)
         self._warn_of_unfinished_solves()
         if isinstance(matrix, RecordingMatrix):
             matrix.add_blocks(solved.nearest[0])
@@ -368,12 +373,12 @@ class IterativeObjective(TableObjective):
         """Return the solver of the last solve, with tolerances tight enough for predictions."""
         targets = probes = self.settings.final_tolerance
         if self._own_final:
-            rows = matrix.n**0.5
-            noise = float(matrix.noise().double().mean().sqrt())
+            rows, typical = matrix.n**0.5, typical_deviation(matrix)
             sizes = (float(self.table.Y.norm(dim=0).max()) / rows, float(right_hand_sides.norm(dim=0).mean()) / rows)
             tightest = _TIGHTEST_FINAL[matrix.dtype]
             targets, probes = (
-                min(max(_FINAL_ERROR * noise / size if size else 1.0, tightest), _LOOSEST_FINAL) for size in sizes
+                min(max(error * typical / size if size else 1.0, tightest), _LOOSEST_FINAL)
+                for error, size in zip(_FINAL_ERRORS, sizes, strict=True)
             )
         changes = {} if targets is None else {"tolerance": targets, "probe_tolerance": probes}
         return _for_predictions(self._solver, **changes)
@@ -398,6 +403,12 @@ class IterativeObjective(TableObjective):
 def _prior_functions(probes: Probes) -> PriorSamples | None:
     """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
     return probes.prior if isinstance(probes, PathwiseProbes) else None
+
+
+def _are_equal(one: Model, other: Model) -> bool:
+    """Whether two models of the same structure have the same hyperparameters."""
+    found, wanted = one.parameters(), other.parameters()
+    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
 
 
 def _for_predictions(solver: Solver, **changes: object) -> Solver:

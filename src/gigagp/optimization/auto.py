@@ -69,6 +69,8 @@ class Auto(Settings):
         round ends at the objective's own smallest gain (`Objective.least_gain`).
     guided_steps : int, default 3
         Largest number of gradients on all rows after a guide.
+    guided_tolerance : float, default 0.01
+        Predicted gain in nats per observation below which no step is taken after a guide.
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -93,6 +95,7 @@ class Auto(Settings):
     guide_rounds: Count = 8
     guide_steps: Count = 30
     guided_steps: Count = 3
+    guided_tolerance: Positive = 0.01
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
@@ -280,9 +283,10 @@ class Auto(Settings):
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage, accept)
         settings = QuasiNewton(
             steps=min(self.polish_steps, self.guided_steps if guided else self.polish_steps) - 1,
-            tolerance=min(self.polish_tolerance, objective.least_gain / n),
+            tolerance=self.guided_tolerance if guided else min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
             patience=1 if guided else 2,
+            takes_small_step=not guided,  # the last solve goes on from that of the gradient if nothing moves
         )
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:

@@ -45,6 +45,8 @@ class QuasiNewton:
         See ``tolerance``.
     tolerance_without_values : float or None
         Replaces ``tolerance`` if there are only gradients, which come from unconverged solves.
+    takes_small_step : bool
+        Whether the next step is returned even if its predicted decrease is below the tolerance, or a step of zero.
     """
 
     steps: int
@@ -53,6 +55,7 @@ class QuasiNewton:
     memory: int = 10
     patience: int = 1
     tolerance_without_values: float | None = None
+    takes_small_step: bool = True
 
 
 def minimise(
@@ -111,6 +114,8 @@ def minimise(
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         step = box.confine(vector, step, gradient * free)
         small = small + 1 if predicted < tolerance else 0
+        if small >= settings.patience and not settings.takes_small_step:
+            return vector, torch.zeros_like(vector), True
         if small >= settings.patience or iteration == settings.steps:
             break
         found, finite = _search(evaluate, box, vector, step, value, gradient)

@@ -8,11 +8,12 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words
-from gigagp.neighbours.conditionals import Pool, is_compiled
+from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of
+from gigagp.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
 from gigagp.preconditioners.two_level import TwoLevel
 from gigagp.preconditioners.vecchia import Vecchia
 
@@ -33,9 +34,13 @@ _MANY_NEIGHBOURS = 6.0
 _SMALLEST_SPARSE = 1000
 #: Share of the signal's variance below which conditionals of near rows would be all rounding.
 _LOST_NOISE = 1e-8
-#: Rows of the trial, and the variance that their neighbours must leave, noise included, in units of the noise. Six
-#: tables of 8,000 to 20,000 rows: `Vecchia` was ahead from 2 on, equal at 1.7, and took thrice the iterations at 1.6.
-_TRIAL_ROWS, _LEFT = 500, 2.0
+#: Costs in products of H with 18 columns, one thread, float64; a product in float32 costs a third. Setting up takes
+#: ``0.16 k^2 / n`` products for `TwoLevel` of size k and ``0.0054 m^3 / n`` for `Vecchia` with m neighbours, and an
+#: application ``2 k / n`` and ``10 m / n``. Measured on elevators, protein and kin40k (15,000 to 41,000 rows).
+_SETUP, _APPLICATION, _MIXED = (0.16, 0.0054), (2.0, 10.0), 3.0
+#: Power of the rows with which the iterations of `Vecchia` grow in many inputs (kin40k: 19, 24 and about 50 for 2,000,
+#: 4,000 and 36,000 rows); those of `TwoLevel` stay the same at the automatic sizes.
+_GROWTH = 1 / 3
 #: Bytes for each neighbour of each row: neighbours and weights, by rows and by columns, and as much again in a build.
 _VECCHIA_BYTES = 48
 _SMALLEST, _LARGEST = 20, 2000
@@ -67,11 +72,10 @@ def auto_sizes(n: int, budget: int | None = None) -> tuple[int, int]:
 def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[PreconditionerRecipe, Reuse | None]:
     """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
 
-    Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, a trial decides. Where 30 neighbours of a row
-    leave more variance than the noise, nothing but closer rows could explain it, and `Vecchia` with ``6 n^(1/3)``
-    neighbours takes as many iterations as `TwoLevel` or fewer, at a fifth of its set-up and a third of its application.
-    Elsewhere the answer is spread over very many rows, which low-rank columns see better. A kernel without a compiled
-    program takes `TwoLevel`, because its conditionals are slow.
+    Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, solves with 2,000 of the rows decide between
+    `Vecchia` with ``6 n^(1/3)`` neighbours and `TwoLevel`. Where nothing but close rows explains a row, neighbours take
+    fewest iterations; with more noise, or a smooth function with very little, low-rank columns see better what is
+    spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
     """
     n, budget = matrix.n, budget_of(matrix) // 2
     rank, block_size = auto_sizes(n, budget)
@@ -79,6 +83,8 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
         return two_level, reuse
     few = matrix.X.shape[1] <= FEW_INPUTS
+    if not few and n <= TRIAL_ROWS:
+        return two_level, reuse
     wanted = FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
     noise = matrix.noise().double()
     signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
@@ -87,14 +93,28 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     graph = None if reuse is None else reuse.graph
     if graph is None or not graph.serves(matrix.kernel, matrix.X, wanted):
         graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
+    neighbours = Vecchia(n_neighbors=wanted)
     if not few:
-        rows = torch.arange(n, device=matrix.device)[:: max(1, n // _TRIAL_ROWS)]
-        neighbours = graph.neighbourhood.earlier(FEW_NEIGHBOURS, rows)
-        pool = Pool(matrix.kernel, matrix.X, noise, budget=budget // 4)
-        left = pool.conditionals(rows, neighbours, weights=False).variance
-        if float((left / noise[rows]).mean()) < _LEFT:  # eigenvalues below the noise need no columns
-            return TwoLevel(rank=max(1, rank // 2), block_size=max(1, block_size // 2)), reuse
-    return Vecchia(n_neighbors=wanted), Reuse(None if reuse is None else reuse.pivots, graph)
+        recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level))
+        if recipe is not neighbours:
+            return recipe, reuse
+    return neighbours, Reuse(None if reuse is None else reuse.pivots, graph)
+
+
+def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel) -> list[Candidate]:
+    """Return the recipes that a trial compares: neighbours, and two levels of the automatic size and of half of it."""
+    n, product = matrix.n, 1.0 / (_MIXED if matrix.fast is not matrix else 1.0)
+
+    def costs(kind: int, size: int, power: int) -> tuple[float, float]:
+        return _SETUP[kind] * size**power / n / product, _APPLICATION[kind] * size / n / product
+
+    m, small = neighbours.n_neighbors, round(_MANY_NEIGHBOURS * TRIAL_ROWS ** (1 / 3))
+    found = [Candidate(Vecchia(n_neighbors=small), neighbours, *costs(1, m, 3), _GROWTH)]
+    size, trial = two_level.rank, auto_sizes(TRIAL_ROWS)[0]
+    for share in (1, 2):
+        k, few = max(1, size // share), max(1, trial // share)
+        found.append(Candidate(TwoLevel(few, few), TwoLevel(k, k), *costs(0, k, 2)))
+    return found
 
 
 def build(
@@ -123,6 +143,8 @@ def build(
             raise InvalidInputError(msg)
         return choice
     if isinstance(operator, SymmetricMatrix):
+        if reuse is not None and reuse.built is not None:
+            return reuse.built
         recipe, reuse = (choice, reuse) if isinstance(choice, PreconditionerRecipe) else automatic(operator, reuse)
         return recipe.build(operator, generator, reuse, bound=bound)
     if isinstance(choice, PreconditionerRecipe):

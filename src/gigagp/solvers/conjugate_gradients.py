@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -171,8 +171,9 @@ class ConjugateGradients(Solver):
             return run.finish(Status.NOT_FINITE, detail)
         preconditioner = self.build_preconditioner(operator, generator, reuse=reuse)
         if preconditioner is not None:
-            problem.setup_epochs += 0.0 if preconditioner is self.preconditioner else preconditioner.epochs
-            problem.reuse = preconditioner.reuse()
+            known = (self.preconditioner, None if reuse is None else reuse.built)
+            problem.setup_epochs += 0.0 if any(preconditioner is one for one in known) else preconditioner.epochs
+            problem.reuse = replace(preconditioner.reuse(), built=preconditioner)
             detail = {
                 "preconditioner": preconditioner.describe(),
                 "jitter": preconditioner.jitter,

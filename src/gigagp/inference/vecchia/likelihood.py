@@ -11,12 +11,15 @@ from torch import Tensor
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.model import Model
-from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.conditionals import Pool, is_compiled
 from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 
 #: Rows of a `Gap`, how many times the neighbours they get, and the largest number of those.
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
+#: Neighbours and rows of `typical_deviation`.
+_TYPICAL_NEIGHBOURS, _TYPICAL_ROWS = 30, 200
 
 
 def pool_of(model: Model, table: TrainingTable) -> Pool:
@@ -93,3 +96,19 @@ class Gap(NamedTuple):
             f"with {self.neighbours} neighbours a row's density would be {self.nats:.2g} nats sharper (standard error "
             f"{self.standard_error:.1g}, from {_GAP_ROWS} rows)"
         )
+
+
+def typical_deviation(matrix: KernelMatrix) -> float:
+    """Return the standard deviation with which a row's value is predicted; that of its noise where this is slow.
+
+    It is the median over late rows of the neighbours' order, whose earlier neighbours are nearly their nearest rows.
+    """
+    noise = matrix.noise().double()
+    if not is_compiled(matrix.kernel, matrix.device) or matrix.n == 1:
+        return float(noise.mean().sqrt())
+    graph = NeighbourGraph(matrix.kernel, matrix.X, _TYPICAL_NEIGHBOURS)
+    late = graph.order[-max(1, matrix.n // 4) :]
+    rows = late[:: max(1, len(late) // _TYPICAL_ROWS)]
+    pool = Pool(matrix.kernel, matrix.X, noise, budget=matrix.memory_budget // 4)
+    neighbours = graph.neighbourhood.earlier(min(_TYPICAL_NEIGHBOURS, matrix.n - 1), rows)
+    return float(pool.conditionals(rows, neighbours, weights=False).variance.median().sqrt())

@@ -1,0 +1,115 @@
+"""Variances from posterior samples and nearest neighbours together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gigagp import gradients, inference, kernels, solvers
+from gigagp.inference.sampled_variance import variance_from_samples, variance_from_samples_and_neighbours
+from gigagp.inference.table import TrainingTable
+from gigagp.means import ZeroMean
+from gigagp.model import Model
+from helpers import dense_posterior, draw_targets, generator, points, reference_block, reference_matrix
+
+KERNEL = kernels.Matern(1.5, [0.5, 0.9], 1.3).bind(2)
+TABLES = {
+    "Gaussian": lambda n: points(n, 2),
+    "clumps": lambda n: torch.cat([points(n - n // 3, 2), 1e-2 * points(n // 3, 2, seed=1) + 2.0]),
+    "duplicates": lambda n: points(n // 2, 2).repeat(2, 1),
+    "a gap": lambda n: points(n, 2) + torch.tensor([3.0, 0.0]) * torch.sign(points(n, 1, seed=3)),
+    "one far row": lambda n: torch.cat([points(n - 1, 2), torch.full((1, 2), 1e4, dtype=torch.float64)]),
+}
+NEW = torch.cat([points(30, 2, seed=2), torch.tensor([[9.0, -9.0], [2.0, 2.0]], dtype=torch.float64)])
+TIGHT = solvers.ConjugateGradients(tolerance=1e-10, max_epochs=2000)
+
+
+def posterior(X, noise, n_samples, seed=0):
+    Y = draw_targets(KERNEL, X, noise)
+    model = Model(KERNEL, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
+    probes = gradients.Pathwise(n_samples)
+    settings = inference.Iterative(solver=TIGHT, gradient=probes, n_samples=n_samples)
+    objective = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator(seed))
+    return objective.posterior(model, generator(seed)), Y
+
+
+def simulated(ratio, s, m=20_000):
+    """Deviations and differences of m points whose neighbours leave the variance 1 and the rows leave ``ratio``."""
+    return ratio**0.5 * points(m, s), (1 - ratio) ** 0.5 * points(m, s, seed=1), torch.ones(m, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("s", [16, 64])
+def test_the_combination_is_more_certain_than_either_part(ratio, s):
+    """Its mean squared error is at most that of the best average of both estimates, up to its weights' own errors."""
+    deviations, differences, bound = simulated(ratio, s)
+    found = variance_from_samples_and_neighbours(deviations, differences, bound)
+    assert bool(((found >= 0) & (found <= bound)).all())
+    best = 2 / s * (ratio * (1 - ratio)) ** 2 / (ratio**2 + (1 - ratio) ** 2)
+    assert float((found - ratio).square().mean()) < 1.35 * best + 1e-12
+    alone = float((variance_from_samples(deviations, 10 * bound) - ratio).square().mean())
+    assert float((found - ratio).square().mean()) < 1.15 * alone
+    assert abs(float(found.mean()) - ratio) < 2 / s  # its bias is of second order
+
+
+def test_samples_without_deviation_or_difference_leave_the_ends_of_the_range():
+    none, some = torch.zeros(3, 4, dtype=torch.float64), points(3, 4)
+    bound = torch.tensor([1e-300, 1.0, 1e300], dtype=torch.float64)
+    assert torch.equal(variance_from_samples_and_neighbours(some * bound.sqrt()[:, None], none, bound), bound)
+    assert torch.equal(variance_from_samples_and_neighbours(none, some * bound.sqrt()[:, None], bound), 0 * bound)
+    assert torch.equal(variance_from_samples_and_neighbours(none, none, bound), bound)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+@pytest.mark.parametrize("noise", [1e-3, 0.3])
+def test_differences_of_predictions_account_for_what_neighbours_leave_too_much(table, noise):
+    """``v = D - E[d^2]`` by dense algebra: ``d = (w - H^-1 k)' xi`` with ``xi ~ N(0, H)``."""
+    X = table(150)
+    found, Y = posterior(X, noise, 4)
+    found.neighbours.n_neighbours = 3
+    local = found.neighbours.weights(NEW)
+    weights = torch.zeros(len(X), len(NEW), dtype=torch.float64)
+    for row, chosen in enumerate(local.rows):
+        weights[chosen] = (local.weights * (local.places == row)).sum(1)
+    H = reference_matrix(KERNEL, X, noise)
+    gap = weights - torch.linalg.solve(H, reference_block(KERNEL, X, NEW))
+    removed = (gap * (H @ gap)).sum(0)
+    exact = dense_posterior(KERNEL, X, Y, NEW, noise).covariance.diagonal()
+    assert torch.allclose(local.variance - removed, exact, rtol=1e-7, atol=1e-10)
+    assert float((removed / local.variance).max()) > 0.05  # neighbours alone would be wrong
+    values = found.probe_values  # the stored values are those that the stored solutions belong to
+    assert torch.allclose(H @ found.update.probe_solutions, values, atol=1e-6)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
+def test_sixteen_samples_with_neighbours_are_as_certain_as_sixty_four_without(table):
+    X = table(300)
+    errors = {"auto": [], "samples": []}
+    for seed in range(6):
+        for method, count in (("auto", 16), ("samples", 64)):
+            found, Y = posterior(X, 0.01, count, seed)
+            exact = dense_posterior(KERNEL, X, Y, NEW, 0.01).covariance.diagonal()
+            ratio = found.mean_and_variance(NEW, method)[1] / exact
+            errors[method].append(float((ratio.log().square()).mean()))
+    assert sum(errors["auto"]) < sum(errors["samples"])
+
+
+def test_variances_do_not_depend_on_which_points_are_predicted_together():
+    found, _ = posterior(points(200, 2), 0.1, 8)
+    whole = found.mean_and_variance(NEW)[1]
+    parts = torch.cat([found.mean_and_variance(block)[1] for block in NEW.split(7)])
+    assert torch.allclose(whole, parts, rtol=1e-9)
+
+
+def test_an_unfinished_solve_is_part_of_the_variance():
+    """A prediction of a solve that stopped early has the mean square of its residual added to its variance."""
+    X = points(200, 2)
+    noise, Y = 0.1, draw_targets(KERNEL, X, 0.1)
+    model = Model(KERNEL, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
+    early = solvers.ConjugateGradients(max_epochs=2, preconditioner=None)
+    settings = inference.Iterative(solver=early, gradient=gradients.Pathwise(8, 200), n_samples=8)
+    with pytest.warns(Warning, match="stopped before their tolerance"):
+        found = settings.objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator()).posterior(model, generator())
+    residual = float(found.final_solve.relative_residual_targets * Y.norm() / 200**0.5)
+    assert residual > 0.05
+    assert float(found.mean_and_variance(NEW)[1].min()) >= residual**2 * (1 - 1e-9)
