@@ -449,3 +449,43 @@ def test_the_likelihood_approaches_the_exact_one():
     assert gaps[2] < 1.0
     assert gaps[3] < 1e-8 * abs(exact)
     assert math.isfinite(gaps[0])
+
+
+def test_a_guide_takes_more_neighbours_where_they_are_worth_much(monkeypatch):
+    """A smooth function with little noise wants many neighbours; a noisy one does not."""
+    X = points(400, 4)
+    kernel = kernels.RBF(3.0).bind(4)
+    Y = draw_targets(kernel, X, 1e-4)
+    table = TrainingTable(X, Y, ZeroMean(), 2**28)
+    for noise, most, wanted in ((1e-4, 40, 40), (1e-4, None, 10), (1.0, 40, 10)):
+        model = Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+        guide = VecchiaObjective(table, 10, None, None, most)
+        values = []
+        while guide.refresh(model):
+            values.append(guide.evaluate(model).value)
+        neighbours = guide._neighbours.shape[1]
+        assert neighbours == wanted, (noise, most)
+        expected = VecchiaObjective(table, neighbours, None, None).evaluate(model)
+        assert values[-1] == pytest.approx(expected.value, rel=1e-12)
+    monkeypatch.setattr(objective_module, "_WIDE_GAP", -1.0)
+    guide = VecchiaObjective(table, 10, None, None, 25)
+    sizes = [guide._neighbours.shape[1] for _ in range(5) if guide.refresh(model)]
+    assert sizes == [10, 20, 25]
+
+
+def test_learning_looks_at_more_rows_once_it_has_settled(monkeypatch):
+    monkeypatch.setattr(objective_module, "_LEARNING_ROWS", 30)
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    guide = objective_of(X, Y, rows=None)
+    assert guide.refresh(model_of())
+    few = guide.rows
+    assert len(few) == 30
+    assert guide.refresh(model_of())
+    assert len(guide.rows) == N
+    assert torch.isin(few, guide.rows).all()
+    assert guide.evaluate(model_of()).value == objective_of(X, Y, rows=N).evaluate(model_of()).value
+    assert not guide.refresh(model_of())
+    chosen = objective_of(X, Y, rows=30)
+    chosen.refresh(model_of())
+    assert not chosen.refresh(model_of())  # a number of your own stays
