@@ -26,7 +26,7 @@ COMMON = [
     "-Wno-maybe-uninitialized",
 ]
 #: The files that are compiled once for each instruction set.
-VARIED = ("tiles", "grid", "neighbours", "conditionals")
+VARIED = ("tiles", "grid", "neighbours", "conditionals", "stored")
 #: For each instruction set: the first part of the names of the functions that return its kernels, and compiler flags.
 VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []
@@ -58,7 +58,7 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "gigagp.products._native",
-            [f"{HERE}/{name}module.cpp" for name in ("", "grid_", "neighbours_", "conditionals_")],
+            [f"{HERE}/{name}module.cpp" for name in ("", "grid_", "neighbours_", "conditionals_", "stored_")],
             depends=[str(path) for path in sorted(Path(HERE).iterdir())],
             define_macros=MACROS,
             extra_compile_args=COMMON,

@@ -70,7 +70,7 @@ def main() -> None:
         "rmse": metrics.rmse(data.y_test, in_units),
         "rmse_of_neighbours": metrics.rmse(data.y_test, gp.predict(data.X_test)),
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "engine": matrix.fast.engine,
+        "engine": gp.engine_,
     }
     print(found)
     write(arguments.json, {"map": arguments.map, "kernel": arguments.kernel}, [found])

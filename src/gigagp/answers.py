@@ -99,8 +99,9 @@ class Answers:
             Whether to add the noise variance (and the kernel's white terms), to describe the spread of a new
             observation.
         variance : {"auto", "samples", "solve"}, default "auto"
-            Source of the variances in iterative inference: the stored posterior samples (``"auto"``), or a solve for
-            each point, which is exact to the solver's tolerance and never below the exact variance.
+            Source of the variances in iterative inference: the stored posterior samples together with nearest
+            neighbours, where the kernel has a compiled program (``"auto"``); the samples alone; or a solve for each
+            point, which is exact to the solver's tolerance and never below the exact variance.
         return_parts : bool, default False
             Whether to return the two parts of the latent standard deviation as well,
             ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gigagp.dense import tall_product
+from gigagp.products.stored import stored_product
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
@@ -49,7 +50,7 @@ class DenseMatrix(SymmetricMatrix):
         """Return the product with ``vectors`` of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
         noise = self._noise if vectors.ndim == 1 else self._noise[:, None]
-        return tall_product(self.matrix, vectors) + noise * vectors
+        return stored_product(self.matrix, vectors) + noise * vectors
 
     def diagonal(self) -> Tensor:
         """Return the diagonal with the noise."""
@@ -62,7 +63,7 @@ class DenseMatrix(SymmetricMatrix):
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
-        return tall_product(self.matrix[rows], vectors) + self._noise[rows, None] * vectors[rows]
+        return stored_product(self.matrix[rows], vectors) + self._noise[rows, None] * vectors[rows]
 
     def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
         """Return ``H[:, columns] @ vectors``."""

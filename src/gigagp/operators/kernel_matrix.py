@@ -16,6 +16,7 @@ from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
 from gigagp.operators.mixed_precision import RoundedMatrix
 from gigagp.products import Engine, LowRankWeights, Weights, select
+from gigagp.products.stored import stored_product
 
 
 class KernelMatrix(SymmetricMatrix):
@@ -166,7 +167,7 @@ class KernelMatrix(SymmetricMatrix):
         check_vectors(self, vectors, self.n)
         interruption.check()
         if self.storage == "dense":
-            product = tall_product(self._matrix(), vectors)
+            product = stored_product(self._matrix(), vectors)
         else:
             product = self._product(self.X, self.X, vectors)
         return product.add_(_scaled(self._noise, vectors))
@@ -176,7 +177,7 @@ class KernelMatrix(SymmetricMatrix):
         check_vectors(self, vectors, self.n)
         interruption.check()
         if self.storage == "dense":
-            product = tall_product(self._matrix()[rows], vectors)
+            product = stored_product(self._matrix()[rows], vectors)
         else:
             product = self._product(self.X[rows], self.X, vectors)
         return product.add_(_scaled(self._noise[rows], vectors[rows]))

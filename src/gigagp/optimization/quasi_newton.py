@@ -35,8 +35,9 @@ class QuasiNewton:
     ----------
     steps : int
         Largest number of accepted steps.
-    tolerance : float
-        The loop ends when the decrease predicted by the metric is below this number ``patience`` times in a row.
+    tolerance : float or callable
+        The loop ends when the decrease predicted by the metric is below this number ``patience`` times in a row. A
+        callable returns the number after each gradient.
     max_change : float
         Largest change of any coordinate in one step.
     memory : int
@@ -50,7 +51,7 @@ class QuasiNewton:
     """
 
     steps: int
-    tolerance: float
+    tolerance: float | Callable[[], float]
     max_change: float = 1.0
     memory: int = 10
     patience: int = 1
@@ -113,7 +114,7 @@ def minimise(
         predicted = -0.5 * float(step @ gradient)
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         step = box.confine(vector, step, gradient * free)
-        small = small + 1 if predicted < tolerance else 0
+        small = small + 1 if predicted < (tolerance() if callable(tolerance) else tolerance) else 0
         if small >= settings.patience and not settings.takes_small_step:
             return vector, torch.zeros_like(vector), True
         if small >= settings.patience or iteration == settings.steps:

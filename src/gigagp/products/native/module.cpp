@@ -323,6 +323,7 @@ namespace gigagp {
 void define_grid(py::module_ &module);          // grid_module.cpp
 void define_neighbours(py::module_ &module);    // neighbours_module.cpp
 void define_conditionals(py::module_ &module);  // conditionals_module.cpp
+void define_stored(py::module_ &module);        // stored_module.cpp
 
 // The codes and constants that Python has too; tests/products/test_codes.py compares them.
 void define_codes(py::module_ &module) {
@@ -353,5 +354,6 @@ PYBIND11_MODULE(_native, module) {
     gigagp::define_grid(module);
     gigagp::define_neighbours(module);
     gigagp::define_conditionals(module);
+    gigagp::define_stored(module);
     gigagp::define_codes(module);
 }
