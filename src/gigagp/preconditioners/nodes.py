@@ -16,7 +16,7 @@ from gigagp.random import standard_normal
 N_NEIGHBOURS = 30
 #: Rows at a node below which it counts as empty. Interpolation weights reach nodes that have no row of their own, with
 #: sums near zero or below; the node closest to a row has a weight of at least 0.1 in up to four inputs.
-_LEAST_ROWS = 0.09
+LEAST_ROWS = 0.09
 #: Share of ``W'W`` outside of its diagonal up to which rows count as lying on nodes.
 _ON_NODES = 1e-3
 #: Columns from which the size of the matrix on the remainder is estimated.
@@ -61,7 +61,7 @@ class NodesPreconditioner(Preconditioner):
     def __init__(self, operator: GridOperator) -> None:
         self.n, self._m, self._gram = operator.n, operator.m, operator.gram
         rows = operator.gram.row_sums()
-        self.nodes = (rows > _LEAST_ROWS).nonzero()[:, 0]
+        self.nodes = (rows > LEAST_ROWS).nonzero()[:, 0]
         counts = rows[self.nodes]
         self._inverse = torch.zeros(self._m, 1, dtype=torch.float64)
         self._inverse[self.nodes, 0] = 1 / counts

@@ -15,6 +15,7 @@ from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.grids.arguments import checked_bounds, node_bytes
 from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.exact import ExactObjective
+from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
@@ -101,7 +102,7 @@ class GridObjective(TableObjective):
             choice = self._choice
             if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
-                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model)
+                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model, self.table.X)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             settings = self.settings
             statistics = GridStatistics.from_rows(
@@ -188,7 +189,13 @@ class GridObjective(TableObjective):
 
 
 def choose_grid(
-    settings: GridSettings, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
+    settings: GridSettings,
+    lower: list[float],
+    upper: list[float],
+    n_rows: int | None,
+    budget: int,
+    model: Model,
+    X: Tensor | None = None,
 ) -> RegularGrid:
     """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
@@ -204,6 +211,8 @@ def choose_grid(
         Memory budget in bytes, of which the statistics take a share.
     model : Model
         Model whose lengthscales, in the units of the corners, and noise decide ``size="auto"``; see `cell_lengths`.
+    X : Tensor of shape (n_rows, d), optional
+        All rows, if they are held: ``size="auto"`` prefers nodes on the lattice that they lie on; see `lattice_grid`.
     """
     d = len(lower)
     if settings.size != "auto":
@@ -220,7 +229,9 @@ def choose_grid(
     noise = float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
     asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
-    return RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
+    grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
+    on_lattice = None if X is None else lattice_grid(X, grid, limit / node_bytes(d, settings.interpolation))
+    return on_lattice or grid
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
