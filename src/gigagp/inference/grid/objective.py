@@ -23,8 +23,10 @@ from gigagp.inference.grid.spacing import cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Periodic
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
@@ -33,6 +35,8 @@ from gigagp.random import spawn
 _SHARE = 1 / 6
 #: Largest number of nodes per row, and the number that is always allowed. A finer grid costs more without gain.
 _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
+#: Nodes from which neighbours guide learning, and squares of the interpolation weights of a row that lies on a node.
+_GUIDED_NODES, _ON_NODES = 20_000, 0.999
 
 
 @dataclass
@@ -159,6 +163,18 @@ class GridObjective(TableObjective):
         warn_of_coarse_grid(likelihood, model)
         likelihood.warn_of_unfinished_solves()
         return posterior
+
+    def guide(self, model: Model) -> VecchiaObjective | None:
+        """Return the likelihood by nearest neighbours where the rows lie on the nodes of a large grid, else None.
+
+        The grid's likelihood is then that of the kernel itself, as neighbours approximate it. Elsewhere the noise of a
+        grid includes what interpolation leaves out, which neighbours do not know.
+        """
+        statistics = self.likelihood(model).statistics
+        on_nodes = statistics.gram.trace > _ON_NODES * statistics.n_rows
+        large = statistics.grid.size >= _GUIDED_NODES and self.table.n_rows == statistics.n_rows
+        compiled = is_compiled(model.kernel, self.table.X.device)
+        return VecchiaObjective.for_learning(self.table) if on_nodes and large and compiled else None
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the chosen grid and the warm start."""
