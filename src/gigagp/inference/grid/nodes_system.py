@@ -18,7 +18,8 @@ from gigagp.solvers import Solution, Status
 from gigagp.solvers.base import StoppingRule
 from gigagp.solvers.krylov import Recurrence
 
-#: Factor by which true residuals must fall between two comparisons with them; otherwise rounding has the last word.
+#: Factor by which true residuals must fall between two comparisons with them, unless they reach the bound that was
+#: aimed at; otherwise rounding has the last word.
 _PROGRESS = 0.5
 
 
@@ -94,27 +95,27 @@ class NodesGridSystem(GridSystem):
             state = _State(*(torch.where(other.error < state.error, a, b) for a, b in zip(other, state, strict=True)))
         targets = cross.shape[1] if n_targets is None else n_targets
         rule = StoppingRule(self.settings.tolerance, self.settings.probe_tolerance, targets)
-        iterations, status, worst = 0, None, float("inf")
+        iterations, scale, status = 0, self._scale(state), None
         while status is None:
-            scale = self._scale(state)
             excess = rule.excess(state.error.clamp_min(0).sqrt() / scale)
             if excess <= 1:
                 status = Status.CONVERGED
             elif iterations >= self.settings.max_iterations:
                 status = Status.BUDGET_SPENT
-            elif excess > _PROGRESS * worst:
-                status = Status.STAGNATED
             else:
-                worst = excess
                 steps, state = self._steps(cross, state, rule, scale, self.settings.max_iterations - iterations)
                 iterations, setup = iterations + steps, setup + 1
+                reached = rule.excess(state.error.clamp_min(0).sqrt() / scale)
+                if iterations < self.settings.max_iterations and reached > max(1.5, _PROGRESS * excess):
+                    status = Status.STAGNATED
+                scale = self._scale(state)  # the start can be far larger than the solution
         gram_values = self.gram @ state.values
         # theta = K_G q maximizes 2 h'theta - theta'W'W theta - noise q'theta; see `FactorisedGridSystem.solve`.
         correction = state.values.T @ (cross - gram_values - self.noise * state.sources) / self.noise
         solution = Solution(
             state.sources,
             status,
-            state.error.clamp_min(0).sqrt() / self._scale(state),
+            state.error.clamp_min(0).sqrt() / scale,
             iterations,
             float(iterations),
             setup,

@@ -35,6 +35,8 @@ from gigagp.random import spawn
 _SHARE = 1 / 6
 #: Largest number of nodes per row, and the number that is always allowed. A finer grid costs more without gain.
 _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
+#: The same for nodes on the lattice of the rows, where solves take few iterations.
+_MOST_LATTICE_NODES = 16
 #: Nodes from which neighbours guide learning, and squares of the interpolation weights of a row that lies on a node.
 _GUIDED_NODES, _ON_NODES = 20_000, 0.999
 
@@ -237,16 +239,17 @@ def choose_grid(
             msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
             raise InvalidInputError(msg)
         return RegularGrid.around(lower, upper, size, settings.interpolation)
-    limit = int(budget * _SHARE)
+    node = node_bytes(d, settings.interpolation)
+    most = limit = int(budget * _SHARE)
     if n_rows is not None:
-        nodes = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
-        limit = min(limit, nodes * node_bytes(d, settings.interpolation))
+        limit = min(most, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES) * node)
+        most = min(most, max(_MOST_LATTICE_NODES * n_rows, _FEWEST_NODES) * node)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]
     noise = float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
     asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
     grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
-    on_lattice = None if X is None else lattice_grid(X, grid, limit / node_bytes(d, settings.interpolation))
+    on_lattice = None if X is None else lattice_grid(X, grid, most / node)
     return on_lattice or grid
 
 
