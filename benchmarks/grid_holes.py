@@ -12,7 +12,6 @@ older checkout in PYTHONPATH the script measures what that one has.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path

@@ -143,6 +143,7 @@ def test_solves_are_those_of_dense_algebra(name: str, noise: float) -> None:
 
 @pytest.mark.parametrize(("name", "counts"), [("lattice with a hole", (1, 2, 4)), ("between nodes", (30, 45, 60))])
 def test_data_fits_of_unfinished_solves_have_a_second_order_error(name: str, counts: tuple[int, ...]) -> None:
+    """The computed data fit is below the exact one, because the solves maximise a function with that maximum."""
     problem = Problem(name, 0.01)
     exact = float(problem.Y.T @ torch.linalg.solve(problem.H, problem.Y))
     errors = []
@@ -154,8 +155,8 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(name: str, cou
         products = problem.Y.T @ problem.Y
         errors.append(float(system.quadratic(problem.statistics.cross, products, solved)) / exact - 1)
         first = float(solved.solution.relative_residual[0])
-        assert abs(errors[-1]) < 20 * first**2 + 1e-8
-    assert abs(errors[2]) < 0.1 * abs(errors[0]) + 1e-8
+        assert -2 * first**2 - 1e-9 < errors[-1] < 1e-9
+    assert abs(errors[2]) < 0.1 * abs(errors[0])
 
 
 @pytest.mark.parametrize("name", ON_NODES + BETWEEN)
@@ -173,7 +174,7 @@ def test_the_preconditioner_is_symmetric_and_positive_on_the_span(name: str) -> 
     assert float(torch.linalg.eigvalsh(forms + forms.T).min()) > 0
     assert "neighbours among" in built.describe()
     for refused in (built.log_determinant, lambda: built.transform_normal(vectors)):
-        with pytest.raises(NotImplementedError, match="not known|cannot be sampled"):
+        with pytest.raises(NotImplementedError, match=r"not known|cannot be sampled"):
             refused()
 
 

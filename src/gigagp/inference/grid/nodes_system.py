@@ -50,9 +50,9 @@ class _State(NamedTuple):
 class NodesGridSystem(GridSystem):
     """Conjugate gradients on ``K~ x = z`` with `gigagp.preconditioners.nodes.NodesPreconditioner`.
 
-    Iterates are ``x = z / noise + W a``, so that all residuals lie in the span of W (Yadav et al. 2021, section 4). They
-    minimise the error in the norm of ``K~``, which bounds that of ``q = W'x`` in the norm of ``K_G``, from which both
-    the mean ``K_G q`` and the gradient are made. Solves end where ``(r' P^-1 r / q' K_G q)^1/2``, about this relative
+    Iterates are ``x = z / noise + W a``, so all residuals lie in the span of W (Yadav et al. 2021, section 4). They
+    minimise the error in the norm of ``K~``, which bounds that of ``q = W'x`` in the norm of ``K_G``. The mean
+    ``K_G q`` and the gradient are made from q. Solves end where ``(r' P^-1 r / q' K_G q)^1/2``, about this relative
     error, is below the tolerance.
 
     When to use: for rows on a lattice with gaps; for other rows with gaps it is one of the choices of "auto".
@@ -110,8 +110,10 @@ class NodesGridSystem(GridSystem):
                     status = Status.STAGNATED
                 scale = self._scale(state)  # the start can be far larger than the solution
         gram_values = self.gram @ state.values
-        # theta = K_G q maximizes 2 h'theta - theta'W'W theta - noise q'theta; see `FactorisedGridSystem.solve`.
-        correction = state.values.T @ (cross - gram_values - self.noise * state.sources) / self.noise
+        # x maximizes 2 z'x - x'K~x, whose maximum is z'K~^-1 z; it equals z'x + x'r with the residual r = W b.
+        # z'x is z'z / noise + h'a, and x'r is q'b with b = -K_G q - noise a.
+        coefficients, rest = state.coefficients, state.values + self.noise * state.coefficients
+        correction = state.sources.T @ rest - cross.T @ (state.values / self.noise + coefficients)
         solution = Solution(
             state.sources,
             status,
@@ -121,7 +123,7 @@ class NodesGridSystem(GridSystem):
             setup,
             detail={"preconditioner": self.built.describe()},
         )
-        dual = -self.noise * state.coefficients
+        dual = -self.noise * coefficients
         return GridSolution(state.values, gram_values, state.sources, correction, dual, solution)
 
     def _state(self, cross: Tensor, coefficients: Tensor) -> _State:
@@ -143,7 +145,7 @@ class NodesGridSystem(GridSystem):
     def _steps(
         self, cross: Tensor, state: _State, rule: StoppingRule, scale: Tensor, budget: int
     ) -> tuple[int, _State]:
-        """Iterate until the recurrence's own residual is small, or cannot fall; return the steps and the new iterate."""
+        """Iterate until the recurrence's own residual is small or cannot fall; return the steps and the new iterate."""
         moved = torch.zeros_like(state.residual)
         recurrence = Recurrence(self.operator, moved, state.residual.clone(), self.built.apply)
         steps = 0
