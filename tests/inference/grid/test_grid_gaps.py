@@ -15,8 +15,11 @@ from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.iterative import has_empty_nodes, has_holes, iterative_system
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.nodes_system import NodesGridSystem
+from gigagp.inference.grid.objective import choose_grid
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.kernels import Kernel
+from gigagp.means import ZeroMean
+from gigagp.model import Model
 from gigagp.operators.grid import GridKernel, GridOperator
 from gigagp.preconditioners.nodes import NodesPreconditioner
 
@@ -272,7 +275,8 @@ def test_a_lattice_must_be_there_and_have_gaps_and_suit_the_kernel() -> None:
     assert lattice_grid(uniform(800, 2, 40.0), asked(X, 1.0), 1e5) is None  # none
     assert lattice_grid(gappy + 0.1 * uniform(len(gappy), 2, 1.0), asked(X, 1.0), 1e6) is None  # rough
     assert lattice_grid(gappy, asked(gappy, 3.0), 1e6) is None  # finer than the kernel needs
-    assert lattice_grid(gappy, asked(gappy, 1.0), 1000) is None  # too large
+    assert lattice_grid(gappy, asked(gappy, 3.0), 1e6, at_any_cost=True) is not None
+    assert lattice_grid(gappy, asked(gappy, 3.0), 1000, at_any_cost=True) is None  # too large
     finer = lattice_grid(gappy, asked(gappy, 0.24), 1e6)
     assert finer is not None
     assert finer.spacing == (0.5, 0.5)
@@ -303,6 +307,19 @@ def test_a_lattice_with_gaps_is_fitted_and_predicted_as_by_exact_inference() -> 
     with pytest.warns(GigaGPWarning, match="leaves out more variance"):
         between = GPRegressor(inference=inference.Grid(size=(31, 29), exact_nodes=0), **common).fit(X, y)
     assert np.abs(between.predict(inside) - mean).max() > 1e-2
+
+
+def test_a_rough_kernel_takes_the_lattice_however_long_its_lengthscale() -> None:
+    """Between other nodes it leaves out more variance than the noise has, which would be learned as noise."""
+    whole = lattice(60, 60)
+    X = whole[(whole - 30).norm(dim=1) > 12]
+    bounds = X.amin(0).tolist(), X.amax(0).tolist()
+    for nu, noise, expected in ((0.5, 1e-3, True), (0.5, 0.5, False), (2.5, 1e-3, False)):
+        kernel = kernels.Matern(nu, 60.0).bind(2)
+        model = Model(kernel, ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+        found = choose_grid(inference.Grid(), *bounds, len(X), 2**30, model, X)
+        assert (found.spacing == (1.0, 1.0)) == expected
+        assert choose_grid(inference.Grid(), *bounds, len(X), 2**30, model).spacing != (1.0, 1.0)
 
 
 def test_auto_tries_neighbours_where_nodes_are_empty() -> None:

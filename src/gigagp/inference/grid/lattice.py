@@ -21,7 +21,7 @@ _FULL = 0.93
 _MOST_NODES, _FINEST = 4.0, 0.5
 
 
-def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float) -> RegularGrid | None:
+def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float, *, at_any_cost: bool = False) -> RegularGrid | None:
     """Return a grid with a node at every row, about as fine as another one, for rows on a lattice with gaps.
 
     Rows on nodes need no interpolation: ``W'W`` is diagonal, the grid leaves out no variance at the rows, and
@@ -36,6 +36,9 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float) -> RegularGri
         Grid that would be used otherwise.
     most_nodes : float
         Largest number of nodes.
+    at_any_cost : bool
+        Whether a lattice that is much finer than the other grid will do, because that one leaves out more variance than
+        the noise has. A rough kernel whose lengthscale is long varies between any nodes.
 
     Returns
     -------
@@ -54,7 +57,7 @@ def lattice_grid(X: Tensor, other: RegularGrid, most_nodes: float) -> RegularGri
     if len(X) > _FULL * math.prod(counts):
         return None
     cells = [cell / step for cell, step in zip(other.spacing, steps, strict=True)]
-    if math.prod(cells) > _MOST_NODES:
+    if math.prod(cells) > _MOST_NODES and not at_any_cost:
         return None
     parts = [max(1, math.floor(_FINEST / cell)) for cell in cells]
     while True:

@@ -19,7 +19,7 @@ from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
-from gigagp.inference.grid.spacing import cell_lengths
+from gigagp.inference.grid.spacing import axis_gap, cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
@@ -249,8 +249,11 @@ def choose_grid(
     asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
     grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
-    on_lattice = None if X is None else lattice_grid(X, grid, most / node)
-    return on_lattice or grid
+    if X is None:
+        return grid
+    scheme, kernel = grid.scheme, model.kernel.bind(d)
+    gap = sum(axis_gap(kernel, axis, d, cell, scheme) for axis, cell in enumerate(grid.spacing))
+    return lattice_grid(X, grid, most / node, at_any_cost=gap > noise) or grid
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
