@@ -12,11 +12,11 @@ from gigagp.operators.grid.factorised import GridOperator
 from gigagp.preconditioners.base import Preconditioner
 from gigagp.random import standard_normal
 
-#: Neighbours of each node.
-N_NEIGHBOURS = 30
+#: Neighbours of each node, with one input and with more.
+_NEIGHBOURS = (10, 30)
 #: Rows at a node below which it counts as empty. Interpolation weights reach nodes that have no row of their own, with
-#: sums near zero or below; the node closest to a row has a weight of at least 0.1 in up to four inputs.
-LEAST_ROWS = 0.09
+#: sums near zero or below; some node has a weight of at least 1/16 of each row, in up to four inputs.
+LEAST_ROWS = 0.05
 #: Share of ``W'W`` outside of its diagonal up to which rows count as lying on nodes.
 _ON_NODES = 1e-3
 #: Columns from which the size of the matrix on the remainder is estimated.
@@ -66,7 +66,8 @@ class NodesPreconditioner(Preconditioner):
         self._inverse = torch.zeros(self._m, 1, dtype=torch.float64)
         self._inverse[self.nodes, 0] = 1 / counts
         kernel, points = operator.kernel.kernel, operator.kernel.grid.nodes()[self.nodes]
-        graph = NeighbourGraph(kernel, points, N_NEIGHBOURS)
+        self._n_neighbours = _NEIGHBOURS[points.shape[1] > 1]
+        graph = NeighbourGraph(kernel, points, self._n_neighbours)
         self._factor = Factor.of(Pool(kernel, points, operator.noise / counts), graph.neighbours, graph.order)
         self._size = operator.noise
         self.on_nodes = self._is_diagonal(counts)
@@ -133,4 +134,4 @@ class NodesPreconditioner(Preconditioner):
     def describe(self) -> str:
         """Return one line that describes what was built."""
         where = "rows on nodes" if self.on_nodes else "rows between nodes"
-        return f"{N_NEIGHBOURS} neighbours among {len(self.nodes):,} of {self._m:,} nodes ({where})"
+        return f"{self._n_neighbours} neighbours among {len(self.nodes):,} of {self._m:,} nodes ({where})"
