@@ -1,6 +1,8 @@
 """Measure grid inference on lattices of which a part has no rows: solves by each preconditioner, and whole fits.
 
-    python benchmarks/grid_holes.py solves --json benchmarks/results/grid_holes_solves.json
+    python benchmarks/grid_holes.py solves --inputs 1 2 --json benchmarks/results/grid_holes_solves.json
+    python benchmarks/grid_holes.py solves --inputs 3 --json benchmarks/results/grid_holes_solves_3d.json
+    python benchmarks/grid_holes.py between --json benchmarks/results/grid_holes_between.json
     python benchmarks/grid_holes.py fits --json benchmarks/results/grid_holes_fits.json
     python benchmarks/grid_holes.py elevation --data FOLDER --json benchmarks/results/grid_holes_elevation.json
 
@@ -65,10 +67,25 @@ def image(shape: tuple[int, ...], gaps: str, lengthscale: float, noise: float) -
 
 
 def solves(arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Compare preconditioners on the same systems, with nodes on the lattice of the rows and between its points."""
+    """Compare preconditioners where nodes lie on the lattice of the rows."""
+    inputs, gaps = arguments.inputs or SHAPES, arguments.gaps or GAPS
+    return compare(
+        arguments,
+        [(d, g, scale, noise, 1.0) for d in inputs for g in gaps for scale in LENGTHSCALES for noise in NOISES],
+    )
+
+
+def between(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Compare preconditioners where nodes lie between the rows of a map."""
+    gaps = arguments.gaps or GAPS
+    return compare(arguments, [(2, g, 8.0, noise, cell) for g in gaps for noise in NOISES[:3] for cell in (0.8, 1.7)])
+
+
+def compare(
+    arguments: argparse.Namespace, cases: list[tuple[int, str, float, float, float]]
+) -> list[dict[str, object]]:
+    """Compare preconditioners for numbers of inputs, gaps, lengthscales, noises and cells in lattice steps."""
     found: list[dict[str, object]] = []
-    cases = [(d, g, scale, noise, 1.0) for d in SHAPES for g in GAPS for scale in LENGTHSCALES for noise in NOISES]
-    cases += [(2, gaps, 8.0, noise, cell) for gaps in GAPS for noise in NOISES[:3] for cell in (0.8, 1.7)]
     for d, gaps, lengthscale, noise, cell in cases:
         X, y, *_ = image(SHAPES[d], gaps, lengthscale, noise)
         shape = tuple(int(np.ceil((n - 1) / cell)) + 5 for n in SHAPES[d])
@@ -183,13 +200,14 @@ def elevation(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("solves", "fits", "elevation"))
+    parser.add_argument("what", choices=("solves", "between", "fits", "elevation"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--inputs", nargs="*", type=int, choices=SHAPES)
     parser.add_argument("--gaps", nargs="*", choices=GAPS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    {"solves": solves, "fits": fits, "elevation": elevation}[arguments.what](arguments)
+    {"solves": solves, "between": between, "fits": fits, "elevation": elevation}[arguments.what](arguments)
 
 
 if __name__ == "__main__":
