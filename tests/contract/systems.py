@@ -321,6 +321,7 @@ SYSTEMS: tuple[System, ...] = (
     System("grid, dense", _grid_settings(), **_DENSE_GRID),
     System("grid, linear", _grid_settings(8, interpolation="linear"), **_DENSE_GRID, variant=True),
     System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
+    System("grid, neighbours", _iterative_grid(preconditioner="vecchia"), **_SOLVED_GRID, variant=True),
     System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **_LOW_RANK),
     System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
     System("quadruply, waves", _quadruply("fourier", 100), random=True, **_QS),

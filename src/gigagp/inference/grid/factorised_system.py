@@ -16,7 +16,7 @@ from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, GridOperator, Starts
 from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
-from gigagp.solvers import Start
+from gigagp.solvers import ConjugateGradients, Start
 
 #: Change of the mean at the rows that ends a solve, in posterior standard deviations per unit of tolerance.
 _MOVEMENT_AT_ROWS = 100.0
@@ -129,17 +129,22 @@ class FactorisedGridSystem(GridSystem):
     def explained(self, smooth: Tensor) -> Tensor:
         """Return the explained covariance; conjugate gradients approach it from below."""
         operator = GridOperator(self.kernel, self.gram, self.noise)
-        right = operator.lift(smooth)
-        solution = self.settings.solver(self._long_waves).solve(operator, right)
-        residual = right - operator @ solution.value
-        # k'x + x'r = k'x + x'k - x'K~x for every pair of columns
-        forward = operator.coefficients(right).T @ operator.adjoint(solution.value)
-        found = forward + operator.coefficients(solution.value).T @ operator.adjoint(residual)
-        return 0.5 * (found + found.T)
+        return explained_from_below(operator, self.settings.solver(self._long_waves), smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
         """Estimate the log-determinant by stochastic Lanczos quadrature with the probes of the statistics."""
         return factorised_log_determinant(self.kernel, self.statistics, self.noise, self._long_waves, generator)
+
+
+def explained_from_below(operator: GridOperator, solver: ConjugateGradients, smooth: Tensor) -> Tensor:
+    """Return ``k_i' K~^-1 k_j`` for ``k = W smooth``, shape (s, s), by a solve whose error only reduces it."""
+    right = operator.lift(smooth)
+    solution = solver.solve(operator, right)
+    residual = right - operator @ solution.value
+    # k'x + x'r = k'x + x'k - x'K~x for every pair of columns
+    forward = operator.coefficients(right).T @ operator.adjoint(solution.value)
+    found = forward + operator.coefficients(solution.value).T @ operator.adjoint(residual)
+    return 0.5 * (found + found.T)
 
 
 def factorised_log_determinant(

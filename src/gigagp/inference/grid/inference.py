@@ -35,7 +35,8 @@ class Grid(GridSettings, Inference):
     ----------
     size : "auto", int or sequence of int, default "auto"
         Number of nodes per input, including two cells of margin on each side. ``"auto"`` chooses the spacing for the
-        lengthscales at the start of learning, within the limits of the memory budget and the number of rows.
+        lengthscales at the start of learning, within the limits of the memory budget and the number of rows. Where the
+        rows of `GPRegressor.fit` lie on a lattice with gaps that is about as fine, its points are nodes.
     interpolation : {"cubic", "linear"}, default "cubic"
         Interpolation scheme: 4 or 2 nodes per input.
     outside : {"refuse", "clamp", "prior"}, default "refuse"
@@ -46,11 +47,12 @@ class Grid(GridSettings, Inference):
         Relative preconditioned residual of the last solve, from which predictions are made.
     max_iterations : int, default 1000
         Largest number of iterations of a solve.
-    preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}, default "auto"
-        Preconditioner of the solves. ``"auto"`` is ``"circulant"``; if at least 7 % of the nodes have no rows within a
-        cell, it is the best of ``"circulant"``, ``"holes"`` (`gigagp.preconditioners.holes`) and ``"long_waves"``
-        (`gigagp.preconditioners.long_waves`) in a short trial. If a lengthscale is much longer than the grid, every
-        choice except ``"none"`` means ``"long_waves"``.
+    preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}, default "auto"
+        Preconditioner of the solves. ``"auto"`` is ``"circulant"`` where rows are everywhere. If at least 7 % of the
+        nodes have no rows of their own, a short trial decides between it and ``"vecchia"``
+        (`gigagp.preconditioners.nodes`); if as many have no rows within a cell, also ``"holes"``
+        (`gigagp.preconditioners.holes`) and ``"long_waves"`` (`gigagp.preconditioners.long_waves`). If a lengthscale is
+        much longer than the grid, every choice except ``"vecchia"`` and ``"none"`` means ``"long_waves"``.
     n_probes : int, default 16
         Number of probe vectors for the trace in the gradient.
     n_samples : int, default 32

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
+from gigagp.inference.grid.nodes_system import NodesGridSystem
 from gigagp.inference.grid.system import SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
+from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.whitened import mean_density
+from gigagp.preconditioners.nodes import LEAST_ROWS
 
-IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem
+IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem
 
 #: Largest error of the kernel's root, as a share of the noise variance.
 ROOT_ERROR = 0.01
@@ -28,6 +32,11 @@ LEAST_OCCUPANCY = 0.93
 LEAST_SHARE = 0.12
 #: Steps of the trial for data with holes. The correction for holes starts slower and is ahead after thirty or forty.
 _TRIAL_STEPS = 60
+#: Share of the nodes inside the margins with rows of their own, below which neighbours among the nodes are tried.
+_LEAST_OWN = 0.93
+#: Steps of neighbours in the trial, each of which costs about as much as two of the circulant, and steps up to which
+#: nothing else is tried.
+_NODES_STEPS, _FEW_STEPS = 30, 10
 
 
 def has_root(kernel: GridKernel, noise: float) -> bool:
@@ -52,20 +61,25 @@ def iterative_system(
         Settings of the solves. The preconditioner of the returned system shows what "auto" has selected.
     """
     settings = settings or SolveSettings()
+    if settings.preconditioner == "vecchia":
+        return NodesGridSystem(kernel, statistics, noise, settings)
     if not has_root(kernel, noise):
         return FactorisedGridSystem(kernel, statistics, noise, settings)
     if settings.preconditioner == "auto":
-        if has_holes(kernel, statistics.gram):
-            return _furthest(kernel, statistics, noise, settings)
+        holes = has_holes(kernel, statistics.gram)
+        if holes or has_empty_nodes(kernel, statistics.gram):
+            return _furthest(kernel, statistics, noise, settings, holes=holes)
         settings = replace(settings, preconditioner="circulant")
     kind = FactorisedGridSystem if settings.preconditioner == "long_waves" else WhitenedGridSystem
     return kind(kernel, statistics, noise, settings)
 
 
 def _furthest(
-    kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings
+    kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings, *, holes: bool
 ) -> IterativeGridSystem:
-    """Return the system whose preconditioner gets furthest in a few steps: circulant, holes or long waves.
+    """Return the system that is fastest in a short trial: neighbours, circulant, holes or long waves.
+
+    Neighbours are tried first and taken if they converge within a few steps, as they do where rows lie on nodes.
 
     The correction for holes assumes the same density wherever there are rows. If hundreds of rows per node determine
     the function, the error of this assumption along the edges outweighs the gain, and the circulant alone is not much
@@ -74,26 +88,51 @@ def _furthest(
     the exact one; long waves reach it after 43 steps, with 0.81 times.
 
     Residuals of different preconditioners have different norms. The solution minimizes ``(theta'W'W theta - 2 h'theta)
-    / noise + theta'K_G^-1 theta``, so the trial compares this quantity for the first target.
+    / noise + theta'K_G^-1 theta``, so the trial compares this quantity for the first target where nothing converges.
     """
     cross = statistics.cross[:, :1]
 
-    def attempt(choice: str) -> tuple[float, bool, IterativeGridSystem]:
-        """Return the objective that a preconditioner reaches, whether its solve converged, and the system."""
-        few = replace(settings, preconditioner=choice, max_iterations=_TRIAL_STEPS)
+    def attempt(choice: str, steps: int = _TRIAL_STEPS) -> _Attempt:
+        few = replace(settings, preconditioner=choice, max_iterations=steps)
         system = iterative_system(kernel, statistics, noise, few)
         solved = system.solve(cross)
         assert solved.solution is not None
         misfit = ((solved.gram_values - 2 * cross) * solved.values).sum() / noise
         system.settings = replace(few, max_iterations=settings.max_iterations)  # keep what the system has built
-        return float(misfit + system.prior_squares(solved).sum()), solved.solution.converged, system
+        value = float(misfit + system.prior_squares(solved).sum())
+        return _Attempt(value, solved.solution.converged, solved.solution.iterations, system)
 
-    attempts = [attempt("circulant"), attempt("holes")]
-    _, converged, system = min(attempts, key=itemgetter(0))
-    if converged:
-        return system
-    attempts.append(attempt("long_waves"))  # building it costs as much as many steps
-    return min(attempts, key=itemgetter(0))[2]
+    nodes = attempt("vecchia", _NODES_STEPS) if is_compiled(kernel.kernel, torch.device("cpu")) else None
+    if nodes is not None and nodes.converged and nodes.steps <= _FEW_STEPS:
+        return nodes.system
+    attempts = [attempt(choice) for choice in (("circulant", "holes") if holes else ("circulant",))]
+    best = min(attempts, key=attrgetter("value"))
+    if nodes is not None and nodes.converged:
+        ahead = best.converged and best.steps < nodes.steps * _TRIAL_STEPS / _NODES_STEPS
+        return best.system if ahead else nodes.system
+    if best.converged or not holes:
+        return best.system
+    attempts += [attempt("long_waves")] + ([] if nodes is None else [nodes])  # long waves cost many steps to build
+    return min(attempts, key=attrgetter("value")).system
+
+
+class _Attempt(NamedTuple):
+    """The objective that a preconditioner reaches, whether its solve converged, its steps, and the system."""
+
+    value: float
+    converged: bool
+    steps: int
+    system: IterativeGridSystem
+
+
+def has_empty_nodes(kernel: GridKernel, gram: Gram) -> bool:
+    """Whether many nodes inside the margins have no rows of their own, in holes or one by one."""
+    own = (gram.row_sums() > LEAST_ROWS).reshape(kernel.grid.shape)
+    return float(own[_inside(kernel)].double().mean()) < _LEAST_OWN
+
+
+def _inside(kernel: GridKernel) -> tuple[slice, ...]:
+    return tuple(slice(2, -2) if count > 5 else slice(None) for count in kernel.grid.shape)
 
 
 def has_holes(kernel: GridKernel, gram: Gram) -> bool:
@@ -103,5 +142,5 @@ def has_holes(kernel: GridKernel, gram: Gram) -> bool:
     covered = near
     for axis, count in enumerate(grid.shape):  # a single node without rows is not a hole
         covered = torch.stack([covered.roll(step, axis) for step in (range(-1, 2) if count > 5 else (0,))]).any(0)
-    inside = covered[tuple(slice(2, -2) if count > 5 else slice(None) for count in grid.shape)].double()
+    inside = covered[_inside(kernel)].double()
     return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * kernel.root_torus.size

@@ -15,15 +15,18 @@ from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.grids.arguments import checked_bounds, node_bytes
 from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.exact import ExactObjective
+from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
-from gigagp.inference.grid.spacing import cell_lengths
+from gigagp.inference.grid.spacing import axis_gap, cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Periodic
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
@@ -32,6 +35,10 @@ from gigagp.random import spawn
 _SHARE = 1 / 6
 #: Largest number of nodes per row, and the number that is always allowed. A finer grid costs more without gain.
 _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
+#: The same for nodes on the lattice of the rows, where solves take few iterations.
+_MOST_LATTICE_NODES = 16
+#: Nodes from which neighbours guide learning, and squares of the interpolation weights of a row that lies on a node.
+_GUIDED_NODES, _ON_NODES = 20_000, 0.999
 
 
 @dataclass
@@ -101,7 +108,7 @@ class GridObjective(TableObjective):
             choice = self._choice
             if choice.grid is None:
                 bounds = choice.lower.tolist(), choice.upper.tolist()
-                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model)
+                choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model, self.table.X)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             settings = self.settings
             statistics = GridStatistics.from_rows(
@@ -159,6 +166,18 @@ class GridObjective(TableObjective):
         likelihood.warn_of_unfinished_solves()
         return posterior
 
+    def guide(self, model: Model) -> VecchiaObjective | None:
+        """Return the likelihood by nearest neighbours where the rows lie on the nodes of a large grid, else None.
+
+        The grid's likelihood is then that of the kernel itself, as neighbours approximate it. Elsewhere the noise of a
+        grid includes what interpolation leaves out, which neighbours do not know.
+        """
+        statistics = self.likelihood(model).statistics
+        on_nodes = statistics.gram.trace > _ON_NODES * statistics.n_rows
+        large = statistics.grid.size >= _GUIDED_NODES and self.table.n_rows == statistics.n_rows
+        compiled = is_compiled(model.kernel, self.table.X.device)
+        return VecchiaObjective.for_learning(self.table) if on_nodes and large and compiled else None
+
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the chosen grid and the warm start."""
         grid, likelihood = self._choice.grid, self._likelihood
@@ -188,7 +207,13 @@ class GridObjective(TableObjective):
 
 
 def choose_grid(
-    settings: GridSettings, lower: list[float], upper: list[float], n_rows: int | None, budget: int, model: Model
+    settings: GridSettings,
+    lower: list[float],
+    upper: list[float],
+    n_rows: int | None,
+    budget: int,
+    model: Model,
+    X: Tensor | None = None,
 ) -> RegularGrid:
     """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
@@ -204,6 +229,8 @@ def choose_grid(
         Memory budget in bytes, of which the statistics take a share.
     model : Model
         Model whose lengthscales, in the units of the corners, and noise decide ``size="auto"``; see `cell_lengths`.
+    X : Tensor of shape (n_rows, d), optional
+        All rows, if they are held: ``size="auto"`` prefers nodes on the lattice that they lie on; see `lattice_grid`.
     """
     d = len(lower)
     if settings.size != "auto":
@@ -212,15 +239,21 @@ def choose_grid(
             msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
             raise InvalidInputError(msg)
         return RegularGrid.around(lower, upper, size, settings.interpolation)
-    limit = int(budget * _SHARE)
+    node = node_bytes(d, settings.interpolation)
+    most = limit = int(budget * _SHARE)
     if n_rows is not None:
-        nodes = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
-        limit = min(limit, nodes * node_bytes(d, settings.interpolation))
+        limit = min(most, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES) * node)
+        most = min(most, max(_MOST_LATTICE_NODES * n_rows, _FEWEST_NODES) * node)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]
     noise = float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
     asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
-    return RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
+    grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
+    if X is None:
+        return grid
+    scheme, kernel = grid.scheme, model.kernel.bind(d)
+    gap = sum(axis_gap(kernel, axis, d, cell, scheme) for axis, cell in enumerate(grid.spacing))
+    return lattice_grid(X, grid, most / node, at_any_cost=gap > noise) or grid
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:

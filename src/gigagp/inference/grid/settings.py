@@ -27,7 +27,7 @@ class GridSettings(Settings):
     tolerance: Fraction = 1e-3
     final_tolerance: Fraction = 1e-4
     max_iterations: Count = 1000
-    preconditioner: Literal["auto", "circulant", "holes", "long_waves", "none"] = "auto"
+    preconditioner: Literal["auto", "circulant", "holes", "long_waves", "vecchia", "none"] = "auto"
     n_probes: Count = 16
     n_samples: Count = 32
     variance: Literal["samples", "low_rank", "solve"] = "samples"

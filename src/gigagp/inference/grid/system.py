@@ -189,10 +189,10 @@ class SolveSettings:
     ----------
     tolerance, probe_tolerance : float
         Relative preconditioned residuals of targets and probes. `gigagp.inference.grid.factorised_system` defines them
-        for the long-waves preconditioner.
+        for the long-waves preconditioner, and `gigagp.inference.grid.nodes_system` for neighbours.
     max_iterations : int
         Largest number of iterations.
-    preconditioner : {"auto", "circulant", "holes", "long_waves", "none"}
+    preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}
         Name of the preconditioner.
     """
 
