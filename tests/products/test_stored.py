@@ -23,7 +23,7 @@ def product(matrix, vectors, instruction_set="", threads=1):
 @compiled
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("n, m", [(1, 1), (5, 700), (200, 513), (385, 1), (7, 0), (0, 4)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 700), (200, 513), (385, 1), (7, 0), (0, 4)])
 @pytest.mark.parametrize("s", [1, 2, 15, 16, 17, 24, 25, 49, 66])
 def test_products_agree_with_torch(name, dtype, n, m, s):
     matrix, vectors = points(n, m).to(dtype), points(m, s, seed=1).to(dtype)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from gigagp.dense import tall_product
-from gigagp.products.stored import stored_product
 from gigagp.errors import InvalidInputError
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.indexing import add_matching, add_rows, as_noise, check_vectors, take
+from gigagp.products.stored import stored_product
 
 
 class DenseMatrix(SymmetricMatrix):

@@ -69,7 +69,7 @@ class Auto(Settings):
         round ends at the objective's own smallest gain (`Objective.least_gain`).
     guided_steps : int, default 3
         Largest number of gradients on all rows after a guide.
-    guided_gain : float, default 0.002
+    guided_gain : float, default 0.001
         Predicted gain in nats per observation, for each epoch of the gradient's solve, that is worth a step after a
         guide. A step costs such a solve; without one the last solve goes on from the gradient's.
     polish_steps : int, default 10
@@ -96,7 +96,7 @@ class Auto(Settings):
     guide_rounds: Count = 8
     guide_steps: Count = 30
     guided_steps: Count = 3
-    guided_gain: Positive = 0.002
+    guided_gain: Positive = 0.001
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
