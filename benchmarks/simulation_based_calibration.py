@@ -3,6 +3,8 @@ r"""Simulation-based calibration of every inference method: ranks of the truth a
     python benchmarks/simulation_based_calibration.py --json benchmarks/results/simulation_based_calibration.json \
         --plot docs/figures/simulation-based-calibration.png
 
+With ``--only vecchia`` the rows of some methods are computed again and put into the same files.
+
 Functions and targets are drawn from the prior, with 24 rows per problem, and every inference method conditions on them
 at the hyperparameters from which they were drawn (`tests/contract/calibration.py`). If the samples come from the
 posterior, the ranks of the truth among them are uniform. The first jobs are the methods of the contract
@@ -45,6 +47,7 @@ EXACT = BY_NAME["exact"]
 APPROXIMATE: tuple[System, ...] = (
     *(BY_NAME[name] for name in (*OWN_PRIOR[:2], *NO_PRIOR)),
     replace(EXACT, name="random features, 40", make=lambda p: inference.RandomFeatures(40)),
+    replace(EXACT, name="vecchia, 5 neighbours", make=lambda p: inference.Vecchia(5, 8)),
     replace(EXACT, name="SGPR, 8 points", make=lambda p: inference.SparseVariational(8, learn_inducing_points=False)),
     replace(EXACT, name="grid of 14 nodes", make=lambda p: inference.Grid(14)),
     replace(EXACT, name="quadruply, 8 points", make=lambda p: inference.QuadruplyStochastic(8, basis="inducing")),
@@ -79,8 +82,8 @@ def report(name: str, kind: str, found: Ranks, seconds: float) -> dict[str, Any]
     return {"name": name, "kind": kind, **numbers, "rejected": bool(verdict), "seconds": seconds}
 
 
-def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
-    """Simulate every inference method, the approximations and the control."""
+def ranks(problems: int, mean: str, only: list[str]) -> list[dict[str, Any]]:
+    """Simulate every inference method, the approximations and the control, or those whose names begin as given."""
     print(
         f"{'':12s} {'':24s} {'ranks':>6s} {'histogram':>10s} {'location':>10s} {'spread p':>10s} {'all':>10s} "
         f"{'spread':>7s} {'seconds':>8s}"
@@ -90,6 +93,8 @@ def ranks(problems: int, mean: str) -> list[dict[str, Any]]:
     jobs += [("control", replace(EXACT, name="exact, 15 % narrower"), 0.85)]
     rows = []
     for kind, system, shrink in jobs:
+        if only and not system.name.startswith(tuple(only)):
+            continue
         began = time.perf_counter()
         with warnings.catch_warnings():
             if kind == "approximate":  # coarse grids issue warnings
@@ -124,6 +129,14 @@ def never_overconfident(problems: int, mean: str) -> list[dict[str, Any]]:
             )
             rows.append(row)
     return rows
+
+
+def merged(earlier: dict[str, Any], rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
+    """Return earlier figures with some rows replaced by new ones of another commit, in the order of kinds."""
+    both = [*earlier["ranks"], *({**row, "commit": where} for row in rows)]
+    every = {(row["kind"], row["name"]): row for row in both}
+    kinds = ["exact limit", "approximate", "control"]
+    return {**earlier, "ranks": sorted(every.values(), key=lambda row: kinds.index(row["kind"]))}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -161,14 +174,17 @@ def main() -> None:
     parser.add_argument(
         "--aware-problems", type=int, default=100, help="number of problems per policy and number of actions"
     )
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="beginnings of names; their rows are replaced in the JSON, or added to it"
+    )
     parser.add_argument("--mean", choices=["zero", "constant", "linear"], default="linear")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     began, where = time.perf_counter(), commit()
     print(f"gigagp {__version__} at {where}: {options.problems} problems, mean {options.mean}, {BINS} bins")
-    rows = ranks(options.problems, options.mean)
-    aware = never_overconfident(options.aware_problems, options.mean)
+    rows = ranks(options.problems, options.mean, options.only)
+    aware = [] if options.only else never_overconfident(options.aware_problems, options.mean)
     seconds = time.perf_counter() - began
     limits = [row for row in rows if row["kind"] == "exact limit"]
     rejected = [row["name"] for row in limits if row["rejected"]]
@@ -177,7 +193,11 @@ def main() -> None:
     if options.json:
         settings = {"problems": options.problems, "aware_problems": options.aware_problems, "mean": options.mean}
         found = {"version": __version__, "commit": where, "settings": settings, "bins": BINS, "seconds": seconds}
-        options.json.write_text(json.dumps({**found, "ranks": rows, "never_overconfident": aware}, indent=1) + "\n")
+        found |= {"ranks": rows, "never_overconfident": aware}
+        if options.only:
+            found = merged(json.loads(options.json.read_text()), rows, where)
+            rows = found["ranks"]
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
 

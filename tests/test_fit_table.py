@@ -424,7 +424,7 @@ def test_other_inferences_cannot_add_rows():
         assert not hasattr(estimator, "partial_fit")
         with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as caught:
             estimator.partial_fit(X[50:60], Y[50:60])
-        assert "only to a fit with inference.Grid" in str(caught.value.__cause__)
+        assert "only to a fit with inference.Vecchia, inference.Grid;" in str(caught.value.__cause__)
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ WIDE = RNG.normal(size=(50, 6))
         ({"noise_variance": -1.0}, (X, Y), {}, "must be positive"),
         ({"dtype": "float16"}, (X, Y), {}, "dtype of GPRegressor"),
         ({"mean": "quadratic"}, (X, Y), {}, "mean of GPRegressor must be one of"),
-        ({"inference": inference.Exact()}, (X, Y), {}, r"works with inference\.Grid.*inference\.Exact does"),
+        ({"inference": inference.Exact()}, (X, Y), {}, r"works with inference\.Vecchia.*inference\.Exact does not"),
         ({"inference": inference.Iterative()}, (X, Y), {}, r"inference\.Iterative does"),
         ({"inference": "grid"}, (X, Y), {}, 'must be "auto" or one of'),
         ({"likelihood": "poisson"}, (X, Y), {}, "fit_table|poisson"),

@@ -39,18 +39,18 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def known_noise(noise_variance: Any, n_rows: int) -> torch.Tensor | None:
+def known_noise(noise_variance: Any, n_rows: int, name: str = "noise_variance of GPRegressor") -> torch.Tensor | None:
     """Return a given noise variance as float64 of shape () or (n_rows,), or None if none was given."""
     if noise_variance is None:
         return None
-    values = numbers(noise_variance, "noise_variance of GPRegressor", finite=False)
+    values = numbers(noise_variance, name, finite=False)
     if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != n_rows):
-        msg = f"noise_variance of GPRegressor must have shape () or ({n_rows},), one for each row; got {values.shape}."
+        msg = f"{name} must have shape () or ({n_rows},), one for each row; got {values.shape}."
         raise InvalidInputError(msg)
     if not (np.isfinite(values).all() and (values > 0).all()):
         first = values if values.ndim == 0 else values[~(np.isfinite(values) & (values > 0))][0]
         msg = (
-            f"noise_variance of GPRegressor must be positive and finite; got {float(first)!r}. Zero is for kernels "
+            f"{name} must be positive and finite; got {float(first)!r}. Zero is for kernels "
             "with a White term; for targets without noise give a small variance."
         )
         raise InvalidInputError(msg)

@@ -18,7 +18,7 @@ import torch
 
 from gigagp import intake, termination
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.checks import known_noise, resolve_device, resolve_dtype
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
@@ -250,7 +250,7 @@ def fit_source(
     inference = resolve_streaming(estimator.inference, likelihood)
     arguments.check_for(inference)
     bounds = inference.check_bounds(bounds)
-    if isinstance(optimizer, SubsetStart):
+    if isinstance(optimizer, SubsetStart) and not inference.abilities.holds_rows:
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."
         raise InvalidInputError(msg)
     if np.ndim(estimator.noise_variance):
@@ -379,7 +379,9 @@ def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
     return "Give fit_table a checkpoint, and a later call goes on from there." if rows.has_files else ""
 
 
-def add_rows(posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, names: Any = None) -> Posterior:
+def add_rows(
+    posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, noise_variance: Any = None, names: Any = None
+) -> Posterior:
     """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.partial_fit`.
 
     Parameters
@@ -392,6 +394,8 @@ def add_rows(posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, name
         Inputs in the data's own units.
     y : array-like of shape (n,) or (n, n_targets)
         Targets in the data's own units.
+    noise_variance : array-like of shape (n,), float or None
+        Known noise variance of the rows in the data's own units, if the fit has known ones.
     names : sequence of str or None
         Names of the inputs, for messages.
 
@@ -406,9 +410,28 @@ def add_rows(posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, name
     if targets.shape[1] != posterior.n_targets:
         msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
         raise InvalidInputError(msg)
+    noise = _noise_of_added_rows(posterior.model, noise_variance, len(X))
     points = torch.from_numpy(scaling.inputs(X))
     refusal = posterior.row_refusal(points, scaling, names)
     if refusal is not None:
         raise refusal
     targets = targets - posterior.model.mean.offset(X)[:, None]
-    return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)))
+    noise = None if noise is None else noise / scaling.units().variance
+    return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)), noise)
+
+
+def _noise_of_added_rows(model: Model, given: Any, n_rows: int) -> torch.Tensor | None:
+    """Return the known noise variances of added rows, shape (n_rows,), in the data's own units."""
+    if not model.noise_is_known:
+        if given is None:
+            return None
+        msg = (
+            "noise_variance of partial_fit must be None, because that of the fit is one number for all rows; got "
+            f"{type(given).__name__}."
+        )
+        raise InvalidInputError(msg)
+    found = known_noise(given, n_rows, "noise_variance of partial_fit")
+    if found is None:
+        msg = "noise_variance of partial_fit must be given, because the fit has known variances of its rows; got None."
+        raise InvalidInputError(msg)
+    return found.expand(n_rows)

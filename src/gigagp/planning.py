@@ -67,8 +67,8 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
         return Grid() if isinstance(likelihood, Gaussian) else QuadruplyStochastic()
     if not given.abilities.streams:
         msg = (
-            f"fit_table of GPRegressor works with {streaming_names()}, which do not need to hold the rows; "
-            f"{given.label} does. Load the table and use fit, or use one of these inferences."
+            f"fit_table of GPRegressor works with {streaming_names()}, which read rows in chunks; {given.label} does "
+            "not. Load the table and use fit, or use one of these inferences."
         )
         raise InvalidInputError(msg)
     return given

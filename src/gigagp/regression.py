@@ -16,12 +16,14 @@ from gigagp import intake
 from gigagp.answers import Answers, UncertaintyParts
 from gigagp.custom import Custom
 from gigagp.description import describe
+from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitted_state import fitted_to_state
 from gigagp.fitting import Arguments, Fitted, add_rows, fit_rows, fit_source
 from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.registry import adding_names
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
@@ -47,8 +49,8 @@ def _adds_rows(estimator: GPRegressor) -> bool:
     if isinstance(used, Inference) and used.abilities.adds_rows:
         return True
     msg = (
-        "partial_fit of GPRegressor can add rows only to a fit with inference.Grid, which keeps sums over rows; the "
-        f"inference of this one is {used!r}. Fit all rows again."
+        f"partial_fit of GPRegressor can add rows only to a fit with {adding_names()}; the inference of this one is "
+        f"{used!r}. Fit all rows again."
     )
     raise AttributeError(msg)
 
@@ -237,12 +239,14 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         chunk_rows: Count = 2**20,
         header: bool | None = None,
     ) -> Self:
-        """Learn from a table that is read in chunks and never held in memory.
+        """Learn from a table that is read in chunks.
 
-        When to use: for more rows than fit into memory, or than `fit` can handle. The inference method must support
-        streams. `inference.Grid`, the default for Gaussian noise, reads all rows once; it takes one to three inputs
-        (four are possible but expensive). `inference.QuadruplyStochastic`, the default for other likelihoods, takes any
-        number of inputs and reads minibatches from random places.
+        When to use: for tables in files, and for more rows than fit into memory or than `fit` can handle. The inference
+        method must support streams. `inference.Grid`, the default for Gaussian noise, reads all rows once and holds
+        none; it takes one to three inputs (four are possible but expensive). `inference.QuadruplyStochastic`, the
+        default for other likelihoods, takes any number of inputs and reads minibatches from random places.
+        `inference.Vecchia` holds the numbers of all rows, since predictions need the rows near them, and returns what
+        `fit` does: some three hundred bytes a row with two inputs.
 
         Parameters
         ----------
@@ -294,18 +298,27 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     @available_if(_adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Add rows to a fit, at its hyperparameters, scaling and grid.
+    def partial_fit(self, X: Any, y: Any, noise_variance: Any = None) -> Self:
+        """Add rows to a fit, at its hyperparameters and scaling.
 
-        This method exists only with `inference.Grid`. The first call is `fit`; the cost of later calls does not depend
-        on the number of earlier rows.
+        This method exists only with `inference.Grid` and `inference.Vecchia`. The first call is `fit`. With a grid, the
+        cost of later calls does not depend on the number of earlier rows. With neighbours, only the new rows are
+        conditioned, and the tree of all rows is built anew (about a second for a million rows).
+
+        Predictions are those of a fit to all rows at these hyperparameters. `inference.Vecchia` keeps the neighbours of
+        earlier rows, among which the new ones are not, so that the likelihood and the mean's coefficients differ
+        slightly from those of such a fit. Where new rows change what is known of the hyperparameters, fit all rows
+        again.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Inputs, which must lie within the grid.
+            Inputs. With `inference.Grid` they must lie within the grid.
         y : array-like of shape (n,) or (n, n_targets)
             Targets.
+        noise_variance : array-like of shape (n,), float or None, default None
+            Known noise variance of the new rows, in squared units of ``y``. It is required if the fit was given the
+            noise variance of each row, and must otherwise be None.
 
         Returns
         -------
@@ -316,13 +329,18 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         ------
         InvalidInputError
             If a row is invalid; in that case no row is added.
+        MemoryBudgetError
+            If the rows exceed the memory budget or the memory of the machine.
         """
         if not hasattr(self, "posterior_"):
+            if noise_variance is not None:
+                msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
+                raise InvalidInputError(msg)
             return self.fit(X, y)
         with whole_or_unchanged(self):
             X = intake.estimator_inputs(self, X, reset=False)
             names = getattr(self, "feature_names_in_", None)
-            self._adopt(add_rows(self.posterior_, self.scaling_, X, y, names), self.scaling_)
+            self._adopt(add_rows(self.posterior_, self.scaling_, X, y, noise_variance, names), self.scaling_)
         return self
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:

@@ -234,9 +234,11 @@ def _fit(draw: Draw, arguments: dict[str, Any], never: list[str]) -> str:
 def _method(draw: Draw) -> str:
     """Give the methods of a fitted estimator valid and invalid arguments."""
     import gigagp
+    from gigagp import inference
 
     X, y = _table(draw)
-    gp = gigagp.GPRegressor(optimizer=None).fit(X, y)
+    way = draw.one_of(["auto", inference.Vecchia(3, 5)])
+    gp = gigagp.GPRegressor(inference=way, optimizer=None).fit(X, y)
     before = gp.predict(X, return_std=True)
     odd = [float("nan"), "a", [], None, object(), 2.5, -1, 0, 10**400, 1j, float("inf")]
     d = X.shape[1]
@@ -293,7 +295,8 @@ def _method(draw: Draw) -> str:
             ),
             ("fit_table", ((X, y),), {"chunk_rows": draw.one_of(odd)}),
             ("fit_table", ((X, y),), {"target": draw.one_of([5, "y", [], object()])}),
-            ("partial_fit", (X, y), {}),
+            ("partial_fit", (draw.one_of([X, *bad_X]), draw.one_of([y, y[:-1], None, np.nan * y])), {}),
+            ("partial_fit", (X, y), {"noise_variance": draw.one_of(odd)}),
         ]
         name, positional, named = draw.one_of(calls)
         draw.note(f"{name}(..., {named!r}) of {str(positional)[:150]}")

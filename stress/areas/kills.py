@@ -59,6 +59,7 @@ def _estimator(name: str) -> Any:
             inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=8)
         ),
         "iterative, auto": lambda: GPRegressor(inference=inference.Iterative(n_samples=4)),
+        "neighbours": lambda: GPRegressor(inference=inference.Vecchia(5, 8)),
         "sparse, auto": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=6)),
         "aware, Adam": lambda: GPRegressor(
             inference=inference.ComputationAware(n_actions=4), optimizer=optimization.Adam(steps=12)
@@ -78,6 +79,7 @@ FITS = (
         "exact, L-BFGS",
         "iterative, Adam",
         "iterative, auto",
+        "neighbours",
         "sparse, auto",
         "aware, Adam",
     ),
@@ -124,7 +126,9 @@ def _learn_stream(name: str, folder: Path) -> Any:
         np.save(path, np.column_stack([X, y]))
     way: Any = inference.Grid(size=10, n_samples=4)
     optimizer: Any = "auto"
-    if name == "quadruply, streamed":
+    if name == "neighbours, streamed":
+        way = inference.Vecchia(5, 8)
+    elif name == "quadruply, streamed":
         way = inference.QuadruplyStochastic(n_basis=10, row_batch=16, basis_batch=5)
         optimizer = optimization.SparseAdam(steps=20)
     with warnings.catch_warnings():
@@ -142,7 +146,9 @@ def _fit(draw: Draw) -> str:
 
 
 def _stream(draw: Draw) -> str:
-    return _kill_and_resume(draw, "stream", draw.one_of(["grid, streamed", "quadruply, streamed"]))
+    return _kill_and_resume(
+        draw, "stream", draw.one_of(["grid, streamed", "neighbours, streamed", "quadruply, streamed"])
+    )
 
 
 def _kill_and_resume(draw: Draw, kind: str, name: str) -> str:

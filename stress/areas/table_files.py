@@ -37,7 +37,8 @@ def run(draw: Draw) -> str:
             "inference": draw.weighted(
                 {
                     "auto": 0.1,
-                    inference.Grid(size=draw.one_of([7, 12]), n_samples=8): 0.7,
+                    inference.Grid(size=draw.one_of([7, 12]), n_samples=8): 0.55,
+                    inference.Vecchia(n_neighbors=draw.one_of([3, 512])): 0.15,
                     inference.QuadruplyStochastic(n_basis=20): 0.2,
                 }
             ),

@@ -14,6 +14,7 @@ KINDS = (
     "noise by row",
     "linear mean",
     "iterative",
+    "neighbours",
     "features",
     "aware",
     "inducing",
@@ -42,6 +43,7 @@ def model(kind: str, seed: int = 0) -> Any:
     X, y = rows(seed=seed)
     ways = {
         "iterative": inference.Iterative(n_samples=4),
+        "neighbours": inference.Vecchia(n_neighbors=5, prediction_neighbors=8),
         "features": inference.RandomFeatures(n_features=12, prediction="features"),
         "aware": inference.ComputationAware(n_actions=4, policy=actions.UnitVectors()),
         "inducing": inference.SparseVariational(n_inducing=5),

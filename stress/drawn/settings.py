@@ -14,9 +14,11 @@ def draw_inference(draw: Draw, n_inputs: int) -> Any:
     name = draw.weighted(
         {
             "auto": 0.15,
-            "exact": 0.25,
+            "exact": 0.2,
             "iterative": 0.1,
             "cg": 0.05,
+            "neighbours": 0.1,
+            "by neighbours": 0.03,
             "features": 0.08,
             "aware": 0.1,
             "sparse": 0.1,
@@ -36,6 +38,15 @@ def draw_inference(draw: Draw, n_inputs: int) -> Any:
         "iterative": inference.Iterative(n_samples=16, computational_uncertainty=draw.chance(0.2)),
         "cg": inference.Iterative(
             solver=solvers.ConjugateGradients(tolerance=1e-8, max_epochs=200), n_samples=8, final_tolerance=1e-10
+        ),
+        "neighbours": inference.Vecchia(
+            n_neighbors=draw.one_of([1, 7, 30, 512]),
+            prediction_neighbors=draw.one_of([None, 1, 20]),
+            learning_rows=draw.one_of([None, 10, 10_000]),
+        ),
+        "by neighbours": inference.Iterative(
+            solver=solvers.ConjugateGradients(preconditioner=solvers.Vecchia(n_neighbors=draw.one_of([3, 30]))),
+            n_samples=8,
         ),
         "features": inference.RandomFeatures(n_features=draw.one_of([10, 64])),
         "sparse": inference.SparseVariational(

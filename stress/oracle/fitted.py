@@ -98,6 +98,12 @@ def _actions(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     return _exact(gp, spec, rows, points) if gp.posterior_.n_actions == len(rows) else None
 
 
+def _neighbours(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
+    """Return the exact problem where every row is a neighbour."""
+    widths = [int(word) for word in gp.solver_.split() if word.isdigit()]
+    return _exact(gp, spec, rows, points) if widths[0] >= len(rows) - 1 and widths[1] >= len(rows) else None
+
+
 def _features(gp: Any, spec: Any, rows: np.ndarray, points: np.ndarray) -> Any:
     posterior = gp.posterior_
     of_rows, of_points = (
@@ -162,6 +168,7 @@ _CROSS = {
     "exact": _exact,
     "pathwise": _exact,
     "computation-aware": _actions,
+    "vecchia": _neighbours,
     "random features": _features,
     "sparse variational": _inducing,
     "grid": _grid,

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from gigagp import load
 from gigagp.data import read_table
+from gigagp.persistence import load_notes
 
 N = 60
 
@@ -48,6 +50,18 @@ def test_from_a_table_to_scores(run, awkward, tmp_path, inference):
     assert np.all(first.column("std") > 0)
     run("predict", model, awkward, "-o", out, "--samples", 3)
     np.testing.assert_array_equal(read_table(out).values, first.values)
+
+
+def test_neighbours_take_whole_tables_some_rows_and_known_noise(run, awkward, tmp_path):
+    """A method that reads tables in chunks and holds the rows takes all options of rows in memory."""
+    model = tmp_path / "model.gp"
+    fit = ("fit", awkward, "--target", "y", "-o", model, "--inference", "vecchia", "--steps", 2, "-q")
+    for more, rows in (((), N), (("--rows", 40), 40), (("--noise-column", "same"), N)):
+        code, shown, error = run(*fit, *more)
+        assert code == 0, error
+        assert f"Fitted {rows} rows and" in shown
+        assert load_notes(model)["rows"] == rows
+    assert load(model).noise_variance_.shape == (N,)
 
 
 def test_the_progress_of_a_fit_is_on_standard_error(run, awkward, tmp_path):

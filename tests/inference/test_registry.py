@@ -156,7 +156,7 @@ def test_what_is_not_supported_is_refused_before_any_work():
     with pytest.raises(InvalidInputError, match="inference of GPRegressor must be"):
         GPRegressor(inference=object()).fit(X, Y)
     with pytest.raises(
-        InvalidInputError, match=r"fit_table of GPRegressor works with inference\.Grid.* inference\.Wide does"
+        InvalidInputError, match=r"fit_table of GPRegressor works with inference\.Vecchia.* inference\.Wide does not"
     ):
         GPRegressor(inference=Wide()).fit_table((X, Y))
     with pytest.raises(InvalidInputError, match="inference for the poisson likelihood"):

@@ -211,6 +211,17 @@ def test_duplicates_with_tiny_noise(noise):
     np.testing.assert_allclose(found.predict(X), y, atol=0.01)
 
 
+def test_a_description_says_how_many_rows_float64_cannot_tell_from_their_neighbours(tmp_path):
+    X = duplicates(N).numpy()
+    given = {"kernel": kernels.RBF(1.0, 1.3), "optimizer": None, "inference": inference.Vecchia(10, 20)}
+    few = GPRegressor(noise_variance=1e-13, **given).fit(X, np.sin(X[:, 0]))
+    few.save(tmp_path / "few.gp")
+    for gp in (few, gigagp.load(tmp_path / "few.gp")):
+        raised = next(line for line in gp.describe().splitlines() if line.startswith("floor"))
+        assert int(raised.split(" rows")[0].split()[-1]) >= N // 2
+    assert "floor" not in GPRegressor(noise_variance=1e-6, **given).fit(X, np.sin(X[:, 0])).describe()
+
+
 def test_learning_on_uneven_rows_finds_what_exact_learning_does():
     X = clumps(300)
     y = draw_targets(KERNEL, X, NOISE, seed=3)[:, 0].numpy()
@@ -241,6 +252,21 @@ def test_more_neighbours_than_memory_are_refused_before_the_work():
     method = inference.Vecchia(800)
     with pytest.raises(MemoryBudgetError, match="fewer neighbours"):
         GPRegressor(inference=method, optimizer=None, memory_budget=2**24).fit(X.numpy(), X[:, 0].numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("far", [1e4, 1e100, -1e300])
+def test_far_points_change_nothing_for_others(dtype, far):
+    """Some of them are infinite in the units of the fit."""
+    X = clumps(N).numpy()
+    gp = GPRegressor(KERNEL, inference.Vecchia(9, 12), None, noise_variance=NOISE, dtype=dtype)
+    gp.fit(1e-9 * X, X[:, 0])
+    new = 1e-9 * NEW.numpy()
+    alone = gp.predict(new, return_std=True)
+    together = gp.predict(np.concatenate([new, np.full((1, 2), far)]), return_std=True)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other[:-1], rtol=1e-6)
+    assert together[1][-1] == pytest.approx(together[1].max())
 
 
 def test_functions_need_a_spectrum_and_other_samples_do_not():

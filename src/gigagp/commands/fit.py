@@ -124,11 +124,13 @@ def fit(
     chosen_optimizer = options.choose_optimizer(optimizer, steps, chosen_inference)
     streams = chosen_inference != "auto" and chosen_inference.abilities.streams
     if streams and (rows is not None or noise_column is not None):
-        msg = (
-            f"--rows and --noise-column have no meaning for --inference {inference}, which takes all rows of a table "
-            "and learns one noise variance."
-        )
-        raise InvalidInputError(msg)
+        if not chosen_inference.abilities.holds_rows:
+            msg = (
+                f"--rows and --noise-column have no meaning for --inference {inference}, which takes all rows of a "
+                "table and learns one noise variance."
+            )
+            raise InvalidInputError(msg)
+        streams = False
     if of_classes and mean == "linear":
         msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)

@@ -45,6 +45,8 @@ class Abilities:
         Largest number of inputs; None: no limit.
     streams : bool, default False
         Whether `GPRegressor.fit_table` can use the method, which must then implement `Inference.stream`.
+    holds_rows : bool, default False
+        Whether a fit to a stream holds the numbers of its rows, so that everything is as in a fit to rows in memory.
     takes_bounds : bool, default False
         Whether the method uses ``fit_table(bounds=...)``.
     adds_rows : bool, default False
@@ -67,6 +69,7 @@ class Abilities:
     row_noise: bool = True
     most_inputs: int | None = None
     streams: bool = False
+    holds_rows: bool = False
     takes_bounds: bool = False
     adds_rows: bool = False
     dtypes: tuple[str, ...] = ("float64", "float32")

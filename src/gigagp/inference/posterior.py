@@ -283,14 +283,14 @@ class Posterior(ABC):
 
 
 class GrowingPosterior(Posterior):
-    """A posterior that can add rows at fixed hyperparameters, at a cost independent of the number of earlier rows."""
+    """A posterior that can add rows at fixed hyperparameters, for about the cost of the new rows."""
 
     @abstractmethod
     def row_refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for rows that cannot be added, or None; the parameters are those of `refusal`."""
 
     @abstractmethod
-    def with_rows(self, X: torch.Tensor, Y: torch.Tensor) -> Posterior:
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> Posterior:
         """Return the posterior given additional rows.
 
         Parameters
@@ -299,4 +299,6 @@ class GrowingPosterior(Posterior):
             Inputs in the units of the model.
         Y : Tensor of shape (n, t)
             Targets in the units of the model, after subtraction of a fixed mean.
+        noise : Tensor of shape (n,) or None
+            Their noise variances in the units of the model, if those of the earlier rows are known too.
         """

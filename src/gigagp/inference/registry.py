@@ -115,6 +115,11 @@ def streaming_names() -> str:
     return ", ".join(f"inference.{kind.__name__}" for kind in _ENTRIES.values() if kind.abilities.streams)
 
 
+def adding_names() -> str:
+    """Return the names of the methods that can add rows to a fit, for messages."""
+    return ", ".join(f"inference.{kind.__name__}" for kind in _ENTRIES.values() if kind.abilities.adds_rows)
+
+
 def capability_table() -> str:
     """Return the capabilities of all inference methods as a Markdown table."""
     lines = [

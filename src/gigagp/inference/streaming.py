@@ -2,7 +2,8 @@
 
 An inference method with ``abilities.streams`` implements ``stream(job, generator) -> BegunFit``. It may read
 `StreamJob.source` as often as the source allows, and decides what to keep of the rows: `gigagp.inference.Grid` keeps
-their statistics, and `gigagp.inference.QuadruplyStochastic` holds one window of rows at a time.
+their statistics, `gigagp.inference.QuadruplyStochastic` holds one window of rows at a time, and
+`gigagp.inference.Vecchia` holds their numbers (`hold_rows`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from gigagp import interruption
+from gigagp.errors import InvalidInputError
 from gigagp.inference.objective import TableObjective
+from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.memory import require
 from gigagp.model import Model, StartModel
 from gigagp.progress import Meter, NoProgress
+from gigagp.rows.access import RowAccess
+from gigagp.rows.chunk import CHUNK_ROWS
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 
@@ -87,3 +95,48 @@ class BegunFit:
     model: Model
     scaling: Scaling
     logs_steps: bool = False
+
+
+def hold_rows(job: StreamJob, beside: int) -> tuple[TrainingTable, Scaling]:
+    """Read all rows into a table, in the units, dtype and on the device of the fit, as `GPRegressor.fit` makes it.
+
+    Parameters
+    ----------
+    job : StreamJob
+    beside : int
+        Float64 numbers that the fit will hold for each row beside the table.
+
+    Raises
+    ------
+    InvalidInputError
+        If a row cannot be used, or there are fewer than two.
+    MemoryBudgetError
+        If the rows do not fit the memory budget; before they are read, but for sources that are copied first.
+    """
+    source = job.source
+    with RowAccess(source, source.chunk_rows, job.likelihood.check_targets) as access:
+        n, width = access.n_rows, source.n_inputs + source.n_targets
+        needed = n * (8 * beside + (8 + job.dtype.itemsize) * width)
+        remedy = "Fit fewer rows, raise memory_budget, or use inference.Grid (up to three inputs), which holds none."
+        require(needed, job.budget, f"A fit that holds {n:,} rows with {width} numbers each", remedy)
+        if n < 2:
+            msg = f"The source of fit_table must have at least two rows; got {n}."
+            raise InvalidInputError(msg)
+        X, Y = np.empty((n, source.n_inputs)), np.empty((n, source.n_targets))
+        job.meter.start(None, "rows")
+        first = 0
+        for section in access.sections:
+            interruption.check()
+            rows = access.take(section, np.arange(section.count))
+            place = slice(first, first + section.count)
+            X[place], Y[place] = rows.X.numpy(), rows.Y.numpy()
+            first += section.count
+            job.meter.step(rows=f"{first:,}")
+    scaling = Scaling.fit(X, Y, job.standardize)
+    if not job.likelihood.has_noise:  # counts and signs have no scale
+        scaling = scaling.of_inputs_only()
+    for first in range(0, n, CHUNK_ROWS):
+        place = slice(first, first + CHUNK_ROWS)
+        X[place], Y[place] = scaling.inputs(X[place]), scaling.targets(Y[place])
+    inputs, targets = (torch.from_numpy(part).to(dtype=job.dtype, device=job.device) for part in (X, Y))
+    return TrainingTable(inputs, targets, job.start.mean, job.budget).require_finite(), scaling

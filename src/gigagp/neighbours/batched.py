@@ -11,10 +11,8 @@ from torch import Tensor
 
 from gigagp import interruption
 from gigagp.kernels import Kernel
-from gigagp.neighbours.local import Conditionals, Derivatives
+from gigagp.neighbours.local import LOST, Conditionals, Derivatives, total
 
-#: A variance below this share of the prior's is rounding; as in ``products/native/conditionals.cpp``.
-_LOST = 1e-12
 #: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
 _ARRAYS = 8
 
@@ -70,7 +68,7 @@ def conditionals(
         variance,
         torch.cat(regressions),
         torch.cat(residuals) if residuals else None,
-        float(variance.detach().log().sum()),
+        total(variance.detach().log()),
         raised,
     )
 
@@ -184,7 +182,7 @@ def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor, int]:
         own = covariance.diagonal(dim1=-2, dim2=-1)
         factor, info = torch.linalg.cholesky_ex(covariance)
         pivots = factor.diagonal(dim1=-2, dim2=-1).square()
-        again = ~(present.all(1) & (info == 0) & (pivots > _LOST * own).all(1))
+        again = ~(present.all(1) & (info == 0) & (pivots > LOST * own).all(1))
         kept, raised = torch.ones_like(present), torch.zeros_like(present[:, 0])
         if bool(again.any()):
             kept[again], raised[again] = _sound_places(covariance[again], present[again])
@@ -194,7 +192,7 @@ def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor, int]:
         inside, eye = kept[again], torch.eye(covariance.shape[-1], device=covariance.device, dtype=covariance.dtype)
         reduced = torch.where(inside[:, :, None] & inside[:, None, :], covariance[again], eye)
         corner = raised[again, None, None] & (eye * eye[-1] > 0)
-        floor = _LOST * own[again, -1, None, None]
+        floor = LOST * own[again, -1, None, None]
         found = torch.linalg.cholesky_ex(torch.where(corner, reduced + floor, reduced))[0]
         factor = factor.index_put((again,), torch.where(corner, floor.sqrt(), found))
     return factor, kept, int(raised.sum())
@@ -202,7 +200,7 @@ def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor, int]:
 
 def _sound_places(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """Return which places are there and not determined by nearer ones, and whether the last, which stays, is."""
-    floor = _LOST * covariance.diagonal(dim1=-2, dim2=-1)
+    floor = LOST * covariance.diagonal(dim1=-2, dim2=-1)
     left, kept = covariance.clone(), present.clone()
     for j in range(covariance.shape[-1]):
         kept[:, j] &= left[:, j, j] > floor[:, j]

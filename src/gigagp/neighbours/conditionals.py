@@ -17,7 +17,7 @@ from torch import Tensor
 from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.neighbours import batched
-from gigagp.neighbours.local import Conditionals, Derivatives
+from gigagp.neighbours.local import Conditionals, Derivatives, total
 from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, compile_kernel, supports
 
@@ -120,7 +120,7 @@ class Pool:
         jacobian = program.jacobian()
         jacobian = torch.cat([jacobian, jacobian.new_zeros(1, jacobian.shape[1])])  # the noise
         jacobian = torch.cat([jacobian, by_parameter], 1)
-        quadratic = float((torch.from_numpy(residual).square() / torch.from_numpy(variance)[:, None]).sum())
+        quadratic = total(torch.from_numpy(residual).square() / torch.from_numpy(variance)[:, None])
         q, t = len(variance), residual.shape[1]
         value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
         information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)

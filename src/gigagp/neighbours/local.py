@@ -10,6 +10,18 @@ from torch import Tensor
 from gigagp.kernels import Kernel
 from gigagp.model import NOISE
 
+#: A variance below this share of the prior's is rounding; as in ``products/native/conditionals.cpp``. At 1e-10 and
+#: above, variances have at least four correct digits, whatever the kernel and the rows.
+LOST = 1e-12
+
+#: Numbers that torch adds in one thread.
+_IN_ONE_THREAD = 2**14
+
+
+def total(values: Tensor) -> float:
+    """Return the sum of all numbers, with the same bits for any number of threads."""
+    return sum(float(part.sum()) for part in values.reshape(-1).split(_IN_ONE_THREAD))
+
 
 @dataclass(frozen=True)
 class Conditionals:
@@ -27,7 +39,7 @@ class Conditionals:
     log_variance : float
         Sum of the logarithms of ``variance``.
     raised : int
-        Number of rows whose variance was below 1e-12 of the prior's, which is rounding, and was raised to it.
+        Number of rows whose variance was below `LOST` of the prior's, which is rounding, and was raised to it.
     """
 
     variance: Tensor

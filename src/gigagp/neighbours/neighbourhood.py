@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -21,6 +22,11 @@ _SHAPES, _MOVED = ("lengthscale", "period"), 0.25
 #: fewest rows of a scale.
 _FEW_COORDINATES, _SCALE, _SMALLEST_SCALE = 3, 16, 50
 
+#: Rows, shape (q,), and their neighbours, shape (q, m).
+Block = tuple[Tensor, Tensor]
+#: Rows whose neighbours are held at a time.
+_BLOCK_ROWS = 2**14
+
 
 class Neighbourhood:
     """Rows in an order from coarse to fine in a kernel's metric, with a tree for neighbours among earlier rows.
@@ -36,6 +42,8 @@ class Neighbourhood:
         The rows.
     generator : torch.Generator
         Source of the order within a level.
+    metric : Metric, optional
+        None: that of the kernel at these rows.
 
     Attributes
     ----------
@@ -47,8 +55,8 @@ class Neighbourhood:
         The metric of the kernel.
     """
 
-    def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator) -> None:
-        self.metric = Metric(kernel, X)
+    def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator, metric: Metric | None = None) -> None:
+        self.metric = Metric(kernel, X) if metric is None else metric
         self._points = self.metric(X)
         self.order = coarse_to_fine(self._points, generator)
         self.rank = torch.empty_like(self.order)
@@ -75,6 +83,30 @@ class Neighbourhood:
         limits = self.rank if rows is None else self.rank[rows]
         queries = self._points if rows is None else self._points[rows]
         return self._numbered(self._tree.query(queries, n_neighbours, limits))
+
+    def appended(self, added: Neighbourhood, n_neighbours: int, rows: Tensor) -> Tensor:
+        """Return the nearest earlier rows of rows that are appended to these, the nearest first.
+
+        Parameters
+        ----------
+        added : Neighbourhood
+            The appended rows, in the metric of these. Each comes after all of these, and after earlier ones of its own.
+        n_neighbours : int
+        rows : Tensor of shape (q,)
+            Some of the appended rows.
+
+        Returns
+        -------
+        Tensor of shape (q, n_neighbours)
+            int32; appended rows have numbers from the number of these on; -1 where there are fewer earlier rows.
+        """
+        points = added._points[rows]
+        old = self._numbered(self._tree.query(points, n_neighbours)).long()
+        new = added.earlier(n_neighbours, rows).long()
+        distances = [_squared(points, self._points, old), _squared(points, added._points, new)]
+        found = torch.cat([old, torch.where(new < 0, -1, new + len(self.order))], 1)
+        order = torch.cat(distances, 1).sort(dim=1, stable=True).indices[:, :n_neighbours]
+        return found.gather(1, order).to(torch.int32)
 
     def nearest(self, X: Tensor, n_neighbours: int) -> Tensor:
         """Return the nearest rows of new points, shape (q, n_neighbours) int32; -1 where there are fewer rows.
@@ -122,6 +154,17 @@ class Neighbourhood:
         return numbers.to(torch.int32)
 
 
+def _squared(queries: Tensor, points: Tensor, found: Tensor) -> Tensor:
+    """Return the squared distances of queries, shape (q, c), from points with given numbers, (q, m); infinite for -1.
+
+    They are summed input by input, as in searches.
+    """
+    index, distances = found.clamp_min(0), torch.zeros_like(found, dtype=torch.float64)
+    for query, values in zip(queries.T, points.T, strict=True):
+        distances += (query[:, None] - values[index]).square_()
+    return distances.masked_fill_(found < 0, torch.inf)
+
+
 class NeighbourGraph:
     """Which earlier rows each row is conditioned on; a function of a kernel, the rows and a number alone.
 
@@ -134,7 +177,7 @@ class NeighbourGraph:
     X : Tensor of shape (n, d)
         The rows.
     n_neighbours : int
-        Neighbours of each row.
+        Neighbours of each row, at most.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> None:
@@ -152,10 +195,38 @@ class NeighbourGraph:
         """The order of the rows and the tree."""
         return Neighbourhood(self.kernel, self._X, torch.Generator().manual_seed(0))
 
+    @property
+    def width(self) -> int:
+        """Number of neighbours of a row, where there are as many other rows."""
+        return min(self.n_neighbours, max(len(self._X) - 1, 1))
+
     @cached_property
     def neighbours(self) -> Tensor:
-        """The neighbours of all rows, shape (n, n_neighbours) int32; -1 where there are fewer."""
-        return self.neighbourhood.earlier(min(self.n_neighbours, max(len(self._X) - 1, 1)))
+        """The neighbours of all rows, shape (n, width) int32; -1 where there are fewer."""
+        return self.neighbourhood.earlier(self.width)
+
+    def earlier(self, rows: Tensor) -> Tensor:
+        """Return the neighbours of some rows, shape (q, width) int32, without those of all others."""
+        return self.neighbours[rows] if "neighbours" in vars(self) else self.neighbourhood.earlier(self.width, rows)
+
+    def blocks(self) -> Iterator[Block]:
+        """Iterate over all rows with their neighbours, which are held for some rows at a time."""
+        every = torch.arange(len(self._X), device=self._X.device)
+        return ((rows, self.earlier(rows)) for rows in every.split(_BLOCK_ROWS))
+
+    def appended(self, X: Tensor) -> Iterator[Block]:
+        """Iterate over rows that come after all of these, with their neighbours among all rows.
+
+        Parameters
+        ----------
+        X : Tensor of shape (q, d)
+            They are numbered from the number of these rows on.
+        """
+        n, base = len(self._X), self.neighbourhood
+        added = Neighbourhood(self.kernel, X, torch.Generator().manual_seed(0), base.metric)
+        width = min(self.n_neighbours, max(n + len(X) - 1, 1))
+        every = torch.arange(len(X), device=X.device)
+        return ((n + rows, base.appended(added, width, rows)) for rows in every.split(_BLOCK_ROWS))
 
     @property
     def order(self) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gigagp.kernels import Kernel
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.search import LARGEST
 
 #: Largest number of points that are predicted together.
 _POINTS = 4096
@@ -40,6 +41,14 @@ class LocalWeights(NamedTuple):
         return torch.einsum("qm,qmk->qk", self.weights, values[self.rows].to(self.weights)[self.places])
 
 
+def within_reach(X: Tensor) -> Tensor:
+    """Return points in float64, where those that have left the range of their units are far from all rows.
+
+    The rows that a point is predicted from are compiled together with it, and infinity would cost them all digits.
+    """
+    return X.double().clamp(-LARGEST, LARGEST)
+
+
 class LocalPredictor:
     """The best predictors of the latent function at points from the noisy values of m rows around each.
 
@@ -62,7 +71,7 @@ class LocalPredictor:
     def __init__(
         self, kernel: Kernel, X: Tensor, noise: Tensor, graph: NeighbourGraph, n_neighbours: int, budget: int
     ) -> None:
-        self.n_neighbours = min(n_neighbours, len(X))
+        self.asked, self.n_neighbours = n_neighbours, min(n_neighbours, len(X))
         self._kernel, self._X, self._noise, self._graph, self._budget = kernel, X, noise, graph, budget
 
     def weights(self, X: Tensor) -> LocalWeights:
@@ -75,7 +84,7 @@ class LocalPredictor:
             local[present] = places
         pool = Pool(
             self._kernel,
-            torch.cat([self._X[rows].double(), X.double()]),
+            torch.cat([self._X[rows].double(), within_reach(X)]),
             torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
             budget=self._budget // 4,
             engine="torch" if X.requires_grad and torch.is_grad_enabled() else "auto",

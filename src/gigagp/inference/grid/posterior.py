@@ -115,7 +115,7 @@ class GridPosterior(GrowingPosterior):
             return None
         return in_units(self.grid, scaling).refusal(_in_data_units(X, scaling), inside, names=names)
 
-    def with_rows(self, X: Tensor, Y: Tensor) -> GridPosterior:
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GridPosterior:
         """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
         return self.with_statistics(self.statistics.add_rows(X, Y))
 

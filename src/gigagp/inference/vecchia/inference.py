@@ -8,10 +8,15 @@ import torch
 
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.streaming import BegunFit, StreamJob, hold_rows
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.likelihoods import Likelihood
+
+#: Float64 numbers that a fit holds for each row beside the table: for the order, and for each of the row's numbers
+#: (measured: ``python benchmarks/vecchia_rows.py``).
+_ORDER_NUMBERS, _COPIES = 16, 4
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,14 @@ class Vecchia(Inference):
     prediction_neighbors: Count | None = None
     learning_rows: Count | None = None
 
-    abilities = Abilities("vecchia", "any number, best in up to three inputs", options={"--neighbors": "n_neighbors"})
+    abilities = Abilities(
+        "vecchia",
+        "any number, best in up to three inputs",
+        streams=True,
+        holds_rows=True,
+        adds_rows=True,
+        options={"--neighbors": "n_neighbors"},
+    )
     posteriors = (VecchiaPosterior,)
 
     def objective(
@@ -58,6 +70,12 @@ class Vecchia(Inference):
     ) -> VecchiaObjective:
         """Return the Vecchia approximation of the log marginal likelihood on a table."""
         return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+
+    def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
+        """Hold the numbers of all rows, and return the fit of these; see `gigagp.inference.streaming.hold_rows`."""
+        table, scaling = hold_rows(job, _ORDER_NUMBERS + _COPIES * (job.source.n_inputs + job.source.n_columns))
+        objective = self.objective(table, generator, job.likelihood)
+        return BegunFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
 
     def describe(self) -> str:
         """Return a one-line description for users."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import Pool, is_compiled
-from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.local import LOST, total
+from gigagp.neighbours.neighbourhood import Block, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 
@@ -20,6 +23,8 @@ from gigagp.operators.indexing import as_noise
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
 #: Neighbours and rows of `typical_deviation`.
 _TYPICAL_NEIGHBOURS, _TYPICAL_ROWS = 30, 200
+#: Rows whose products are added at once.
+_BLOCK_ROWS = 2**12
 
 
 def pool_of(model: Model, table: TrainingTable) -> Pool:
@@ -28,32 +33,118 @@ def pool_of(model: Model, table: TrainingTable) -> Pool:
     return Pool(model.kernel, table.X, independent + model.kernel.white(table.X).double(), budget=table.budget // 4)
 
 
+class _Whitened(NamedTuple):
+    """Residuals of values of some rows over their standard deviations, shape (q, k), and sums over these rows."""
+
+    values: Tensor
+    log_variance: float
+    raised: int
+
+    @classmethod
+    def of(cls, pool: Pool, values: Tensor, blocks: Iterable[Block]) -> _Whitened:
+        """Return them from values of all rows of a pool."""
+        parts, log_variance, raised = [values.new_zeros(0, values.shape[1])], 0.0, 0
+        for rows, neighbours in blocks:
+            interruption.check()
+            found = pool.conditionals(rows, neighbours, values, weights=False)
+            assert found.residual is not None
+            parts.append(found.residual / found.variance.sqrt()[:, None])
+            log_variance += found.log_variance
+            raised += found.raised
+        return cls(torch.cat(parts), log_variance, raised)
+
+    def products(self, n_targets: int) -> tuple[Tensor, Tensor]:
+        """Return the products of all columns but the first ``n_targets`` with each other and with the first ones.
+
+        They are added block by block, so that threads change no bit.
+        """
+        products = self.values.new_zeros(self.values.shape[1], self.values.shape[1])
+        for part in self.values.split(_BLOCK_ROWS):
+            products += part.T @ part
+        return products[n_targets:, n_targets:], products[n_targets:, :n_targets]
+
+
 class Regression(NamedTuple):
     """The mean's coefficients by generalised least squares in the approximation, and the likelihood there.
+
+    All tensors are float64, and all sums are over rows that are conditioned on their neighbours.
 
     Attributes
     ----------
     trend : Trend
         Coefficients of the mean's basis.
-    value : float
-        Log density of the rows given their neighbours, summed over targets.
+    gram : Tensor of shape (p, p)
+        Products ``sum_i phi_i phi_i' / D_i`` of the residuals of the basis functions.
+    squares : float
+        The sum of ``r_i^2 / D_i`` for the residuals of the targets at these coefficients, over targets too.
+    log_variance : float
+        The sum of ``log D_i``.
+    n_rows : float
+        Number of rows.
+    raised : int
+        Number of rows whose D was below `gigagp.neighbours.local.LOST` of their prior variance, and was raised to it.
     """
 
     trend: Trend
-    value: float
+    gram: Tensor
+    squares: float
+    log_variance: float
+    n_rows: float
+    raised: int
 
     @classmethod
-    def of(cls, pool: Pool, table: TrainingTable, rows: Tensor, neighbours: Tensor) -> Regression:
-        """Return the coefficients from some rows, shape (q,), and their neighbours, shape (q, m)."""
+    def of(cls, pool: Pool, table: TrainingTable, blocks: Iterable[Block]) -> Regression:
+        """Return the coefficients from rows and their neighbours."""
+        found = _Whitened.of(pool, torch.cat([table.Y.double(), table.basis.double()], 1), blocks)
+        of_targets, of_basis = found.values.split([table.n_targets, found.values.shape[1] - table.n_targets], 1)
+        gram, cross = found.products(table.n_targets)
+        trend = Trend.from_products(gram, cross)
+        squares = total((of_targets - of_basis @ trend.coefficients).square())
+        return cls(trend, gram, squares, found.log_variance, len(found.values), found.raised)
+
+    def with_rows(self, pool: Pool, table: TrainingTable, blocks: Iterable[Block]) -> Regression:
+        """Return the coefficients from further rows too.
+
+        With the change ``a`` of the coefficients that the further rows ask for, the squares of the earlier rows grow by
+        ``a' gram a``, because these were least squares.
+
+        Parameters
+        ----------
+        pool, table : Pool, TrainingTable
+            All rows, or those that the blocks name.
+        blocks : iterable of (rows, neighbours)
+            The further rows.
+        """
         basis = table.basis.double()
-        found = pool.conditionals(rows, neighbours, torch.cat([table.Y.double(), basis], 1), weights=False)
-        assert found.residual is not None
-        whitened = found.residual / found.variance.sqrt()[:, None]
-        of_targets, of_basis = whitened.split([table.n_targets, basis.shape[1]], 1)
-        trend = Trend.from_products(of_basis.T @ of_basis, of_basis.T @ of_targets)
-        fit = float((of_targets - of_basis @ trend.coefficients).square().sum())
-        constant = found.log_variance + len(rows) * math.log(2 * math.pi)
-        return cls(trend, -0.5 * (fit + table.n_targets * constant))
+        residuals = table.Y.double() - basis @ self.trend.coefficients
+        found = _Whitened.of(pool, torch.cat([residuals, basis], 1), blocks)
+        of_targets, of_basis = found.values.split([table.n_targets, basis.shape[1]], 1)
+        gram, cross = found.products(table.n_targets)
+        gram = self.gram + gram
+        moved = Trend.from_products(gram, cross)
+        change = moved.coefficients
+        squares = total((of_targets - of_basis @ change).square()) + float((change * (self.gram @ change)).sum())
+        return Regression(
+            moved._replace(coefficients=self.trend.coefficients + change),
+            gram,
+            self.squares + squares,
+            self.log_variance + found.log_variance,
+            self.n_rows + len(found.values),
+            self.raised + found.raised,
+        )
+
+    @property
+    def value(self) -> float:
+        """Log density of the rows given their neighbours, summed over targets."""
+        n_targets = self.trend.coefficients.shape[1]
+        return -0.5 * (self.squares + n_targets * (self.log_variance + self.n_rows * math.log(2 * math.pi)))
+
+    def describe_raised(self) -> str:
+        """Return in words how many rows were raised."""
+        return (
+            f"the neighbours of {self.raised:,} rows leave less than {LOST:g} of their variance, which is beyond "
+            "float64, and this share was taken; the likelihood says little there"
+        )
 
 
 class Gap(NamedTuple):
@@ -80,11 +171,10 @@ class Gap(NamedTuple):
     @classmethod
     def of(cls, pool: Pool, graph: NeighbourGraph) -> Gap:
         """Return the gap of a graph at 200 random rows."""
-        n = len(graph.order)
-        m = min(graph.n_neighbours, max(n - 1, 1))
+        n, m = len(graph.order), graph.width
         more = min(_GAP_FACTOR * m, max(_GAP_NEIGHBOURS, m), max(n - 1, 1))
         rows = torch.randperm(n, generator=torch.Generator().manual_seed(2))[:_GAP_ROWS].to(graph.order.device)
-        few = pool.conditionals(rows, graph.neighbourhood.earlier(m, rows), weights=False).variance
+        few = pool.conditionals(rows, graph.earlier(rows), weights=False).variance
         many = pool.conditionals(rows, graph.neighbourhood.earlier(more, rows), weights=False).variance
         nats = 0.5 * (few / many).log()
         error = float(nats.std() / len(rows) ** 0.5) if 1 < len(rows) < n else 0.0

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.model import Model
@@ -37,7 +36,7 @@ class _Evaluated(NamedTuple):
 
     model: Model
     found: Derivatives
-    trend: Trend
+    regression: Regression
 
 
 class VecchiaObjective(TableObjective):
@@ -73,9 +72,7 @@ class VecchiaObjective(TableObjective):
         super().__init__(table)
         if prediction_neighbours is None:
             prediction_neighbours = max(n_neighbours, 90 if table.n_inputs <= FEW_INPUTS else 200)
-        largest = max(table.n_rows - 1, 1)
-        self._n_neighbours = min(n_neighbours, largest)
-        self._most_neighbours = min(most_neighbours or 0, largest)
+        self._n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
         self._prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
         #: rows whose densities are computed
@@ -129,10 +126,7 @@ class VecchiaObjective(TableObjective):
         else:
             return False
         self._last = None
-        whole = len(self.rows) == self.table.n_rows
-        self._neighbours = (
-            self._graph.neighbours if whole else self._graph.neighbourhood.earlier(self._n_neighbours, self.rows)
-        )
+        self._neighbours = self._graph.earlier(self.rows)
         return True
 
     def _needs_neighbours(self, model: Model, graph: NeighbourGraph) -> bool:
@@ -144,7 +138,7 @@ class VecchiaObjective(TableObjective):
 
     def _affordable_rows(self) -> int:
         """Return the number of rows whose densities cost about a second."""
-        return min(self.table.n_rows, int(_AFFORDABLE / self._n_neighbours**3))
+        return min(self.table.n_rows, int(_AFFORDABLE / min(self._n_neighbours, self.table.n_rows) ** 3))
 
     def _draw_rows(self, size: int) -> Tensor:
         """Return random rows in their order; a larger number includes a smaller one's."""
@@ -166,10 +160,10 @@ class VecchiaObjective(TableObjective):
             self.refresh(model)
         assert self._neighbours is not None
         pool, table = pool_of(model, self.table), self.table
-        trend = Regression.of(pool, table, self.rows, self._neighbours).trend
-        values = table.Y.double() - table.basis.double() @ trend.coefficients
+        regression = Regression.of(pool, table, [(self.rows, self._neighbours)])
+        values = table.Y.double() - table.basis.double() @ regression.trend.coefficients
         found = pool.derivatives(self.rows, self._neighbours, values)
-        self._last = _Evaluated(model, found, trend)
+        self._last = _Evaluated(model, found, regression)
         gradient = {name: self.share * value for name, value in found.gradient.items()}
         if model.noise_is_known:
             del gradient["noise_variance"]
@@ -201,9 +195,11 @@ class VecchiaObjective(TableObjective):
         """Return the posterior at the last evaluated model, with the neighbours that were found last."""
         if self._last is None or self._graph is None:
             return None
-        model, found, trend = self._last
-        value = self.share * found.value
-        return VecchiaPosterior(model, self.table, self._graph, self._prediction_neighbours, trend, value)
+        found = self._last.regression
+        whole = found._replace(
+            squares=self.share * found.squares, log_variance=self.share * found.log_variance, n_rows=self.table.n_rows
+        )
+        return VecchiaPosterior(self._last.model, self.table, self._graph, self._prediction_neighbours, whole)
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""

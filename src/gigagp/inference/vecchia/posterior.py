@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gigagp.estimate import Estimate
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
@@ -18,14 +20,15 @@ from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.neighbours.predictor import LocalPredictor
+from gigagp.neighbours.predictor import LocalPredictor, within_reach
 from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
+from gigagp.scaling import Scaling
 from gigagp.schema import Field, check_tensors, number, record, whole
 
 
-class VecchiaPosterior(RowsPosterior):
+class VecchiaPosterior(RowsPosterior, GrowingPosterior):
     """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
 
     The predictor is the best one from these rows, and its variance is exact: it is the variance of the error of this
@@ -42,10 +45,8 @@ class VecchiaPosterior(RowsPosterior):
         Order of the rows and their neighbours.
     n_neighbours : int
         Neighbours of a point.
-    trend : Trend
-        Coefficients of the mean's basis.
-    value : float
-        Vecchia approximation of the log marginal likelihood, summed over targets.
+    regression : Regression
+        Coefficients of the mean's basis and the likelihood.
     """
 
     kind = "vecchia"
@@ -57,13 +58,12 @@ class VecchiaPosterior(RowsPosterior):
         table: TrainingTable,
         graph: NeighbourGraph,
         n_neighbours: int,
-        trend: Trend,
-        value: float,
+        regression: Regression,
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self._graph = graph
+        self._regression, trend = regression, regression.trend
         self.coefficients, self.coefficient_root = trend.coefficients.to(table.Y), trend.root.to(table.Y)
-        self._value = value
         self._noise = pool_of(model, table).noise
         self._predictor = LocalPredictor(model.kernel, table.X, self._noise, graph, n_neighbours, table.budget)
         basis = table.basis.double()
@@ -74,13 +74,29 @@ class VecchiaPosterior(RowsPosterior):
     def fitted(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
         pool = pool_of(model, table)
-        every = torch.arange(table.n_rows, device=table.X.device)
-        found = Regression.of(pool, table, every, graph.neighbours)
-        return cls(model, table, graph, n_neighbours, found.trend, found.value)
+        return cls(model, table, graph, n_neighbours, Regression.of(pool, table, graph.blocks()))
+
+    def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> None:
+        """Return None: rows can be anywhere."""
+
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> VecchiaPosterior:
+        """Return the posterior given additional rows, which come after all others in the order.
+
+        Predictions are those of a fit to all rows. The likelihood and the mean's coefficients have the neighbours of
+        the earlier rows as they were, so that only the new rows are conditioned.
+        """
+        model, table = self.model, self.table
+        X, Y = (new.to(old) for new, old in ((X, table.X), (Y, table.Y)))
+        if noise is not None:
+            model = replace(model, noise_variance=torch.cat([model.noise_variance, noise.to(model.noise_variance)]))
+        grown = replace(table, X=torch.cat([table.X, X]), Y=torch.cat([table.Y, Y])).require_finite()
+        regression = self._regression.with_rows(pool_of(model, grown), grown, self._graph.appended(X))
+        graph = NeighbourGraph(model.kernel, grown.X, self._graph.n_neighbours)
+        return VecchiaPosterior(model, grown, graph, self._predictor.asked, regression)
 
     def solver_name(self) -> str:
         """Return the number of neighbours."""
-        return f"{self._graph.n_neighbours} neighbours of each row, {self._predictor.n_neighbours} of each new point"
+        return f"{self._graph.width} neighbours of each row, {self._predictor.n_neighbours} of each new point"
 
     @cached_property
     def gap(self) -> Gap:
@@ -88,8 +104,9 @@ class VecchiaPosterior(RowsPosterior):
         return Gap.of(pool_of(self.model, self.table), self._graph)
 
     def notes(self) -> dict[str, str]:
-        """Return the gap."""
-        return {"neighbours": self.gap.describe()}
+        """Return the gap, and how many conditional variances were beyond float64."""
+        raised = {"floor": self._regression.describe_raised()} if self._regression.raised else {}
+        return {"neighbours": self.gap.describe(), **raised}
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +136,7 @@ class VecchiaPosterior(RowsPosterior):
         kernel, rows = self.model.kernel, self.table.X[local.rows].double()
         q, u = len(X), len(rows)
         require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
-        wide = X.double()
+        wide = within_reach(X)
         weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
         matrix = KernelMatrix(kernel, rows, self._noise[local.rows] - kernel.white(rows), memory_budget=self.budget)
         inner = weights @ (matrix @ weights.T.contiguous())
@@ -160,31 +177,39 @@ class VecchiaPosterior(RowsPosterior):
         Its standard error is 0, because nothing random is left in it; its distance from the exact likelihood is not
         part of it.
         """
-        return Estimate(self._value, 0.0)
+        return Estimate(self._regression.value, 0.0)
 
     # Files ----------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state for a model file; the order of the rows is found again on loading."""
+        found = self._regression
         tensors = {
             "X": self.table.X,
             "Y": self.table.Y,
-            "coefficients": self.coefficients,
-            "coefficient_root": self.coefficient_root.contiguous(),
+            "coefficients": found.trend.coefficients,
+            "coefficient_root": found.trend.root.contiguous(),
+            "gram": found.gram,
         }
         return tensors, {
-            "value": self._value,
+            "squares": found.squares,
+            "log_variance": found.log_variance,
+            "raised": found.raised,
             "row_neighbours": self._graph.n_neighbours,
-            "point_neighbours": self._predictor.n_neighbours,
+            "point_neighbours": self._predictor.asked,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> VecchiaPosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
-        record({"value": number(), "row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
-        fields = ROWS | {"coefficients": Field("p t", "real"), "coefficient_root": Field("p p", "real")}
+        check = {"squares": number(), "log_variance": number(), "raised": whole(0)}
+        record({**check, "row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
+        shapes = {"coefficients": "p t", "coefficient_root": "p p", "gram": "p p"}
+        fields = ROWS | {name: Field(shape, "float64") for name, shape in shapes.items()}
         check_tensors(tensors, fields, saved.sizes)
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
         trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
-        return cls(saved.model, table, graph, header["point_neighbours"], trend, header["value"])
+        sums = (header["squares"], header["log_variance"], table.n_rows, header["raised"])
+        regression = Regression(trend, tensors["gram"], *sums)
+        return cls(saved.model, table, graph, header["point_neighbours"], regression)
