@@ -118,6 +118,11 @@ class PathwisePosterior(SolvedPosterior):
             how = f"float32 inside of solvers with {'H stored' if matrix.fast.storage == 'dense' else 'tiles'}"
         return f"{super().engine_name()}, {how}"
 
+    def notes(self) -> dict[str, str]:
+        """Return what variances are made from."""
+        beside = "" if self.probe_values is None else f" and the {self.neighbours.n_neighbours} rows nearest to a point"
+        return {"variances": f"from {self.n_samples} posterior samples{beside}"}
+
     def matrix(self) -> KernelMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
         return KernelMatrix(

@@ -95,13 +95,13 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
         graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
     neighbours = Vecchia(n_neighbors=wanted)
     if not few:
-        recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level))
+        recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
         if recipe is not neighbours:
             return recipe, reuse
     return neighbours, Reuse(None if reuse is None else reuse.pivots, graph)
 
 
-def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel) -> list[Candidate]:
+def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
     """Return the recipes that a trial compares: neighbours, and two levels of the automatic size and of half of it."""
     n, product = matrix.n, 1.0 / (_MIXED if matrix.fast is not matrix else 1.0)
 
@@ -110,7 +110,7 @@ def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel) 
 
     m, small = neighbours.n_neighbors, round(_MANY_NEIGHBOURS * TRIAL_ROWS ** (1 / 3))
     found = [Candidate(Vecchia(n_neighbors=small), neighbours, *costs(1, m, 3), _GROWTH)]
-    size, trial = two_level.rank, auto_sizes(TRIAL_ROWS)[0]
+    size, trial = two_level.rank, auto_sizes(TRIAL_ROWS, budget)[0]
     for share in (1, 2):
         k, few = max(1, size // share), max(1, trial // share)
         found.append(Candidate(TwoLevel(few, few), TwoLevel(k, k), *costs(0, k, 2)))

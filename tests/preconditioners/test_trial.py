@@ -1,0 +1,80 @@
+"""Trial solves: what they estimate, which recipe they choose, and small budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from gigagp.kernels import RBF, Matern
+from gigagp.operators import KernelMatrix
+from gigagp.preconditioners import TwoLevel, Vecchia
+from gigagp.preconditioners.automatic import automatic, build
+from gigagp.preconditioners.base import PreconditionerRecipe, Reuse
+from gigagp.preconditioners.low_rank import RandomlyPivotedCholesky
+from gigagp.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
+from gigagp.products import NativeTiles
+from gigagp.solvers import ConjugateGradients
+from helpers import generator, points
+
+compiled = pytest.mark.skipif(not NativeTiles.available(), reason="conditionals are not compiled")
+
+
+def matrix(n=TRIAL_ROWS, d=6, noise=0.01, kernel=None, **changes):
+    kernel = (kernel or Matern(1.5, 1.0, 1.0)).bind(d)
+    return KernelMatrix(kernel, points(n, d), noise, **changes)
+
+
+@dataclass(frozen=True)
+class Useless(PreconditionerRecipe):
+    """A recipe whose preconditioner is a poor one, for controls."""
+
+    def build(self, matrix, generator, reuse=None, *, bound=False):
+        return RandomlyPivotedCholesky(1).build(matrix, generator, reuse, bound=bound)
+
+
+@compiled
+def test_the_estimate_is_the_iterations_of_conjugate_gradients():
+    H = matrix(noise=0.1)
+    recipe = TwoLevel(100, 100)
+    b = H @ points(H.n, 4)
+    found = Candidate(recipe, recipe, setup=3.0, application=0.5).cost(H, H.n, b)
+    solver = ConjugateGradients(tolerance=0.01, preconditioner=recipe, nats=None)
+    iterations = solver.solve(H, b, generator=generator()).iterations
+    assert abs(found - (3.0 + 1.5 * iterations)) <= 1.5
+    grown = Candidate(recipe, recipe, 3.0, 0.5, growth=1 / 3).cost(H, 8 * H.n, b)
+    assert grown - 3.0 == pytest.approx(2 * (found - 3.0))
+
+
+@compiled
+def test_the_cheapest_recipe_is_chosen_and_one_that_does_not_end_never_is():
+    H = matrix(noise=1e-6, kernel=RBF(1.0))
+    good, bad = Vecchia(n_neighbors=80), Useless()
+    offered = [Candidate(good, good, setup=50.0, application=1.0), Candidate(bad, bad, setup=0.0, application=0.0)]
+    assert cheapest(H, offered) is good
+    free = [replace(offered[0], setup=0.0), replace(offered[0], recipe=TwoLevel(), setup=1.0)]
+    assert cheapest(H, free) is good
+
+
+@compiled
+@pytest.mark.parametrize("budget", [2**20, 2**23, 2**26, None])
+def test_a_trial_fits_into_any_budget(budget):
+    H = matrix(3000, memory_budget=budget, storage="tiles")
+    recipe, _ = automatic(H)
+    assert isinstance(recipe, (TwoLevel, Vecchia))
+
+
+@compiled
+def test_a_preconditioner_of_the_same_matrix_is_used_as_it_is():
+    H = matrix(400, d=2)
+    b = points(400, 2, seed=1)
+    solver = ConjugateGradients(tolerance=1e-6, preconditioner=TwoLevel(30, 30))
+    first = solver.solve(H, b, generator=generator())
+    assert first.setup_epochs > 0
+    assert first.reuse.built is not None
+    again = solver.solve(H, b, generator=generator(), reuse=first.reuse)
+    assert again.setup_epochs == 0
+    assert again.reuse.built is first.reuse.built
+    assert torch.equal(again.value, first.value)
+    assert build(TwoLevel(30, 30), H, generator(), Reuse()) is not first.reuse.built  # the control
