@@ -5,7 +5,7 @@
 
 Both take a Matern-3/2 kernel with one lengthscale for each input, a constant mean, the same standardized rows and the
 same numbers of neighbours, on one thread. GPBoost runs in its own environment and process, with its defaults
-otherwise: an order at random and L-BFGS. Of gigagp there are three runs: the default, which learns from 10,000 random
+otherwise: an order at random and L-BFGS. Of gigagp there are three runs: the default, which learns from some random
 rows; learning from all rows, as GPBoost does; and the default's own number of neighbours for predictions. The seconds
 are those of fit and prediction, without imports and reading.
 """
