@@ -64,8 +64,12 @@ def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, fl
         expectation = dense.EXPECTATIONS[cell.likelihood]
         # some coefficients for counts and signs are infinite at the optimum; they are held at zero
         basis = cell.basis if cell.likelihood == "laplace" else dense.no_basis
-        arguments = limit.covariance, table.X, Y, table.new, cell.noise, expectation, basis
-        found = dense.variational(*arguments, rest=limit.rest)
+        if system.laplace:
+            arguments = limit.covariance, table.X, Y, table.new, cell.noise, cell.likelihood, basis
+            found = dense.laplace_approximation(*arguments)
+        else:
+            arguments = limit.covariance, table.X, Y, table.new, cell.noise, expectation, basis
+            found = dense.variational(*arguments, rest=limit.rest)
     # forward error of a solve: the condition number times the rounding of the entries
     rounding = 20 * cell.eps * found.condition + 20 * np.finfo(float).eps * limit.condition
     return found, rounding

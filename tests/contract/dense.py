@@ -326,3 +326,61 @@ def variational(
     divergence = 0.5 * (mean * slope).sum() + 0.5 * t * (np.trace(np.linalg.inv(B)) - n + np.linalg.slogdet(B)[1])
     predicted = basis(new) @ coefficients + cross.T @ slope
     return replace(found, mean=predicted, coefficients=coefficients, evidence=float(value.sum() - divergence))
+
+
+def laplace_approximation(
+    covariance: Covariance,
+    X: Array,
+    Y: Array,
+    new: Array,
+    noise: Array,
+    likelihood: str,
+    basis: Callable[[Array], Array] = no_basis,
+) -> Dense:
+    """Return Laplace's approximation, one covariance for all targets (Rasmussen and Williams 2006, section 3.4).
+
+    Log densities with a kink are averaged over latent values with a standard deviation of a quarter of their scale,
+    and their curvature is the expected information.
+    """
+    t, K, Phi, expectation = Y.shape[1], covariance(X, X), basis(X), EXPECTATIONS[likelihood]
+    size = _balanced(Phi)
+    own, scale = Phi / size, np.sqrt(noise / 2)
+    std, information = (scale / 4, 1 / scale**2) if likelihood == "laplace" else (np.full(len(X), 1e-9), None)
+    means, slopes, bends, coefficients, evidence = [], [], [], [], 0.0
+    for y in Y.T:
+        alpha, beta = np.zeros(len(X)), np.linalg.lstsq(own, y, rcond=None)[0]
+
+        def value(alpha: Array, beta: Array, y: Array = y) -> float:
+            with np.errstate(over="ignore"):
+                fit = expectation(y, K @ alpha + own @ beta, std, noise)[0].sum()
+            return float(fit - 0.5 * alpha @ K @ alpha)
+
+        for _ in range(300):  # damped Newton steps
+            _, slope, bend = expectation(y, K @ alpha + own @ beta, std, noise)
+            weight = bend if information is None else np.maximum(bend, 0.05 * information)
+            top = np.hstack([np.eye(len(X)) + weight[:, None] * K, weight[:, None] * own])
+            matrix = np.vstack([top, np.hstack([own.T @ (weight[:, None] * K), own.T @ (weight[:, None] * own)])])
+            step = np.linalg.lstsq(matrix, np.concatenate([slope - alpha, own.T @ slope]), rcond=1e-14)[0]
+            share, here = 1.0, value(alpha, beta)
+            while share > 1e-6:
+                trial = alpha + share * step[: len(X)], beta + share * step[len(X) :]
+                if value(*trial) >= here:
+                    break
+                share /= 2
+            else:
+                break
+            alpha, beta = trial
+        mean = K @ alpha + own @ beta
+        _, slope, bend = expectation(y, mean, std, noise)
+        evidence += value(alpha, beta)
+        means.append(mean)
+        slopes.append(alpha)
+        bends.append(bend if information is None else information)
+        coefficients.append(beta / size)
+    weights = np.clip(np.mean(bends, 0), 1e-12, None)
+    found = kriging(covariance, X, Y, new, 1 / weights, basis)
+    root = np.sqrt(weights)
+    evidence -= 0.5 * t * np.linalg.slogdet(np.eye(len(X)) + root[:, None] * K * root)[1]
+    beta = np.stack(coefficients, 1)
+    predicted = basis(new) @ beta + covariance(X, new).T @ np.stack(slopes, 1)
+    return replace(found, mean=predicted, coefficients=beta, evidence=float(evidence))

@@ -204,6 +204,8 @@ class System:
     refuses : frozenset of str
         Names of the cells that it refuses: "rows", "mixed", "float32", kernels of `test_kernels`.
     likelihoods : frozenset of str
+    laplace : bool
+        Whether other likelihoods have Laplace's approximation, and not the best variational one.
     variance : {"auto", "solve"}
         Argument ``variance`` of `predict` for variances without sampling error.
     evidence : {"value", "bound", "unknown"}
@@ -233,6 +235,7 @@ class System:
     tolerance: float = 1e-10
     refuses: frozenset[str] = frozenset()
     likelihoods: frozenset[str] = GAUSSIAN
+    laplace: bool = False
     variance: str = "auto"
     evidence: str = "value"
     by_features: bool = True
@@ -305,7 +308,7 @@ SYSTEMS: tuple[System, ...] = (
     System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED, variant=True),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED, variant=True),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), **_CAGP, **_BOUND),
-    System("vecchia", _neighbours, **_ALL),
+    System("vecchia", _neighbours, likelihoods=EVERY_LIKELIHOOD, laplace=True, **_ALL),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
     System("SGPR", _inducing(), tolerance=_JITTER, **_ALL),

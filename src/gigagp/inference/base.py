@@ -150,8 +150,8 @@ class Inference(Settings, ABC):
         """
         if self.abilities.likelihoods == "gaussian" and not isinstance(likelihood, Gaussian):
             msg = (
-                f'inference for the {likelihood.name} likelihood must be "auto" or inference.QuadruplyStochastic; got '
-                f"{self!r}."
+                f'inference for the {likelihood.name} likelihood must be "auto", inference.QuadruplyStochastic or '
+                f"inference.Vecchia; got {self!r}."
             )
             raise InvalidInputError(msg)
 

@@ -45,6 +45,11 @@ class LocalPool(Protocol):
         """Bytes for a batch."""
         ...
 
+    @property
+    def latent(self) -> bool:
+        """Whether the white part of the kernel is no part of the noise."""
+        ...
+
 
 def conditionals(
     pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Tensor | None, *, weights: bool
@@ -78,7 +83,7 @@ def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Te
     t = values.shape[1]
     parameters = pool.kernel.parameters()
     n_kernel = sum(value.numel() for value in parameters.values())
-    diagonals, by_parameter = diagonal_directions(pool.kernel, pool.X)
+    diagonals, by_parameter = diagonal_directions(pool.kernel, pool.X, white=not pool.latent)
     value, gradient = 0.0, torch.zeros(n_kernel + 1, dtype=torch.float64)
     information = torch.zeros(n_kernel + 1, n_kernel + 1, dtype=torch.float64)
     for rows in _batches(pool, targets, neighbours, n_kernel + 1):
@@ -101,8 +106,8 @@ def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Te
     return Derivatives.of(pool.kernel, value, gradient, information)
 
 
-def diagonal_directions(kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the noise and the kernel's white parts change on the diagonal.
+def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tuple[Tensor, Tensor]:
+    """Return what the noise and, if ``white``, the kernel's white parts change on the diagonal.
 
     Returns
     -------
@@ -115,17 +120,17 @@ def diagonal_directions(kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor]:
     sizes = [value.numel() for value in parameters.values()]
     columns = [torch.ones(len(X), dtype=torch.float64, device=X.device)]
     places = [sum(sizes)]
-    if any(leaf.is_white for leaf in kernel.leaves()):
+    if white and any(leaf.is_white for leaf in kernel.leaves()):
         start = 0
         for name, value in parameters.items():
             for k in range(value.numel()):
                 unit = torch.zeros_like(value).reshape(-1)
                 unit[k] = 1.0
 
-                def white(moved: Tensor, name: str = name) -> Tensor:
+                def diagonal(moved: Tensor, name: str = name) -> Tensor:
                     return kernel.replace({name: moved}).white(X).double()
 
-                slope = torch.autograd.functional.jvp(white, value.detach(), unit.reshape(value.shape))[1]
+                slope = torch.autograd.functional.jvp(diagonal, value.detach(), unit.reshape(value.shape))[1]
                 if bool(slope.any()):
                     columns.append(slope)
                     places.append(start + k)

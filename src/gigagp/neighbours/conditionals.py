@@ -50,6 +50,8 @@ class Pool:
         ``"native"`` needs a kernel with a compiled program and rows on the CPU. ``"auto"`` takes it where it can.
     instruction_set : str, default ""
         Instruction set of compiled code; "" is the processor's best one.
+    latent : bool, default False
+        Whether the rows are values of the latent function: derivatives by the kernel's white part are then zero.
     """
 
     kernel: Kernel
@@ -59,6 +61,7 @@ class Pool:
     budget: int = 2**28
     engine: str = "auto"
     instruction_set: str = ""
+    latent: bool = False
 
     @property
     def is_native(self) -> bool:
@@ -114,7 +117,7 @@ class Pool:
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
         program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
-        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X)
+        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
         found = self._run(program, targets, neighbours, values, diagonals, weights=False, derivatives=True)
         variance, _, residual, log_variance, gradient, information, _ = found
         jacobian = program.jacobian()

@@ -106,8 +106,8 @@ class Factor:
             out[rows] += (self.weights[rows][:, :, None] * out[index]).sum(1)
         return out
 
-    def unwhiten(self, vectors: Tensor) -> Tensor:
-        """Return ``H V`` for the approximation of H: both triangular solves, shape (n, s), float64."""
+    def colour_transposed(self, vectors: Tensor) -> Tensor:
+        """Return ``D^1/2 (I - B)'^-1 V``, shape (n, s), float64: the transpose of `colour`."""
         out = vectors.to(self.variance, copy=True).contiguous()
         if self._is_native(out):
             _native.sparse_solve_transposed(
@@ -118,7 +118,11 @@ class Factor:
                 index = self.neighbours[rows].clamp_min(0).long()
                 moved = self.weights[rows][:, :, None] * out[rows][:, None, :]
                 out.index_add_(0, index.reshape(-1), moved.flatten(0, 1))
-        return self.colour(self.variance.sqrt()[:, None] * out)
+        return self.variance.sqrt()[:, None] * out
+
+    def unwhiten(self, vectors: Tensor) -> Tensor:
+        """Return ``H V`` for the approximation of H: both triangular solves, shape (n, s), float64."""
+        return self.colour(self.colour_transposed(vectors))
 
     def _is_native(self, vectors: Tensor) -> bool:
         return _native is not None and vectors.device.type == "cpu"

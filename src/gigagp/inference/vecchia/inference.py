@@ -8,11 +8,14 @@ import torch
 
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.streaming import BegunFit, StreamJob, hold_rows
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.laplace import LaplaceObjective
+from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
-from gigagp.likelihoods import Likelihood
+from gigagp.likelihoods import Gaussian, Likelihood
 
 #: Float64 numbers that a fit holds for each row beside the table: for the order, and for each of the row's numbers
 #: (measured: ``python benchmarks/vecchia_rows.py``).
@@ -25,6 +28,8 @@ class Vecchia(Inference):
 
     The likelihood is a product of the densities of rows, each given its nearest earlier rows (Vecchia 1988). A
     prediction conditions the function at a point on the rows nearest to it. Nearness is measured in lengthscales.
+    For labels, counts and other targets that are not Gaussian, latent values take the place of rows, and their
+    posterior is Laplace's approximation.
 
     When to use: for maps and other tables of up to three inputs and any number of rows, where 30 neighbours decide the
     likelihood to a few nats. In more inputs it is a quick way to good hyperparameters, and more neighbours bring it
@@ -38,17 +43,20 @@ class Vecchia(Inference):
         ``n m^3 / 3`` operations for a likelihood.
     prediction_neighbors : int or None, default None
         Rows that a new point is conditioned on. None is 90 up to three inputs and 200 beyond, and at least
-        ``n_neighbors``. Up to three inputs a third of them are taken at coarser scales, so that they surround gaps.
+        ``n_neighbors``. Up to three inputs a third of them are taken at coarser scales, so that they surround gaps. For
+        targets that are not Gaussian None is 60, because latent values have no noise to average.
     learning_rows : int or None, default None
         Random rows whose densities estimate the likelihood in learning, each given neighbours among all rows. So a step
         costs the same for any number of rows. None is 10,000, and in the end as many as cost about a second: 555,000
-        with 30 neighbours. Final answers use all rows.
+        with 30 neighbours. Targets that are not Gaussian are learned from so many rows alone, half of them random and
+        half in dense clusters; None is 20,000. Final answers use all rows.
 
     References
     ----------
     Vecchia 1988, doi:10.1111/j.2517-6161.1988.tb01729.x; Guinness 2021, Gaussian process learning via Fisher scoring of
     Vecchia's approximation, doi:10.1007/s11222-021-09999-1; Katzfuss et al. 2020, Vecchia approximations of
-    Gaussian-process predictions, arXiv:1805.03309.
+    Gaussian-process predictions, arXiv:1805.03309; Kuendig and Sigrist 2024, Iterative methods for Vecchia-Laplace
+    approximations for latent Gaussian process models, arXiv:2310.12000.
     """
 
     n_neighbors: Count = 30
@@ -58,18 +66,23 @@ class Vecchia(Inference):
     abilities = Abilities(
         "vecchia",
         "any number, best in up to three inputs",
+        likelihoods="any",
         streams=True,
         holds_rows=True,
         adds_rows=True,
         options={"--neighbors": "n_neighbors"},
     )
-    posteriors = (VecchiaPosterior,)
+    posteriors = (VecchiaPosterior, LaplacePosterior)
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None
-    ) -> VecchiaObjective:
-        """Return the Vecchia approximation of the log marginal likelihood on a table."""
-        return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+    ) -> TableObjective:
+        """Return the approximation of the log marginal likelihood on a table, by Laplace's if it is not Gaussian."""
+        if isinstance(likelihood, Gaussian | None):
+            return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+        return LaplaceObjective(
+            table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows
+        )
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Hold the numbers of all rows, and return the fit of these; see `gigagp.inference.streaming.hold_rows`."""

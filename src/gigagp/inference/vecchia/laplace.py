@@ -1,0 +1,319 @@
+"""The Laplace approximation of the evidence under a Vecchia prior, for targets that are not Gaussian."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import FitWarning, warn
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentGaussian
+from gigagp.inference.vecchia.latent import DENSE_ROWS, LatentSpace
+from gigagp.inference.vecchia.learning_rows import spread_and_clustered
+from gigagp.inference.vecchia.mode import Mode, ModeSearch
+from gigagp.likelihoods import Likelihood, check_log_concave
+from gigagp.memory import require
+from gigagp.model import NOISE, Model
+from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.factor import Factor
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.optimization.objective import Evaluation
+from gigagp.optimization.space import ParameterSpace
+
+#: Rows behind a new point, and rows that hyperparameters are learned from.
+_PREDICTION_NEIGHBOURS, _LEARNING_ROWS = 60, 20_000
+#: Draws behind a gradient, behind a posterior, and directions of a log determinant.
+_GRADIENT_DRAWS, _POSTERIOR_DRAWS, _DIRECTIONS = 16, 128, 16
+#: Relative error of their solves.
+_TOLERANCE = 3e-3
+#: Gains in nats an observation that end the search for the mode: in learning, and for a posterior.
+_LEARNING_GAIN, _LAST_GAIN = 1e-7, 1e-9
+#: Coordinates of the preconditioner's block.
+_LEARNING_BLOCK, _LAST_BLOCK = 256, 512
+#: Gain in nats an observation that may be missed without a warning.
+_MISSED = 1e-4
+#: Rows whose pseudo-observations give the expected information.
+_INFORMATION_ROWS = 4000
+#: Largest variance of a pseudo-observation, over the prior's.
+_LARGEST_NOISE = 1e8
+
+
+class _Evaluated(NamedTuple):
+    """The last evaluation: the model, and the curvature at its mode, shape (n,)."""
+
+    model: Model
+    curvature: Tensor
+
+
+class LaplaceObjective(TableObjective):
+    """``log p(Y | f) - f' Q f / 2 - log det(I + L' W L) / 2`` at the most probable latent values f.
+
+    The precision ``Q = (L L')^-1`` of the latent values is that of their conditional distributions given their nearest
+    earlier rows (Vecchia 1988). W is the curvature of the log-likelihood, with several targets the mean of theirs in
+    the determinant, as in the posterior's variance. Up to `DENSE_ROWS` rows everything is exact. Beyond, the value is
+    not computed, and traces in the gradient are means over posterior draws s minus prior draws u made of the same
+    random numbers: ``tr(((Q + W)^-1 - Q^-1) dQ) = E (s' dQ s - u' dQ u)``, where what the data say nothing about
+    cancels.
+
+    Parameters
+    ----------
+    table : TrainingTable
+    likelihood : Likelihood
+    n_neighbours : int
+        Neighbours of each row.
+    prediction_neighbours : int or None
+        Rows that a new point is conditioned on; None: 60, at least ``n_neighbours``.
+    learning_rows : int or None
+        Rows that hyperparameters are learned from; None: 20,000.
+    values : bool
+        Whether to estimate values where they are not exact.
+
+    References
+    ----------
+    Rasmussen and Williams 2006, section 5.5.1; Kuendig and Sigrist 2024, arXiv:2310.12000.
+    """
+
+    def __init__(
+        self,
+        table: TrainingTable,
+        likelihood: Likelihood,
+        n_neighbours: int,
+        prediction_neighbours: int | None,
+        learning_rows: int | None = None,
+        *,
+        values: bool = False,
+    ) -> None:
+        super().__init__(table)
+        check_log_concave(likelihood, table.Y)
+        likelihood.check_targets(table.Y)
+        n, self.likelihood, self._values = table.n_rows, likelihood, values
+        self._n_neighbours = min(n_neighbours, max(n - 1, 1))
+        self._prediction_neighbours = prediction_neighbours or max(n_neighbours, _PREDICTION_NEIGHBOURS)
+        columns = 3 * (n if n <= DENSE_ROWS else _POSTERIOR_DRAWS)
+        require(8 * n * columns, table.budget, f"The posterior draws of {n:,} rows", "Use fewer rows.")
+        self._targets = table.Y.double()
+        p = table.basis.shape[1] if likelihood.has_noise else 0  # labels and counts have no trend
+        self._basis = table.basis.double()[:, :p]
+        self._graph: NeighbourGraph | None = None
+        self._known: tuple[Tensor, Tensor] | None = None
+        self._last: _Evaluated | None = None
+        self._rows: Tensor | None = None
+        self._learner: LaplaceObjective | None = None
+        learning_rows = _LEARNING_ROWS if learning_rows is None else learning_rows
+        if learning_rows < n:
+            self._rows = spread_and_clustered(table.X, learning_rows)
+            self._learner = self._of_rows(self._rows)
+
+    def _of_rows(self, rows: Tensor, *, values: bool = False) -> LaplaceObjective:
+        table = self.table.take_rows(rows)
+        return LaplaceObjective(
+            table, self.likelihood, self._n_neighbours, self._prediction_neighbours, len(rows), values=values
+        )
+
+    # Properties -----------------------------------------------------------------------------------------------------
+
+    @property
+    def deterministic(self) -> bool:
+        """Always true: the draws and the neighbours stay the same."""
+        return True
+
+    @property
+    def target_variance(self) -> float:
+        """Typical variance of the latent function, which sets the scale of the prior of hyperparameters."""
+        return self.likelihood.signal_variance or super().target_variance
+
+    def subset(self, rows: Tensor) -> LaplaceObjective:  # type: ignore[override]
+        """Return the objective with values on a subset of the rows."""
+        return self._of_rows(rows, values=True)
+
+    def thin(self, rows: Tensor) -> LaplaceObjective:
+        """Return the objective on a subset of the rows, or this one where it learns from a part of the rows."""
+        return self if self._learner is not None else self._of_rows(rows)
+
+    def start(self, model: Model) -> Model:
+        """Find the neighbours; return the model as it is."""
+        if self._learner is not None:
+            assert self._rows is not None
+            self._learner.start(model.take_rows(self._rows))
+        elif self._graph is None or not self._graph.serves(model.kernel, self.table.X, self._n_neighbours):
+            self._graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        return model
+
+    # The evidence ---------------------------------------------------------------------------------------------------
+
+    def _noise(self, model: Model) -> Tensor:
+        X = self.table.X.double()
+        return model.noise_variance.to(X).expand(len(X)) + model.kernel.white(X)
+
+    def _pool(self, model: Model, noise: Tensor | None = None) -> Pool:
+        X = self.table.X.double()
+        noise = torch.zeros_like(X[:, 0]) if noise is None else noise
+        return Pool(model.kernel, X, noise, budget=self.table.budget // 4, latent=True)
+
+    def _mode(self, model: Model, graph: NeighbourGraph, tolerance: float, block: int) -> tuple[LatentSpace, Mode]:
+        space = LatentSpace(Factor.of(self._pool(model), graph.neighbours, graph.order), block)
+        variance = model.kernel.diagonal(self.table.X.double())
+        search = ModeSearch(space, self.likelihood, self._targets, self._basis, self._noise(model), variance)
+        return space, search.maximise(self._known, tolerance)
+
+    @torch.no_grad()
+    def evaluate(self, model: Model) -> Evaluation:
+        """Return the value, where it is exact or was asked for, and the gradient."""
+        if self._learner is not None:
+            assert self._rows is not None
+            found, share = self._learner.evaluate(model.take_rows(self._rows)), self.table.n_rows / len(self._rows)
+            value = None if found.value is None else share * found.value
+            return Evaluation(value, {name: share * one for name, one in found.gradient.items()})
+        if self._graph is None:
+            self.start(model)
+        assert self._graph is not None
+        space, mode = self._mode(model, self._graph, _LEARNING_GAIN, _LEARNING_BLOCK)
+        self._known = mode.z, mode.coefficients
+        curvature = mode.local.curvature.mean(1)
+        self._last = _Evaluated(model, curvature)
+        roots = space.roots(curvature, _GRADIENT_DRAWS, _TOLERANCE)
+        gradient = self._gradient(model, self._graph, space, mode, *roots)
+        value = None
+        if space.is_dense or self._values:
+            determinant = space.log_determinant(curvature, _DIRECTIONS).value
+            value = mode.value - 0.5 * self.table.n_targets * determinant
+        return Evaluation(value, gradient)
+
+    def _gradient(
+        self, model: Model, graph: NeighbourGraph, space: LatentSpace, mode: Mode, root: Tensor, prior: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the gradient from roots of the posterior and of the prior covariance.
+
+        The determinant changes with the mode too, by ``c = -diag((Q + W)^-1) W' / 2`` for each latent value, and the
+        mode moves by ``-(Q + W)^-1 dQ f``. So ``h' dQ f`` is needed for ``h = (Q + W)^-1 c``, which is the difference
+        of two quadratic forms. All forms are those of log densities of columns, whose determinants cancel: the first
+        density has as many columns as the second.
+        """
+        local, t = mode.local, self.table.n_targets
+        variance = root.square().sum(1)[:, None]
+        through_mode = -0.5 * variance * local.change
+        if bool(through_mode.any()):
+            z, of_trend = space.solve_with_trend(
+                space.colour_transposed(through_mode),
+                self._basis.T @ through_mode,
+                local.hessian,
+                self._basis,
+                _TOLERANCE,
+            )
+            h = space.colour(z)
+        else:
+            h, of_trend = torch.zeros_like(through_mode), self._basis.new_zeros(self._basis.shape[1], t)
+        pool, every = self._pool(model), torch.arange(self.table.n_rows, device=self.table.X.device)
+        plus, minus = (
+            pool.derivatives(every, graph.neighbours, torch.cat(columns, 1)).gradient
+            for columns in ((mode.f + h, t**0.5 * root), (h, t**0.5 * prior))
+        )
+        gradient = {name: plus[name] - minus[name] for name in plus}
+        moved = (h + self._basis @ of_trend) * local.slope_by_noise
+        by_noise = (local.value_by_noise - 0.5 * variance * local.curvature_by_noise + moved).sum(1)
+        with torch.enable_grad():
+            values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
+            total = (self._noise(model.replace(values)) * by_noise).sum()
+            slopes = torch.autograd.grad(total, list(values.values()), allow_unused=True)
+        gradient[NOISE] = torch.zeros_like(gradient[NOISE])
+        found = {name: value.detach() for name, value in gradient.items() if name in values}
+        for name, slope in zip(values, slopes, strict=True):
+            if slope is not None:
+                found[name] = found[name] + slope
+        return found
+
+    @torch.no_grad()
+    def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
+        """Return about the expected information of all observations at a vector; ``probes`` have no effect.
+
+        It is that of Gaussian observations of the latent values with variances ``1 / W``, in Vecchia's approximation.
+        """
+        if self._learner is not None:
+            assert self._rows is not None
+            return self.table.n_rows / len(self._rows) * self._learner.fisher(space, vector, probes)
+        model = space.decode(vector)
+        if self._last is None or not _are_equal(self._last.model.parameters(), model.parameters()):
+            self.evaluate(model)
+        assert self._last is not None
+        assert self._graph is not None
+        least = 1 / (_LARGEST_NOISE * model.kernel.diagonal(self.table.X.double()))
+        pool = self._pool(model, 1 / torch.maximum(self._last.curvature, least))
+        n = self.table.n_rows
+        rows = torch.arange(n)
+        if n > _INFORMATION_ROWS:
+            rows = torch.randperm(n, generator=torch.Generator().manual_seed(6))[:_INFORMATION_ROWS].sort().values
+        rows = rows.to(self.table.X.device)
+        nothing = torch.zeros(n, self.table.n_targets, dtype=torch.float64, device=rows.device)
+        found = pool.derivatives(rows, self._graph.neighbours[rows], nothing)
+        information = n / len(rows) * found.information
+        # the variance of a pseudo-observation of Laplace noise is half the noise variance; others do not have any
+        scale = torch.ones(len(information), dtype=torch.float64)
+        scale[found.slices[NOISE]] = 0.5 if self.likelihood.has_noise else 0.0
+        information = scale[:, None] * information * scale
+        index = torch.cat([torch.arange(found.slices[name].start, found.slices[name].stop) for name in space.names])
+        slope = space.jacobian(vector)
+        return slope[:, None] * information[index][:, index] * slope[None, :]
+
+    # The posterior --------------------------------------------------------------------------------------------------
+
+    def current_posterior(self) -> None:
+        """Return None: a posterior needs more draws than a gradient."""
+
+    @torch.no_grad()
+    def posterior(self, model: Model, generator: torch.Generator) -> LaplacePosterior:
+        """Return the posterior at a model, from all rows."""
+        graph = self._graph
+        if graph is None or not graph.is_of(model.kernel, self.table.X, self._n_neighbours):
+            # a model file has no other kernel to find the neighbours with
+            graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
+        space, mode = self._mode(model, graph, _LAST_GAIN, _LAST_BLOCK)
+        if mode.promised > _MISSED * self.n_observations:
+            msg = (
+                f"the search for the most probable latent values ended early: its last step promised "
+                f"{mode.promised:.3g} nats and gave nothing. Mean and variance may be off."
+            )
+            warn(msg, FitWarning)
+        curvature = mode.local.curvature.mean(1)
+        root, _ = space.roots(curvature, _POSTERIOR_DRAWS, _TOLERANCE)
+        of_trend, explained = space.trend(curvature, self._basis, _TOLERANCE)
+        determinant = space.log_determinant(curvature, _DIRECTIONS)
+        t, p = self.table.n_targets, self.table.basis.shape[1]
+        coefficients, trend_root = mode.f.new_zeros(p, t), mode.f.new_zeros(p, p)
+        basis = mode.f.new_zeros(self.table.n_rows, p)
+        if self._basis.shape[1]:
+            coefficients, trend_root, basis = mode.coefficients, of_trend, explained
+        latent = LatentGaussian(
+            mode.f.contiguous(),
+            (root if space.is_dense else root.float()).contiguous(),
+            basis.contiguous(),
+            mode.value - 0.5 * t * determinant.value,
+            0.5 * t * determinant.standard_error,
+        )
+        return LaplacePosterior(
+            model,
+            self.table,
+            graph,
+            self._prediction_neighbours,
+            coefficients.to(self.table.Y),
+            trend_root.to(self.table.Y),
+            latent,
+        )
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return where the next search for the mode starts."""
+        known = (self._learner or self)._known
+        return ({} if known is None else {"z": known[0], "coefficients": known[1]}), {}
+
+    def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take over a snapshot."""
+        if "z" in tensors:
+            (self._learner or self)._known = tensors.pop("z"), tensors.pop("coefficients")
+
+
+def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())

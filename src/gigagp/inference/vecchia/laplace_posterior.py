@@ -1,0 +1,203 @@
+"""The posterior of a Vecchia-Laplace approximation: points conditioned on the latent values of the nearest rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.estimate import Estimate
+from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.rows_posterior import ROWS, RowsPosterior
+from gigagp.inference.saved import Saved
+from gigagp.inference.table import TrainingTable
+from gigagp.memory import require
+from gigagp.model import Model
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.neighbours.predictor import LocalPredictor, LocalWeights
+from gigagp.operators import KernelMatrix
+from gigagp.prior_samples import PriorSamples
+from gigagp.random import standard_normal
+from gigagp.schema import Field, check_tensors, number, record, whole
+
+
+class LatentGaussian(NamedTuple):
+    """The Gaussian approximation of the latent values at the rows, and of the evidence.
+
+    Attributes
+    ----------
+    mean : Tensor of shape (n, t)
+        Without the mean function.
+    root : Tensor of shape (n, r)
+        ``root root'`` is the covariance given the mean's coefficients, the same for all targets: exact, or that of r
+        draws.
+    explained : Tensor of shape (n, p)
+        The mean's basis functions as predicted at the rows.
+    value, standard_error : float
+        Log evidence.
+    """
+
+    mean: Tensor
+    root: Tensor
+    explained: Tensor
+    value: float
+    standard_error: float
+
+
+class LaplacePosterior(RowsPosterior):
+    """Predictions ``w_x' f_N`` from latent values at the m rows nearest to each point x.
+
+    The latent values have the distribution N(f, R R') of a Laplace approximation of all rows. The variance of a
+    prediction is what the values of the neighbours leave, as without noise, plus ``|R' w_x|^2``. Where R holds draws,
+    its relative standard error is at most the root of 2 / r.
+
+    Parameters
+    ----------
+    model : Model
+    table : TrainingTable
+    graph : NeighbourGraph
+    n_neighbours : int
+        Neighbours of a point.
+    coefficients : Tensor of shape (p, t)
+        Of the mean's basis.
+    coefficient_root : Tensor of shape (p, p)
+    latent : LatentGaussian
+    """
+
+    kind = "vecchia-laplace"
+    covariance_is_cheap = True
+
+    def __init__(
+        self,
+        model: Model,
+        table: TrainingTable,
+        graph: NeighbourGraph,
+        n_neighbours: int,
+        coefficients: Tensor,
+        coefficient_root: Tensor,
+        latent: LatentGaussian,
+    ) -> None:
+        self.model, self.table, self.budget, self._graph = model, table, table.budget, graph
+        self.coefficients, self.coefficient_root, self.latent = coefficients, coefficient_root, latent
+        nothing = torch.zeros_like(table.X[:, 0], dtype=torch.float64)
+        self._predictor = LocalPredictor(model.kernel, table.X, nothing, graph, n_neighbours, table.budget)
+
+    def solver_name(self) -> str:
+        """Return the number of neighbours."""
+        return f"{self._graph.n_neighbours} neighbours of each row, {self._predictor.n_neighbours} of each new point"
+
+    @property
+    def _exact(self) -> bool:
+        return self.latent.root.shape[1] == self.n_rows
+
+    def notes(self) -> dict[str, str]:
+        """Return where the variances come from."""
+        source = "exact" if self._exact else f"from {self.latent.root.shape[1]} draws"
+        return {"latent": f"Laplace approximation, covariance at the rows {source}"}
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the posterior mean, shape (m, t)."""
+        return self.trend(X) + self._predictor.predict(X, self.latent.mean)[0].to(X)
+
+    def explained_basis(self, X: Tensor) -> Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+        return self._predictor.predict(X, self.latent.explained)[0].to(X)
+
+    def mean_and_variance_given_trend(self, X: Tensor, method: VarianceMethod = "auto") -> tuple[Tensor, Tensor]:
+        """Return mean and variance at given coefficients of the mean; ``method`` has no effect."""
+        values = torch.cat([self.latent.mean, self.latent.root.to(self.latent.mean)], 1)
+        found, left = self._predictor.predict(X, values)
+        mean, spread = found[:, : self.n_targets], found[:, self.n_targets :]
+        return self.trend(X) + mean.to(X), (left + spread.square().sum(1)).to(X)
+
+    def covariance_given_trend(self, X: Tensor) -> Tensor:
+        """Return the covariance that values of the neighbours would leave, plus that of these values."""
+        q, r = len(X), self.latent.root.shape[1]
+        require(8 * q * r * self._predictor.n_neighbours, self.budget, f"The covariance of {q:,} points", "")
+        local = self._predictor.weights(X)
+        spread = local.combine(self.latent.root)
+        return (self._left(local, X) + spread @ spread.T).to(X)
+
+    def _left(self, local: LocalWeights, X: Tensor) -> Tensor:
+        """Return the covariance of the errors of predictors from noiseless values, ``K** - W'K_X* - K_*X W + W'KW``."""
+        kernel, rows, wide = self.model.kernel, self.table.X[local.rows].double(), X.double()
+        q, u = len(X), len(rows)
+        require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
+        weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
+        matrix = KernelMatrix(kernel, rows, -kernel.white(rows), memory_budget=self.budget)
+        cross = weights @ kernel.block(rows, wide)
+        found = kernel.block(wide, wide) - cross - cross.T + weights @ (matrix @ weights.T.contiguous())
+        return 0.5 * (found + found.T)
+
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+        """Return samples as functions, ``g(x) + w_x' (f - g(X))``: prior functions g, and draws f of the latent values.
+
+        These samples have the error of the random features of g. At a few thousand points, `sample_at` samples
+        without it.
+        """
+        kernel, t, root = self.model.kernel, self.n_targets, self.latent.root
+        needed = n_samples * t  # targets are independent given the hyperparameters
+        prior = PriorSamples.for_sample_functions(kernel, self.n_inputs, needed, generator)
+        draws = standard_normal(root.shape[1], needed, generator=generator).to(self.latent.mean)
+        values = self.latent.mean.repeat_interleave(n_samples, 1) + root.to(draws) @ draws
+        rest = values - prior.evaluate(kernel, self.X.double(), self.budget)
+
+        def evaluate(X: Tensor) -> Tensor:
+            found = [
+                self.trend(block)[:, :, None]
+                + (prior.evaluate(kernel, block.double(), self.budget) + self._predictor.weights(block).combine(rest))
+                .to(block)
+                .reshape(len(block), t, n_samples)
+                for block in self._predictor.blocks(X, needed)
+            ]
+            return torch.cat(found) if found else X.new_zeros(0, t, n_samples)
+
+        return evaluate
+
+    def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
+        """Return the Laplace approximation on all rows; its standard error is that of the determinant."""
+        return Estimate(self.latent.value, self.latent.standard_error)
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state for a model file; the order of the rows is found again on loading."""
+        tensors = {
+            "X": self.table.X,
+            "Y": self.table.Y,
+            "coefficients": self.coefficients,
+            "coefficient_root": self.coefficient_root.contiguous(),
+            "latent": self.latent.mean,
+            "root": self.latent.root,
+            "explained": self.latent.explained,
+        }
+        return tensors, {
+            "value": self.latent.value,
+            "standard_error": self.latent.standard_error,
+            "row_neighbours": self._graph.n_neighbours,
+            "point_neighbours": self._predictor.n_neighbours,
+        }
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> LaplacePosterior:
+        """Return the posterior that `state` described; see `Posterior.from_state`."""
+        numbers = {"value": number(), "standard_error": number()}
+        record(numbers | {"row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
+        fields = ROWS | {
+            "coefficients": Field("p t", "real"),
+            "coefficient_root": Field("p p", "real"),
+            "latent": Field("n t", "float64"),
+            "root": Field("n r"),
+            "explained": Field("n p", "float64"),
+        }
+        check_tensors(tensors, fields, saved.sizes)
+        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
+        latent = LatentGaussian(
+            tensors["latent"], tensors["root"], tensors["explained"], header["value"], header["standard_error"]
+        )
+        trend = tensors["coefficients"], tensors["coefficient_root"]
+        return cls(saved.model, table, graph, header["point_neighbours"], *trend, latent)

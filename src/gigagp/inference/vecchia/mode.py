@@ -1,0 +1,149 @@
+"""The most probable latent values, by Newton's method in independent coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.vecchia.curvature import Curvature, row_modes
+from gigagp.inference.vecchia.latent import LatentSpace
+from gigagp.likelihoods import Likelihood
+
+#: Most Newton steps, halvings of a step, and the relative error of the solve for a step.
+_STEPS, _HALVINGS, _TOLERANCE = 100, 12, 0.01
+
+
+class Mode(NamedTuple):
+    """The maximum of ``log p(Y | f) - z'z / 2`` over ``f = L z`` and the mean's coefficients.
+
+    Attributes
+    ----------
+    z : Tensor of shape (n, t)
+    coefficients : Tensor of shape (p, t)
+    f : Tensor of shape (n, t)
+        ``L z``, without the mean.
+    local : Curvature
+        Of the likelihood there.
+    value : float
+    promised : float
+        Gain in nats that the last Newton step promised.
+    """
+
+    z: Tensor
+    coefficients: Tensor
+    f: Tensor
+    local: Curvature
+    value: float
+    promised: float
+
+
+class _Place(NamedTuple):
+    """Coordinates, coefficients, latent values, and the objective of each target."""
+
+    z: Tensor
+    coefficients: Tensor
+    f: Tensor
+    value: Tensor
+
+    def choose(self, other: _Place, better: Tensor) -> _Place:
+        """Return the place with the targets of another one where that is better."""
+        return _Place(*(torch.where(better, theirs, own) for own, theirs in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class ModeSearch:
+    """Newton's method on the latent values of all rows, with a step length for each target.
+
+    Attributes
+    ----------
+    space : LatentSpace
+    likelihood : Likelihood
+    targets : Tensor of shape (n, t)
+    basis : Tensor of shape (n, p)
+        Of the mean.
+    noise : Tensor of shape (n,)
+    prior_variance : Tensor of shape (n,)
+        Of the latent values.
+    """
+
+    space: LatentSpace
+    likelihood: Likelihood
+    targets: Tensor
+    basis: Tensor
+    noise: Tensor
+    prior_variance: Tensor
+
+    def maximise(self, known: tuple[Tensor, Tensor] | None, tolerance: float) -> Mode:
+        """Return the mode.
+
+        Parameters
+        ----------
+        known : tuple of Tensor or None
+            z and coefficients at a model nearby.
+        tolerance : float
+            Gain in nats an observation that ends the search.
+        """
+        here, left = self._start(known), tolerance * self.targets.numel()
+        for _ in range(_STEPS):
+            step, by_trend, promised = self._newton(here, self._curvature(here))
+            there = self._search(here, step, by_trend)
+            gain, here = float((there.value - here.value).sum()), there
+            # a step that gains no more than rounding ends it too
+            if promised < left or gain <= 1e-13 * float(here.value.abs().sum()):
+                break
+        return Mode(here.z, here.coefficients, here.f, self._curvature(here), float(here.value.sum()), promised)
+
+    def _curvature(self, here: _Place) -> Curvature:
+        return Curvature.of(self.likelihood, self.targets, self._latent(here.f, here.coefficients), self.noise)
+
+    def _latent(self, f: Tensor, coefficients: Tensor) -> Tensor:
+        return f + self.basis @ coefficients
+
+    def _at(self, z: Tensor, coefficients: Tensor, f: Tensor) -> _Place:
+        fit = self.likelihood.smooth_log_density(self.targets, self._latent(f, coefficients), self.noise[:, None])
+        value = fit.sum(0) - 0.5 * z.square().sum(0)
+        return _Place(z, coefficients, f, torch.where(torch.isfinite(value), value, -torch.inf))
+
+    def _start(self, known: tuple[Tensor, Tensor] | None) -> _Place:
+        """Return the better of the prior's mean and a start: a mode nearby, or one step from modes of single rows."""
+        zero = self._at(torch.zeros_like(self.targets), *self._none())
+        if known is not None:
+            start = self._at(*known, self.space.colour(known[0]))
+        else:
+            modes = self.targets
+            if not self.likelihood.has_noise:
+                modes = row_modes(self.likelihood, self.targets, self.noise, self.prior_variance)
+            local = Curvature.of(self.likelihood, self.targets, modes, self.noise)
+            working = local.curvature * modes + local.slope
+            right = self.space.colour_transposed(working)
+            z, coefficients = self.space.solve_with_trend(
+                right, self.basis.T @ working, local.curvature, self.basis, _TOLERANCE
+            )
+            start = self._at(z, coefficients, self.space.colour(z))
+        return zero.choose(start, start.value > zero.value)
+
+    def _none(self) -> tuple[Tensor, Tensor]:
+        return self.targets.new_zeros(self.basis.shape[1], self.targets.shape[1]), torch.zeros_like(self.targets)
+
+    def _newton(self, here: _Place, local: Curvature) -> tuple[Tensor, Tensor, float]:
+        """Return the step of z and of the coefficients, and the gain that it promises."""
+        by_z, by_trend = self.space.colour_transposed(local.slope) - here.z, self.basis.T @ local.slope
+        z, coefficients = self.space.solve_with_trend(by_z, by_trend, local.hessian, self.basis, _TOLERANCE)
+        return z, coefficients, 0.5 * float((by_z * z).sum() + (by_trend * coefficients).sum())
+
+    def _search(self, here: _Place, step: Tensor, by_trend: Tensor) -> _Place:
+        """Return the first place along the step, halved for each target by itself, where the objective is higher."""
+        moved, found = self.space.colour(step), here
+        share = torch.ones_like(here.value)
+        for _ in range(_HALVINGS):
+            trial = self._at(here.z + share * step, here.coefficients + share * by_trend, here.f + share * moved)
+            better = trial.value > found.value
+            open_ = found.value == here.value
+            found = found.choose(trial, better & open_)
+            share = torch.where(open_ & ~better, 0.5 * share, share)
+            if bool((found.value > here.value).all()):
+                break
+        return found
