@@ -80,9 +80,7 @@ class Vecchia(Inference):
         """Return the approximation of the log marginal likelihood on a table, by Laplace's if it is not Gaussian."""
         if isinstance(likelihood, Gaussian | None):
             return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
-        return LaplaceObjective(
-            table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows
-        )
+        return LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Hold the numbers of all rows, and return the fit of these; see `gigagp.inference.streaming.hold_rows`."""

@@ -127,9 +127,10 @@ class LaplacePosterior(RowsPosterior):
         q, u = len(X), len(rows)
         require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
         weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
-        matrix = KernelMatrix(kernel, rows, -kernel.white(rows), memory_budget=self.budget)
+        matrix, transposed = KernelMatrix(kernel, rows, memory_budget=self.budget), weights.T.contiguous()
+        inner = weights @ (matrix @ transposed - kernel.white(rows)[:, None] * transposed)
         cross = weights @ kernel.block(rows, wide)
-        found = kernel.block(wide, wide) - cross - cross.T + weights @ (matrix @ weights.T.contiguous())
+        found = kernel.block(wide, wide) - cross - cross.T + inner
         return 0.5 * (found + found.T)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
