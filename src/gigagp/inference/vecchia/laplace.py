@@ -29,8 +29,8 @@ _PREDICTION_NEIGHBOURS, _LEARNING_ROWS = 60, 20_000
 _GRADIENT_DRAWS, _POSTERIOR_DRAWS, _DIRECTIONS = 16, 128, 16
 #: Relative error of their solves.
 _TOLERANCE = 3e-3
-#: Gains in nats an observation that end the search for the mode: in learning, and for a posterior.
-_LEARNING_GAIN, _LAST_GAIN = 1e-7, 1e-9
+#: Gains in nats an observation that end the search for the mode: in learning, for a posterior, and with few rows.
+_LEARNING_GAIN, _LAST_GAIN, _EXACT_GAIN = 1e-7, 1e-9, 1e-12
 #: Coordinates of the preconditioner's block.
 _LEARNING_BLOCK, _LAST_BLOCK = 256, 512
 #: Gain in nats an observation that may be missed without a warning.
@@ -170,7 +170,8 @@ class LaplaceObjective(TableObjective):
         if self._graph is None:
             self.start(model)
         assert self._graph is not None
-        space, mode = self._mode(model, self._graph, _LEARNING_GAIN, _LEARNING_BLOCK)
+        gain = _EXACT_GAIN if self.table.n_rows <= DENSE_ROWS else _LEARNING_GAIN
+        space, mode = self._mode(model, self._graph, gain, _LEARNING_BLOCK)
         self._known = mode.z, mode.coefficients
         curvature = mode.local.curvature.mean(1)
         self._last = _Evaluated(model, curvature)

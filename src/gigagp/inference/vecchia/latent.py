@@ -100,7 +100,7 @@ class LatentSpace:
             return self._kept[1]
         first = self.factor.order[: self._block if alone else 0]
         block, own = curvature.new_empty(len(first), len(first)), _Precision(self, curvature)
-        for places in torch.arange(len(first)).split(_COLUMNS):
+        for places in torch.arange(len(first)).split(_COLUMNS) if len(first) else ():
             interruption.check()
             columns = curvature.new_zeros(self.n, len(places))
             columns[first[places], torch.arange(len(places))] = 1.0

@@ -89,10 +89,12 @@ class ModeSearch:
         here, left = self._start(known), tolerance * self.targets.numel()
         for _ in range(_STEPS):
             step, by_trend, promised = self._newton(here, self._curvature(here))
+            if promised < left:  # the last step, which gains less than the objective's rounding
+                here = self._at(here.z + step, here.coefficients + by_trend, here.f + self.space.colour(step))
+                break
             there = self._search(here, step, by_trend)
             gain, here = float((there.value - here.value).sum()), there
-            # a step that gains no more than rounding ends it too
-            if promised < left or gain <= 1e-13 * float(here.value.abs().sum()):
+            if gain <= 1e-13 * float(here.value.abs().sum()):
                 break
         return Mode(here.z, here.coefficients, here.f, self._curvature(here), float(here.value.sum()), promised)
 
