@@ -325,6 +325,15 @@ def test_a_share_of_the_rows_is_scaled_up_and_sound():
     torch.testing.assert_close(own.fisher(space, vector, none), 3 * part.fisher(space, vector, none))
 
 
+def test_rows_cannot_be_added():
+    X, y = labelled(60)
+    gp = GPRegressor(kernels.Matern(1.5, 1.0), inference.Vecchia(6), None, likelihood="poisson").fit(X, y)
+    before = gp.predict(X)
+    with pytest.raises(InvalidInputError, match="gaussian likelihood alone"):
+        gp.partial_fit(X[:3], y[:3])
+    np.testing.assert_array_equal(gp.predict(X), before)
+
+
 class Killed(BaseException):
     """Raised in the middle of a fit."""
 

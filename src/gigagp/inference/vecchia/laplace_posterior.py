@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
-from gigagp.neighbours.predictor import LocalPredictor, LocalWeights
+from gigagp.neighbours.predictor import LocalPredictor, LocalWeights, within_reach
 from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
+from gigagp.scaling import Scaling
 from gigagp.schema import Field, check_tensors, number, record, whole
 
 
@@ -45,7 +48,7 @@ class LatentGaussian(NamedTuple):
     standard_error: float
 
 
-class LaplacePosterior(RowsPosterior):
+class LaplacePosterior(RowsPosterior, GrowingPosterior):
     """Predictions ``w_x' f_N`` from latent values at the m rows nearest to each point x.
 
     The latent values have the distribution N(f, R R') of a Laplace approximation of all rows. The variance of a
@@ -96,6 +99,18 @@ class LaplacePosterior(RowsPosterior):
         source = "exact" if self._exact else f"from {self.latent.root.shape[1]} draws"
         return {"latent": f"Laplace approximation, covariance at the rows {source}"}
 
+    def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError:
+        """Return the error: every row moves the most probable values of all others."""
+        msg = (
+            "partial_fit of inference.Vecchia adds rows under the gaussian likelihood alone; others have a Laplace "
+            "approximation of all rows together. Use fit with all rows."
+        )
+        return InvalidInputError(msg)
+
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> NoReturn:
+        """Refuse; see `row_refusal`."""
+        raise AssertionError("rows of a Laplace approximation are refused before")
+
     # Predictions ----------------------------------------------------------------------------------------------------
 
     def mean(self, X: Tensor) -> Tensor:
@@ -123,7 +138,7 @@ class LaplacePosterior(RowsPosterior):
 
     def _left(self, local: LocalWeights, X: Tensor) -> Tensor:
         """Return the covariance of the errors of predictors from noiseless values, ``K** - W'K_X* - K_*X W + W'KW``."""
-        kernel, rows, wide = self.model.kernel, self.table.X[local.rows].double(), X.double()
+        kernel, rows, wide = self.model.kernel, self.table.X[local.rows].double(), within_reach(X)
         q, u = len(X), len(rows)
         require(8 * (3 * q * (q + u)), self.budget, f"The covariance of {q:,} points", "")
         weights = wide.new_zeros(q, u).scatter_add(1, local.places, local.weights)
