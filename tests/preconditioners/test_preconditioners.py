@@ -179,7 +179,7 @@ def test_too_large_a_preconditioner_is_refused_with_its_bytes():
 
 def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
     def chosen(kernel, d, noise):
-        n = 1200 if d == 2 else 2500
+        n = 1200 if d == 2 else 5100
         return type(automatic(KernelMatrix(kernel, normal(n, d), noise, storage="tiles"))[0])
 
     short, long = Matern(nu=1.5, lengthscale=0.5, variance=1.0), Matern(nu=1.5, lengthscale=20.0, variance=1.0)

@@ -10,6 +10,7 @@ import torch
 from gigagp.kernels import RBF, Matern
 from gigagp.operators import KernelMatrix
 from gigagp.preconditioners import TwoLevel, Vecchia
+from gigagp.preconditioners import automatic as automatic_module
 from gigagp.preconditioners.automatic import automatic, build
 from gigagp.preconditioners.base import PreconditionerRecipe, Reuse
 from gigagp.preconditioners.low_rank import RandomlyPivotedCholesky
@@ -60,7 +61,7 @@ def test_the_cheapest_recipe_is_chosen_and_one_that_does_not_end_never_is():
 @compiled
 @pytest.mark.parametrize("budget", [2**20, 2**23, 2**26, None])
 def test_a_trial_fits_into_any_budget(budget):
-    H = matrix(3000, memory_budget=budget, storage="tiles")
+    H = matrix(5100, memory_budget=budget, storage="tiles")
     recipe, _ = automatic(H)
     assert isinstance(recipe, (TwoLevel, Vecchia))
 
@@ -78,3 +79,26 @@ def test_a_preconditioner_of_the_same_matrix_is_used_as_it_is():
     assert again.reuse.built is first.reuse.built
     assert torch.equal(again.value, first.value)
     assert build(TwoLevel(30, 30), H, generator(), Reuse()) is not first.reuse.built  # the control
+
+
+@compiled
+@pytest.mark.parametrize("lengthscale", [0.5, 20.0])
+def test_a_choice_is_kept_while_hyperparameters_hardly_move(monkeypatch, lengthscale):
+    """Also through solves, whose preconditioners carry it."""
+    trials = []
+
+    def counted(matrix, candidates):
+        trials.append(matrix)
+        return cheapest(matrix, candidates)
+
+    monkeypatch.setattr(automatic_module, "cheapest", counted)
+    solver = ConjugateGradients(tolerance=0.1)
+    reuse = None
+    for factor, noise, expected in ((1.0, 0.3, 1), (1.5, 0.3, 1), (1.5, 0.5, 1), (1.5, 1.0, 2), (5.0, 1.0, 3)):
+        H = matrix(5100, noise=noise, kernel=Matern(1.5, factor * lengthscale, 1.0), storage="tiles")
+        reuse = solver.solve(
+            H, points(5100, 1), generator=generator(), reuse=replace(reuse or Reuse(), built=None)
+        ).reuse
+        assert len(trials) == expected, (factor, noise)
+    solver.solve(H, points(5100, 1), generator=generator())
+    assert len(trials) == 4  # nothing to reuse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -12,7 +13,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.preconditioners.base import Preconditioner, PreconditionerRecipe, Reuse, budget_of
+from gigagp.preconditioners.base import Choice, Preconditioner, PreconditionerRecipe, Reuse, budget_of
 from gigagp.preconditioners.trial import TRIAL_ROWS, Candidate, cheapest
 from gigagp.preconditioners.two_level import TwoLevel
 from gigagp.preconditioners.vecchia import Vecchia
@@ -34,6 +35,8 @@ _MANY_NEIGHBOURS = 6.0
 _SMALLEST_SPARSE = 1000
 #: Share of the signal's variance below which conditionals of near rows would be all rounding.
 _LOST_NOISE = 1e-8
+#: Rows up to which, in many inputs, a solve costs no more than a trial.
+_SMALLEST_TRIAL = 5000
 #: Costs in products of H with 18 columns, one thread, float64; a product in float32 costs a third. Setting up takes
 #: ``0.16 k^2 / n`` products for `TwoLevel` of size k and ``0.0054 m^3 / n`` for `Vecchia` with m neighbours, and an
 #: application ``2 k / n`` and ``10 m / n``. Measured on elevators, protein and kin40k (15,000 to 41,000 rows).
@@ -83,7 +86,7 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     if not isinstance(matrix, KernelMatrix) or n <= _SMALLEST_SPARSE or not is_compiled(matrix.kernel, matrix.device):
         return two_level, reuse
     few = matrix.X.shape[1] <= FEW_INPUTS
-    if not few and n <= TRIAL_ROWS:
+    if not few and n <= _SMALLEST_TRIAL:
         return two_level, reuse
     wanted = FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
     noise = matrix.noise().double()
@@ -95,10 +98,14 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
         graph = NeighbourGraph(matrix.kernel, matrix.X, wanted)
     neighbours = Vecchia(n_neighbors=wanted)
     if not few:
-        recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
-        if recipe is not neighbours:
-            return recipe, reuse
-    return neighbours, Reuse(None if reuse is None else reuse.pivots, graph)
+        known = None if reuse is None else reuse.choice
+        if known is None or not known.serves(matrix.kernel, float(noise.mean())):
+            recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
+            known = Choice(recipe, matrix.kernel, float(noise.mean()))
+        if not isinstance(known.recipe, Vecchia):
+            return known.recipe, replace(reuse or Reuse(), choice=known)
+    pivots = None if reuse is None else reuse.pivots
+    return neighbours, Reuse(pivots, graph, choice=None if few else known)
 
 
 def _candidates(matrix: KernelMatrix, neighbours: Vecchia, two_level: TwoLevel, budget: int) -> list[Candidate]:
@@ -146,7 +153,9 @@ def build(
         if reuse is not None and reuse.built is not None:
             return reuse.built
         recipe, reuse = (choice, reuse) if isinstance(choice, PreconditionerRecipe) else automatic(operator, reuse)
-        return recipe.build(operator, generator, reuse, bound=bound)
+        built = recipe.build(operator, generator, reuse, bound=bound)
+        built.choice = None if reuse is None else reuse.choice
+        return built
     if isinstance(choice, PreconditionerRecipe):
         msg = f"{choice!r} reads entries of the matrix, and {type(operator).__name__} has none to read: use None."
         raise InvalidInputError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from gigagp import memory
 from gigagp.errors import NotPositiveDefiniteError
 from gigagp.fields import Settings
+from gigagp.kernels import Kernel
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators.base import SymmetricMatrix
 from gigagp.random import standard_normal
@@ -28,11 +30,40 @@ class Reuse:
         Neighbours of all rows, which serve as long as lengthscales hardly move.
     built : Preconditioner or None
         A preconditioner of the very same matrix, which is used as it is.
+    choice : Choice or None
+        What the automatic choice took, which it takes again as long as hyperparameters hardly move.
     """
 
     pivots: torch.Tensor | None = None
     graph: NeighbourGraph | None = None
     built: Preconditioner | None = None
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The recipe that a trial chose, and for which hyperparameters.
+
+    Attributes
+    ----------
+    recipe : PreconditionerRecipe
+    kernel : Kernel
+    noise : float
+        Mean variance.
+    """
+
+    recipe: PreconditionerRecipe
+    kernel: Kernel
+    noise: float
+
+    def serves(self, kernel: Kernel, noise: float) -> bool:
+        """Whether hyperparameters have moved by less than a factor of two since."""
+        old, new = (
+            {**one.parameters(), "": torch.tensor(v)} for one, v in ((self.kernel, self.noise), (kernel, noise))
+        )
+        if {name: value.shape for name, value in old.items()} != {name: value.shape for name, value in new.items()}:
+            return False
+        return all(bool(((new[name] / old[name]).log().abs() <= math.log(2)).all()) for name in old)
 
 
 class Preconditioner(ABC):
@@ -54,6 +85,8 @@ class Preconditioner(ABC):
     epochs: float
     jitter: float = 0.0
     is_lower_bound: bool = False
+    #: the automatic choice that it comes from
+    choice: Choice | None = None
 
     @abstractmethod
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:

@@ -173,7 +173,7 @@ class ConjugateGradients(Solver):
         if preconditioner is not None:
             known = (self.preconditioner, None if reuse is None else reuse.built)
             problem.setup_epochs += 0.0 if any(preconditioner is one for one in known) else preconditioner.epochs
-            problem.reuse = replace(preconditioner.reuse(), built=preconditioner)
+            problem.reuse = replace(preconditioner.reuse(), built=preconditioner, choice=preconditioner.choice)
             detail = {
                 "preconditioner": preconditioner.describe(),
                 "jitter": preconditioner.jitter,
