@@ -58,9 +58,8 @@ class Choice:
 
     def serves(self, kernel: Kernel, noise: float) -> bool:
         """Whether hyperparameters have moved by less than a factor of two since."""
-        old, new = (
-            {**one.parameters(), "": torch.tensor(v)} for one, v in ((self.kernel, self.noise), (kernel, noise))
-        )
+        old = self.kernel.parameters() | {"": torch.tensor(self.noise)}
+        new = kernel.parameters() | {"": torch.tensor(noise)}
         if {name: value.shape for name, value in old.items()} != {name: value.shape for name, value in new.items()}:
             return False
         return all(bool(((new[name] / old[name]).log().abs() <= math.log(2)).all()) for name in old)
