@@ -28,7 +28,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
-from gigagp.schema import Field, check_tensors, optional, part, record
+from gigagp.schema import Field, check_tensors, flag, optional, part, record
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
@@ -160,18 +160,23 @@ class PathwisePosterior(SolvedPosterior):
             of_targets, of_probes = both.split([self.n_targets, self.n_samples], 1)
             differences = local.combine(values) - of_probes.double()
             deviations = (prior - of_probes).double()
-            found = variance_from_samples_and_neighbours(deviations, differences, local.variance)
+            limit = self.prior_variance(block).double()
+            found = variance_from_samples_and_neighbours(deviations, differences, local.variance, limit)
             means.append(self.trend(block) + of_targets)
-            variances.append((found + self._unsolved).to(X))
+            variances.append((found + self._unsolved * (limit > 0)).to(X))
         return torch.cat(means), torch.cat(variances)
 
     @cached_property
     def _unsolved(self) -> float:
-        """The mean square of the residual of the solve for the targets, the largest of all targets."""
+        """Upper bound of the mean square of the residual ``Y - mean - H v``, for the target where it is largest.
+
+        Targets and basis were solved for apart, each to the relative residual of the record.
+        """
         if self.final_solve is None:
             return 0.0
-        size = (self.table.Y - self.table.basis @ self.coefficients).double().square().mean(0).max()
-        return float(size) * self.final_solve.relative_residual_targets**2
+        of_targets, of_basis = (one.double().square().mean(0).sqrt() for one in (self.table.Y, self.table.basis))
+        size = float((of_targets + of_basis @ self.coefficients.double().abs()).max())
+        return (size * self.final_solve.relative_residual_targets) ** 2
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
         """Return the solver with its preconditioner built, for several solves with the same matrix."""
@@ -266,25 +271,28 @@ class PathwisePosterior(SolvedPosterior):
         tensors.update({f"prior.draw.{name}": value for name, value in draw_tensors.items()})
         return tensors, {
             "draw": draw_header,
+            "with_probe_values": self.probe_values is not None,
             "final_solve": None if self.final_solve is None else asdict(self.final_solve),
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
-        record({"draw": DRAW, "final_solve": optional(SOLVE)})(header, "posterior")
+        needed = {"draw": DRAW, "final_solve": optional(SOLVE)}
+        record(needed, {"with_probe_values": flag})(header, "posterior")
         if not isinstance(saved.solver, Solver):
             raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
         fields = ROWS | {
             "target_solutions": Field("n t", "real"),
             "probe_solutions": Field("n s", "real"),
-            "probe_values?": Field("n s", "real"),
             "basis_solutions?": Field("n p", "real"),
             "coefficients": Field("p t"),
             "coefficient_root?": Field("p p"),
             "prior.weights": Field("q s"),
         }
+        if header.get("with_probe_values", False):
+            fields["probe_values"] = Field("n s", "real")
         check_tensors(tensors, fields | draw_fields(saved, header["draw"], tensors, prefix), saved.sizes)
         draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
         check_columns(saved, draw, tensors["prior.weights"], "prior.weights")

@@ -37,8 +37,7 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
         If an estimate exceeds the prior variance by more than chance explains.
     """
     estimate, prior = deviations.square().mean(1), prior.to(deviations)
-    likely = prior * (1 + _CHANCE * math.sqrt(2 / max(deviations.shape[1], 1)))
-    wrong = ~(estimate <= likely)
+    wrong = _cannot_be(estimate, prior, deviations.shape[1])
     if bool(wrong.any()):
         worst = float((estimate / prior).detach()[wrong].max())
         msg = (
@@ -51,7 +50,14 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
     return torch.minimum(estimate, prior)
 
 
-def variance_from_samples_and_neighbours(deviations: Tensor, differences: Tensor, bound: Tensor) -> Tensor:
+def _cannot_be(estimate: Tensor, prior: Tensor, n_samples: int) -> Tensor:
+    """Where estimates exceed the prior variance by more than chance explains."""
+    return ~(estimate <= prior * (1 + _CHANCE * math.sqrt(2 / max(n_samples, 1))))
+
+
+def variance_from_samples_and_neighbours(
+    deviations: Tensor, differences: Tensor, bound: Tensor, prior: Tensor
+) -> Tensor:
     """Return the posterior variance from samples with the help of predictions from nearest neighbours.
 
     A point's prediction from a few rows has an error with the variance D, which is known exactly. For a sample j of the
@@ -74,14 +80,24 @@ def variance_from_samples_and_neighbours(deviations: Tensor, differences: Tensor
         ``d``, the predictions from neighbours minus the exact ones, for the values of the same samples.
     bound : Tensor of shape (m,)
         D, positive.
+    prior : Tensor of shape (m,)
+        Prior variance, which is returned where the samples are wrong.
 
     Returns
     -------
     Tensor of shape (m,)
         Variance, at least 0 and at most D.
+
+    Warns
+    -----
+    GigaGPWarning
+        As `variance_from_samples`.
     """
+    alone = variance_from_samples(deviations, prior)
+    wrong = _cannot_be(deviations.square().mean(1), prior.to(deviations), deviations.shape[1])
     ours, theirs = deviations.square().mean(1) / bound, differences.square().mean(1) / bound
     squares = ours.square() + theirs.square()
     # Weights proportional to the inverse variances, T^2 for S and S^2 for D - T.
     share = (theirs.square() * ours + ours.square() * (1 - theirs)) / squares.clamp_min(1e-300)
-    return bound * torch.where(squares > 0, share, torch.ones_like(share)).clamp(0, 1)
+    combined = bound * torch.where(squares > 0, share, torch.ones_like(share)).clamp(0, 1)
+    return torch.where(wrong, alone, combined)
