@@ -138,7 +138,6 @@ def test_the_last_solve_is_as_tight_as_it_was_asked_to_be():
 
 def test_the_automatic_last_solve_keeps_errors_below_what_rows_leave_to_predict():
     """The better rows are predicted, the smaller the residual must be. What is left of it is part of the variance."""
-    residuals = []
     for noise in (1e-6, 1e-3, 0.1):
         kernel = kernels.Matern(1.5, 1.0).bind(2)
         model = MODEL.replace({NOISE: torch.tensor(noise, dtype=torch.float64)})
@@ -146,12 +145,14 @@ def test_the_automatic_last_solve_keeps_errors_below_what_rows_leave_to_predict(
         table = TrainingTable(X, targets, LinearMean(), 2**30)
         objective = Iterative().objective(table, generator())
         posterior = objective.posterior(model, generator())
-        residuals.append(posterior.final_solve.relative_residual_targets * float(targets.norm()) / 80**0.5)
-        assert residuals[-1] <= 0.06 * typical_deviation(posterior.matrix())
+        residual = posterior.final_solve.relative_residual_targets * float(targets.norm()) / 80**0.5
+        assert residual <= 0.06 * typical_deviation(posterior.matrix())
         exact = dense_posterior(model.kernel, X, targets, X, noise, LinearMean().basis)
         mean, variance = posterior.mean_and_variance(X)
-        assert float(((mean - exact.mean).square().mean() / variance.mean()).sqrt()) < 1.1
-    assert residuals[0] < residuals[2]
+        error = (mean - exact.mean).square().mean()
+        assert float(error / variance.mean()) < 1.2
+        if noise == 1e-6:  # the control: without what is left of the solve, intervals at the rows would be too short
+            assert float(error / (variance - posterior._unsolved).mean()) > 2
 
 
 def test_an_objective_of_fewer_rows():
