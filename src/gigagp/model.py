@@ -65,6 +65,11 @@ class Model:
             values[NOISE] = self.noise_variance
         return values
 
+    def equals(self, other: Model | None) -> bool:
+        """Whether another model of the same structure has the same hyperparameters."""
+        found, wanted = self.parameters(), {} if other is None else other.parameters()
+        return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+
     def learned_names(self) -> tuple[str, ...]:
         """Return the names of the learned hyperparameters, in a fixed order."""
         fixed = self.kernel.fixed_parameters()
@@ -100,6 +105,21 @@ class Model:
         """Return the model in the data's own units from one for the standardized problem."""
         noise = self.noise_variance * units.variance
         return replace(self, kernel=self.kernel.in_own_units(units), noise_variance=noise)
+
+    def amplified(self, factor: float) -> Model | None:
+        """Return the model with all covariances multiplied; None if a hyperparameter must not follow, or none would."""
+        if self.noise_is_known:
+            return None
+        d = self.n_inputs
+        units = Units(torch.zeros(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64), factor)
+        factors, values = self.unit_factors(units), self.parameters()
+        changed = {name: factors[name] * values[name] for name in values if bool((factors[name] != 1.0).any())}
+        if not changed.keys() <= set(self.learned_names()):
+            return None
+        found = self.replace(changed)
+        point = torch.linspace(0.5, 1.5, d, dtype=torch.float64)[None]
+        follows = torch.allclose(found.kernel.diagonal(point), factor * self.kernel.diagonal(point))
+        return found if follows else None
 
     def take_rows(self, rows: torch.Tensor) -> Model:
         """Return the model for a subset of the rows, with their known noise variances and without free numbers."""

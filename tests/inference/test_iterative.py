@@ -188,3 +188,25 @@ def test_steps_of_a_guide_are_scored_on_validation_rows():
     scores = [step.validation_rmse for step in history if step.stage == "neighbours"]
     assert len(scores) == (2 if NativeTiles.available() else 0)
     assert all(score is not None and score < 0.2 for score in scores)
+
+
+def test_the_amplitude_after_a_gradient_is_the_most_likely_one():
+    """``r' H^-1 r / n`` by dense algebra, and the next solve has nothing left to do."""
+    solver = solvers.ConjugateGradients(tolerance=1e-8)
+    objective = objective_of(Iterative(solver=solver, gradient=Pathwise(4), n_samples=4))
+    model = MODEL.replace({"variance": torch.tensor(5.0).double(), NOISE: torch.tensor(0.5).double()})
+    assert objective.amplified(model) is model  # nothing is known yet
+    objective.evaluate(model)
+    found = objective.amplified(model)
+    factor = float(found.noise_variance / 0.5)
+
+    def likelihood(c):
+        return dense_posterior(model.amplified(c).kernel, X, Y, X[:1], 0.5 * c, LinearMean().basis).log_likelihood
+
+    assert likelihood(factor) > max(likelihood(1.02 * factor), likelihood(0.98 * factor), likelihood(1.0))
+    posterior = objective.posterior(found, generator())
+    assert posterior.final_solve.iterations == 0
+    assert posterior.final_solve.setup_epochs <= 1  # the preconditioner is kept
+    exact = dense_posterior(found.kernel, X, Y, X, found.noise_variance, LinearMean().basis)
+    assert torch.allclose(posterior.mean(X), exact.mean, atol=1e-5)
+    assert objective.amplified(model) is model  # of another model it knows nothing

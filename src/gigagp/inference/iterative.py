@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 
-from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
@@ -17,6 +16,7 @@ from gigagp.inference.computation_aware.recorded import RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
+from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.vecchia.likelihood import typical_deviation
@@ -31,7 +31,7 @@ from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import spawn
-from gigagp.solvers import Cholesky, ConjugateGradients, Solution, Status
+from gigagp.solvers import Cholesky, ConjugateGradients, Solution
 from gigagp.solvers.base import Solver
 
 #: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
@@ -45,6 +45,8 @@ _AUTO_NATS = (0.1, 1.0)
 #: Root mean squares of the last solve's residuals for targets and samples if the solver is ``"auto"``, in units of the
 #: deviation with which a row's value is predicted. The error of the posterior mean is about the residual's size.
 _FINAL_ERRORS = (0.05, 0.1)
+#: Smallest factor of all covariances that is not a sign of something else.
+_LEAST_FACTOR = 0.1
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
 #: Range of the relative residual of the last solve: the loosest, and the tightest that each precision can reach.
@@ -186,6 +188,7 @@ class IterativeObjective(TableObjective):
         self._probes: Probes | None = None
         self._reuse: Reuse | None = None
         self._solved: Model | None = None
+        self._fit: float | None = None
         self.solves: list[SolveRecord] = []
         #: solution of the last solve, for diagnostics
         self.last_solution: Solution | None = None
@@ -208,7 +211,7 @@ class IterativeObjective(TableObjective):
     def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self.table.basis
-        if self._reuse is not None and not (self._solved is not None and _are_equal(self._solved, model)):
+        if self._reuse is not None and not model.equals(self._solved):
             self._reuse = replace(self._reuse, built=None)  # before the next one is built, which may be as large
         self._solved = model
         n_fixed = table.n_targets + basis.shape[1]
@@ -224,7 +227,7 @@ class IterativeObjective(TableObjective):
         )
         self._reuse = solution.reuse
         self.last_solution = replace(solution, reuse=None)
-        record = _record(solution, n_fixed)
+        record = record_of(solution, n_fixed)
         self.solves.append(record)
         truncated = solution.truncated
         nearest = solution.value if truncated is None else truncated.plain.value
@@ -268,6 +271,8 @@ class IterativeObjective(TableObjective):
         if functions is not None:
             solver = _for_predictions(self._solver)
             self._current = self._posterior(model, solved, functions, solver, right_hand_sides)
+        residuals = self.table.Y - self.table.basis @ solved.trend.coefficients
+        self._fit = float((residuals * solved.targets).double().sum())
         gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
         return Evaluation(None, gradient, solved.record)
 
@@ -302,6 +307,21 @@ class IterativeObjective(TableObjective):
         n_probes = self._estimator.n_probes or _AUTO_PROBES
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
+
+    def amplified(self, model: Model) -> Model:
+        """Return the model with its covariances multiplied by ``r' H^-1 r / n`` from the last solve.
+
+        The likelihood of ``c H`` is largest for this c. Solutions change by a factor, so that the next solve begins
+        where the last one ended, and its preconditioner serves.
+        """
+        if self._fit is None or not model.equals(self._solved):
+            return model
+        factor = self._fit / self.n_observations
+        found = model.amplified(factor) if _LEAST_FACTOR < factor < 1 / _LEAST_FACTOR else None
+        if found is None:
+            return model
+        self._solved = found
+        return found
 
     def guide(self, model: Model) -> VecchiaObjective | None:
         """Return the likelihood by nearest neighbours; None where exact subsets serve as well, or it would be slow."""
@@ -362,7 +382,7 @@ class IterativeObjective(TableObjective):
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
         solver = self._final_solver(matrix, right_hand_sides)
         solved = self._solve(model, solver, matrix, right_hand_sides)
-        self._warn_of_unfinished_solves()
+        warn_of_unfinished(self.solves)
         if isinstance(matrix, RecordingMatrix):
             matrix.add_blocks(solved.nearest[0])
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
@@ -383,32 +403,10 @@ class IterativeObjective(TableObjective):
         changes = {} if targets is None else {"tolerance": targets, "probe_tolerance": probes}
         return _for_predictions(self._solver, **changes)
 
-    def _warn_of_unfinished_solves(self) -> None:
-        done = (Status.CONVERGED.name, Status.TRUNCATED.name)
-        unfinished = [record for record in self.solves if record.status not in done]
-        if not unfinished:
-            return
-        worst = max(unfinished, key=_largest_residual)
-        probes = (
-            "" if worst.relative_residual_probes is None else f", {worst.relative_residual_probes:.2g} of the probes"
-        )
-        msg = (
-            f"{len(unfinished)} of {len(self.solves)} linear solves of this fit stopped before their tolerance (worst "
-            f"relative residual {worst.relative_residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} "
-            f"epochs). {Status[worst.status].value}"
-        )
-        warn(msg, SolverWarning)
-
 
 def _prior_functions(probes: Probes) -> PriorSamples | None:
     """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
     return probes.prior if isinstance(probes, PathwiseProbes) else None
-
-
-def _are_equal(one: Model, other: Model) -> bool:
-    """Whether two models of the same structure have the same hyperparameters."""
-    found, wanted = one.parameters(), other.parameters()
-    return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
 
 
 def _for_predictions(solver: Solver, **changes: object) -> Solver:
@@ -416,25 +414,3 @@ def _for_predictions(solver: Solver, **changes: object) -> Solver:
     names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
     changes = {"nats": None, "truncation": None} | changes
     return replace(solver, **{name: value for name, value in changes.items() if name in names})  # type: ignore[type-var]
-
-
-def _largest_residual(record: SolveRecord) -> float:
-    return max(record.relative_residual_targets, record.relative_residual_probes or 0.0)
-
-
-def _record(solution: Solution, n_fixed: int) -> SolveRecord:
-    residual, nats, truncated = solution.relative_residual, solution.nats, solution.truncated
-    probes = residual[n_fixed:]
-    has_probes = probes.numel() > 0
-    return SolveRecord(
-        iterations=solution.iterations,
-        epochs=solution.epochs,
-        setup_epochs=solution.setup_epochs,
-        relative_residual_targets=float(residual[:n_fixed].max()),
-        relative_residual_probes=float(probes.mean()) if has_probes else None,
-        status=solution.status.name,
-        nats_targets=None if nats is None else float(nats[:n_fixed].max()),
-        nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
-        lengths=None if truncated is None else list(truncated.lengths),
-        ended_early=None if truncated is None else truncated.ended_early,
-    )

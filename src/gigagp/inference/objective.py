@@ -70,6 +70,10 @@ class TableObjective(ABC):
         """Smallest gain in nats that is worth another gradient; infinity leaves the decision to the optimizer."""
         return math.inf
 
+    def amplified(self, model: Model) -> Model:
+        """Return the model with its covariances multiplied by their most likely factor; by default as it is."""
+        return model
+
     def own_optimizer(self) -> Any | None:
         """Return the optimizer that this objective requires; None: any optimizer of a single vector."""
         return None

@@ -74,7 +74,8 @@ class Auto(Settings):
         Largest number of gradients on all rows after a guide.
     guided_gain : float, default 0.001
         Predicted gain in nats per observation, for each epoch of the gradient's solve, that is worth a step after a
-        guide. A step costs such a solve; without one the last solve goes on from the gradient's.
+        guide. A step costs such a solve; without one only the amplitude is set (`Objective.amplified`), and the last solve
+        goes on from the gradient's.
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -300,6 +301,10 @@ class Auto(Settings):
         vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
+        if guided and not bool(step.any()):
+            found = objective.amplified(space.decode(vector))
+            moved = space.encode(found)
+            return found if torch.equal(moved, space.box.clip(moved)) else space.decode(vector)
         # The step of the last gradient is taken without evaluating it, because an evaluation costs more than it gains.
         return space.decode(vector + step)
 

@@ -107,6 +107,13 @@ class Objective(Protocol):
         """Return the objective of the same inference method on a subset of the rows."""
         ...
 
+    def amplified(self, model: Model) -> Model:
+        """Return the last evaluated model with its covariances multiplied by their most likely factor, if it is known.
+
+        A factor of all covariances has a closed form, and changes solutions by a factor alone.
+        """
+        ...
+
     def guide(self, model: Model) -> GuideObjective | None:
         """Return a much cheaper approximate likelihood of all rows, possibly this objective; None if there is none.
 

@@ -1,0 +1,44 @@
+"""Records of the solves of a fit, and the warning about those that did not finish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gigagp.errors import SolverWarning, warn
+from gigagp.optimization.history import SolveRecord
+from gigagp.solvers import Solution, Status
+
+
+def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
+    """Return the record of a solve whose first ``n_fixed`` columns are not probes."""
+    residual, nats, truncated = solution.relative_residual, solution.nats, solution.truncated
+    probes = residual[n_fixed:]
+    has_probes = probes.numel() > 0
+    return SolveRecord(
+        iterations=solution.iterations,
+        epochs=solution.epochs,
+        setup_epochs=solution.setup_epochs,
+        relative_residual_targets=float(residual[:n_fixed].max()),
+        relative_residual_probes=float(probes.mean()) if has_probes else None,
+        status=solution.status.name,
+        nats_targets=None if nats is None else float(nats[:n_fixed].max()),
+        nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
+        lengths=None if truncated is None else list(truncated.lengths),
+        ended_early=None if truncated is None else truncated.ended_early,
+    )
+
+
+def warn_of_unfinished(solves: Sequence[SolveRecord]) -> None:
+    """Warn if solves stopped before their tolerance, with the worst of them."""
+    done = (Status.CONVERGED.name, Status.TRUNCATED.name)
+    unfinished = [record for record in solves if record.status not in done]
+    if not unfinished:
+        return
+    worst = max(unfinished, key=lambda one: max(one.relative_residual_targets, one.relative_residual_probes or 0.0))
+    probes = "" if worst.relative_residual_probes is None else f", {worst.relative_residual_probes:.2g} of the probes"
+    msg = (
+        f"{len(unfinished)} of {len(solves)} linear solves of this fit stopped before their tolerance (worst "
+        f"relative residual {worst.relative_residual_targets:.2g} of the targets{probes}, after {worst.epochs:.3g} "
+        f"epochs). {Status[worst.status].value}"
+    )
+    warn(msg, SolverWarning)
