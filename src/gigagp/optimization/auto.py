@@ -74,8 +74,8 @@ class Auto(Settings):
         Largest number of gradients on all rows after a guide.
     guided_gain : float, default 0.001
         Predicted gain in nats per observation, for each epoch of the gradient's solve, that is worth a step after a
-        guide. A step costs such a solve; without one only the amplitude is set (`Objective.amplified`), and the last solve
-        goes on from the gradient's.
+        guide. A step costs such a solve. Without one only the amplitude is set (`Objective.amplified`), and the last
+        solve goes on from the gradient's.
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
