@@ -210,3 +210,15 @@ def test_the_amplitude_after_a_gradient_is_the_most_likely_one():
     exact = dense_posterior(found.kernel, X, Y, X, found.noise_variance, LinearMean().basis)
     assert torch.allclose(posterior.mean(X), exact.mean, atol=1e-5)
     assert objective.amplified(model) is model  # of another model it knows nothing
+
+
+def test_a_restored_objective_knows_the_amplitude_of_its_last_solve():
+    settings = Iterative(solver=FINISHED, gradient=Pathwise(4), n_samples=4)
+    objective, other = objective_of(settings), objective_of(settings)
+    objective.evaluate(MODEL)
+    moved_on = moved(1)
+    objective.evaluate(moved_on)
+    other.restore(MODEL, *objective.snapshot())
+    found = other.amplified(moved_on)
+    assert found.equals(objective.amplified(moved_on))
+    assert not found.equals(moved_on)

@@ -31,6 +31,7 @@ from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import spawn
+from gigagp.schema import part
 from gigagp.solvers import Cholesky, ConjugateGradients, Solution
 from gigagp.solvers.base import Solver
 
@@ -336,13 +337,15 @@ class IterativeObjective(TableObjective):
         return thinned
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return warm starts, pivots, the states of the generators, and the records of past solves."""
+        """Return warm starts, pivots, the states of the generators, the records of past solves and the fit of the last."""
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
         if self._reuse is not None and self._reuse.pivots is not None:
             tensors["pivots"] = self._reuse.pivots
-        return tensors, {"solves": [asdict(record) for record in self.solves]}
+        if self._solved is not None:
+            tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
+        return tensors, {"solves": [asdict(record) for record in self.solves], "fit": self._fit}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Restore a snapshot; frozen probes are drawn again from the same generator."""
@@ -354,6 +357,8 @@ class IterativeObjective(TableObjective):
         self._solver_generator.set_state(tensors["generator.solver"])
         self._reuse = Reuse(tensors["pivots"].to(self.table.X.device)) if "pivots" in tensors else None
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
+        solved = part(tensors, "solved.")
+        self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
