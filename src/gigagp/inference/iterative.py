@@ -337,7 +337,7 @@ class IterativeObjective(TableObjective):
         return thinned
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return warm starts, pivots, the states of the generators, the records of past solves and the fit of the last."""
+        """Return warm starts, pivots, generators, the records of past solves, and the fit of the last one."""
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
