@@ -73,12 +73,22 @@ def test_a_preconditioner_of_the_same_matrix_is_used_as_it_is():
     solver = ConjugateGradients(tolerance=1e-6, preconditioner=TwoLevel(30, 30))
     first = solver.solve(H, b, generator=generator())
     assert first.setup_epochs > 0
-    assert first.reuse.built is not None
-    again = solver.solve(H, b, generator=generator(), reuse=first.reuse)
+    assert first.preconditioner is not None
+    again = replace(solver, preconditioner=first.preconditioner).solve(H, b, generator=generator(), reuse=first.reuse)
     assert again.setup_epochs == 0
-    assert again.reuse.built is first.reuse.built
+    assert again.preconditioner is first.preconditioner
     assert torch.equal(again.value, first.value)
-    assert build(TwoLevel(30, 30), H, generator(), Reuse()) is not first.reuse.built  # the control
+    assert build(TwoLevel(30, 30), H, generator(), Reuse()) is not first.preconditioner  # the control
+
+
+@compiled
+def test_a_similar_matrix_gets_a_preconditioner_of_its_own():
+    solver = ConjugateGradients(tolerance=1e-6, preconditioner=TwoLevel(30, 30))
+    b = points(400, 2, seed=1)
+    first = solver.solve(matrix(400, d=2), b, generator=generator())
+    other = solver.solve(matrix(400, d=2, noise=0.5), b, generator=generator(), reuse=first.reuse)
+    assert other.setup_epochs > 0
+    assert other.preconditioner is not first.preconditioner
 
 
 @compiled
@@ -96,9 +106,7 @@ def test_a_choice_is_kept_while_hyperparameters_hardly_move(monkeypatch, lengths
     reuse = None
     for factor, noise, expected in ((1.0, 0.3, 1), (1.5, 0.3, 1), (1.5, 0.5, 1), (1.5, 1.0, 2), (5.0, 1.0, 3)):
         H = matrix(5100, noise=noise, kernel=Matern(1.5, factor * lengthscale, 1.0), storage="tiles")
-        reuse = solver.solve(
-            H, points(5100, 1), generator=generator(), reuse=replace(reuse or Reuse(), built=None)
-        ).reuse
+        reuse = solver.solve(H, points(5100, 1), generator=generator(), reuse=reuse).reuse
         assert len(trials) == expected, (factor, noise)
     solver.solve(H, points(5100, 1), generator=generator())
     assert len(trials) == 4  # nothing to reuse

@@ -28,7 +28,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.preconditioners import Reuse
+from gigagp.preconditioners import Preconditioner, Reuse
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import spawn
 from gigagp.schema import part
@@ -188,6 +188,7 @@ class IterativeObjective(TableObjective):
         self._warm = WarmStart(kind)
         self._probes: Probes | None = None
         self._reuse: Reuse | None = None
+        self._built: Preconditioner | None = None
         self._solved: Model | None = None
         self._fit: float | None = None
         self.solves: list[SolveRecord] = []
@@ -212,9 +213,11 @@ class IterativeObjective(TableObjective):
     def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self.table.basis
-        if self._reuse is not None and not model.equals(self._solved):
-            self._reuse = replace(self._reuse, built=None)  # before the next one is built, which may be as large
+        if not model.equals(self._solved):
+            self._built = None  # before the next one is built, which may be as large
         self._solved = model
+        if self._built is not None and isinstance(solver, ConjugateGradients):
+            solver = replace(solver, preconditioner=self._built)
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
         initial = self._warm.start(matrix, stacked)
@@ -226,8 +229,8 @@ class IterativeObjective(TableObjective):
             n_targets=n_fixed,
             reuse=self._reuse,
         )
-        self._reuse = solution.reuse
-        self.last_solution = replace(solution, reuse=None)
+        self._reuse, self._built = solution.reuse, solution.preconditioner or self._built
+        self.last_solution = replace(solution, preconditioner=None)
         record = record_of(solution, n_fixed)
         self.solves.append(record)
         truncated = solution.truncated

@@ -198,10 +198,10 @@ class Auto(Settings):
         """Run Fisher scoring on a guide, again where it has changed with the hyperparameters."""
         tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
         closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
-        for first in [True] + [False] * (self.guide_rounds - 1):
+        for round_ in range(self.guide_rounds):
             changed = guide.refresh(space.decode(vector))
-            # After an earlier run, as of `Restarts`, the guide may serve without a change.
-            if trace.stopped or not (first or changed):
+            # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
+            if trace.stopped or not (changed or round_ == 0):
                 break
             vector, information = closer._score(
                 guide, space, prior, vector, information, trace, generator, "neighbours", patience=_GUIDE_PATIENCE

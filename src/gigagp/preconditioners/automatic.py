@@ -150,8 +150,6 @@ def build(
             raise InvalidInputError(msg)
         return choice
     if isinstance(operator, SymmetricMatrix):
-        if reuse is not None and reuse.built is not None:
-            return reuse.built
         recipe, reuse = (choice, reuse) if isinstance(choice, PreconditionerRecipe) else automatic(operator, reuse)
         built = recipe.build(operator, generator, reuse, bound=bound)
         built.choice = None if reuse is None else reuse.choice

@@ -28,15 +28,12 @@ class Reuse:
         pivots may serve for a whole outer optimisation.
     graph : NeighbourGraph or None
         Neighbours of all rows, which serve as long as lengthscales hardly move.
-    built : Preconditioner or None
-        A preconditioner of the very same matrix, which is used as it is.
     choice : Choice or None
         What the automatic choice took, which it takes again as long as hyperparameters hardly move.
     """
 
     pivots: torch.Tensor | None = None
     graph: NeighbourGraph | None = None
-    built: Preconditioner | None = None
     choice: Choice | None = None
 
 

@@ -12,7 +12,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Settings
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
-from gigagp.preconditioners.base import Reuse
+from gigagp.preconditioners.base import Preconditioner, Reuse
 from gigagp.solvers.solution import Solution, Start, Status
 
 
@@ -130,6 +130,7 @@ class Problem:
         reuse: Reuse | None = None,
     ) -> None:
         self.operator, self.reuse = operator, reuse
+        self.preconditioner: Preconditioner | None = None
         self.norm = norm or _euclidean_norm
         self._flat = right_hand_sides.ndim == 1
         b = _as_columns(operator, right_hand_sides, "right_hand_sides")
@@ -252,6 +253,7 @@ class Problem:
             setup_epochs=self.setup_epochs,
             nats=nats,
             reuse=self.reuse,
+            preconditioner=self.preconditioner,
             detail=detail or {},
         )
 

@@ -171,9 +171,9 @@ class ConjugateGradients(Solver):
             return run.finish(Status.NOT_FINITE, detail)
         preconditioner = self.build_preconditioner(operator, generator, reuse=reuse)
         if preconditioner is not None:
-            known = (self.preconditioner, None if reuse is None else reuse.built)
-            problem.setup_epochs += 0.0 if any(preconditioner is one for one in known) else preconditioner.epochs
-            problem.reuse = replace(preconditioner.reuse(), built=preconditioner, choice=preconditioner.choice)
+            problem.setup_epochs += 0.0 if preconditioner is self.preconditioner else preconditioner.epochs
+            problem.preconditioner = preconditioner
+            problem.reuse = replace(preconditioner.reuse(), choice=preconditioner.choice)
             detail = {
                 "preconditioner": preconditioner.describe(),
                 "jitter": preconditioner.jitter,

@@ -7,7 +7,7 @@ from enum import Enum
 
 import torch
 
-from gigagp.preconditioners.base import Reuse
+from gigagp.preconditioners.base import Preconditioner, Reuse
 
 
 class Status(Enum):
@@ -105,6 +105,9 @@ class Solution:
         Further results of a random truncation; None for untruncated solves.
     reuse : Reuse or None
         Parts that a later solve with a similar matrix may reuse.
+    preconditioner : Preconditioner or None
+        The preconditioner that ran, which serves a later solve with the same matrix as it is
+        (``replace(solver, preconditioner=...)``); None if there was none, or none was needed.
     detail : dict
         Further information from the solver (its learning rate, its preconditioner, ...) as plain values.
     """
@@ -118,6 +121,7 @@ class Solution:
     nats: torch.Tensor | None = None
     truncated: Truncated | None = None
     reuse: Reuse | None = None
+    preconditioner: Preconditioner | None = None
     detail: dict[str, object] = field(default_factory=dict)
 
     @property
