@@ -36,8 +36,18 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
     GigaGPWarning
         If an estimate exceeds the prior variance by more than chance explains.
     """
-    estimate, prior = deviations.square().mean(1), prior.to(deviations)
-    wrong = _cannot_be(estimate, prior, deviations.shape[1])
+    return _checked(deviations.square().mean(1), prior.to(deviations), deviations.shape[1])[0]
+
+
+def _checked(estimate: Tensor, prior: Tensor, n_samples: int) -> tuple[Tensor, Tensor]:
+    """Return estimates, at most the prior variance, and where they exceed it by more than chance explains; warn there.
+
+    Parameters
+    ----------
+    estimate, prior : Tensor of shape (m,)
+    n_samples : int
+    """
+    wrong = ~(estimate <= prior * (1 + _CHANCE * math.sqrt(2 / max(n_samples, 1))))
     if bool(wrong.any()):
         worst = float((estimate / prior).detach()[wrong].max())
         msg = (
@@ -47,12 +57,7 @@ def variance_from_samples(deviations: Tensor, prior: Tensor) -> Tensor:
             'noise variance, a tighter tolerance or predict(variance="solve") avoids this.'
         )
         warn(msg, GigaGPWarning)
-    return torch.minimum(estimate, prior)
-
-
-def _cannot_be(estimate: Tensor, prior: Tensor, n_samples: int) -> Tensor:
-    """Where estimates exceed the prior variance by more than chance explains."""
-    return ~(estimate <= prior * (1 + _CHANCE * math.sqrt(2 / max(n_samples, 1))))
+    return torch.minimum(estimate, prior), wrong
 
 
 def variance_from_samples_and_neighbours(
@@ -93,9 +98,9 @@ def variance_from_samples_and_neighbours(
     GigaGPWarning
         As `variance_from_samples`.
     """
-    alone = variance_from_samples(deviations, prior)
-    wrong = _cannot_be(deviations.square().mean(1), prior.to(deviations), deviations.shape[1])
-    ours, theirs = deviations.square().mean(1) / bound, differences.square().mean(1) / bound
+    estimate = deviations.square().mean(1)
+    alone, wrong = _checked(estimate, prior.to(deviations), deviations.shape[1])
+    ours, theirs = estimate / bound, differences.square().mean(1) / bound
     squares = ours.square() + theirs.square()
     # Weights proportional to the inverse variances, T^2 for S and S^2 for D - T.
     share = (theirs.square() * ours + ours.square() * (1 - theirs)) / squares.clamp_min(1e-300)
