@@ -14,6 +14,7 @@ from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, Varian
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.posterior import corrected_functions
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
@@ -160,18 +161,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         draws = standard_normal(root.shape[1], needed, generator=generator).to(self.latent.mean)
         values = self.latent.mean.repeat_interleave(n_samples, 1) + root.to(draws) @ draws
         rest = values - prior.evaluate(kernel, self.X.double(), self.budget)
-
-        def evaluate(X: Tensor) -> Tensor:
-            found = [
-                self.trend(block)[:, :, None]
-                + (prior.evaluate(kernel, block.double(), self.budget) + self._predictor.weights(block).combine(rest))
-                .to(block)
-                .reshape(len(block), t, n_samples)
-                for block in self._predictor.blocks(X, needed)
-            ]
-            return torch.cat(found) if found else X.new_zeros(0, t, n_samples)
-
-        return evaluate
+        return corrected_functions(self, self._predictor, prior, rest)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the Laplace approximation on all rows; its standard error is that of the determinant."""

@@ -28,6 +28,35 @@ from gigagp.scaling import Scaling
 from gigagp.schema import Field, check_tensors, number, record, whole
 
 
+def corrected_functions(
+    posterior: RowsPosterior, predictor: LocalPredictor, prior: PriorSamples, corrections: Tensor
+) -> SampleFunctions:
+    """Return samples as functions, ``trend(x) + g(x) + w_x' c`` with prior functions g.
+
+    Parameters
+    ----------
+    posterior : RowsPosterior
+        Has the trend.
+    predictor : LocalPredictor
+        Has the weights ``w_x``.
+    prior : PriorSamples
+        The functions g, as many for each target.
+    corrections : Tensor of shape (n, s)
+        What the values at the rows are to be, minus those of g (and its noise), for the s functions.
+    """
+    kernel, t, s = posterior.model.kernel, posterior.n_targets, corrections.shape[1]
+
+    def evaluate(X: Tensor) -> Tensor:
+        values = [X.new_zeros(0, t, s // t)]
+        for block in predictor.blocks(X, s):
+            of_rows = predictor.weights(block).combine(corrections)
+            flat = prior.evaluate(kernel, block.double(), posterior.budget) + of_rows
+            values.append(posterior.trend(block)[:, :, None] + flat.to(block).reshape(len(block), t, s // t))
+        return torch.cat(values)
+
+    return evaluate
+
+
 class VecchiaPosterior(RowsPosterior, GrowingPosterior):
     """Predictions ``w_x' y_N`` from the m rows nearest to each point x, with the variance that they leave.
 
@@ -155,21 +184,7 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         noise = standard_normal(self.n_rows, needed, generator=generator).to(self._noise)
         at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self._noise.sqrt()[:, None] * noise
         residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
-
-        def evaluate(X: Tensor) -> Tensor:
-            values = [
-                self.trend(block)[:, :, None]
-                + (
-                    prior.evaluate(kernel, block.double(), self.budget)
-                    + self._predictor.weights(block).combine(residuals)
-                )
-                .to(block)
-                .reshape(len(block), t, n_samples)
-                for block in self._predictor.blocks(X, needed)
-            ]
-            return torch.cat(values) if values else X.new_zeros(0, t, n_samples)
-
-        return evaluate
+        return corrected_functions(self, self._predictor, prior, residuals)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the Vecchia approximation on all rows.
