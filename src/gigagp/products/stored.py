@@ -17,8 +17,8 @@ def stored_product(matrix: Tensor, vectors: Tensor) -> Tensor:
 
     Libraries of linear algebra are made for square products, or for one column, where the speed of memory decides.
     With 2 to 66 columns, compiled code here takes 0.27 to 0.68 of MKL's time in float64 and 0.42 to 0.72 in float32
-    (AVX-512, one thread, n = 12,000; ``python benchmarks/stored_products.py``). The sums of a row have one order for any number of threads. Other devices, single columns, strided
-    matrices and differentiated ones go to `tall_product`.
+    (AVX-512, one thread, n = 12,000; ``python benchmarks/stored_products.py``). The sums of a row have one order for
+    any number of threads. Other devices, single columns, strided matrices and differentiated ones go to `tall_product`.
     """
     differentiated = torch.is_grad_enabled() and (matrix.requires_grad or vectors.requires_grad)
     here = _native is not None and matrix.device.type == "cpu" and vectors.dtype == matrix.dtype and not differentiated
