@@ -7,7 +7,11 @@ import torch
 
 from gigagp import gradients, inference, kernels, solvers
 from gigagp.errors import GigaGPWarning
-from gigagp.inference.sampled_variance import variance_from_samples, variance_from_samples_and_neighbours
+from gigagp.inference.sampled_variance import (
+    error_with_neighbours,
+    variance_from_samples,
+    variance_from_samples_and_neighbours,
+)
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.model import Model
@@ -51,6 +55,44 @@ def test_the_combination_is_more_certain_than_either_part(ratio, s):
     alone = float((variance_from_samples(deviations, 10 * bound) - ratio).square().mean())
     assert float((found - ratio).square().mean()) < 1.15 * alone
     assert abs(float(found.mean()) - ratio) < 2 / s  # its bias is of second order
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 0.95])
+def test_the_stated_error_is_the_true_one(ratio):
+    deviations, differences, bound = simulated(ratio, 64)
+    found = variance_from_samples_and_neighbours(deviations, differences, bound, 2 * bound)
+    true = float((found / ratio - 1).square().mean().sqrt())
+    stated = float(error_with_neighbours(deviations, differences).square().mean().sqrt())
+    assert stated == pytest.approx(true, rel=0.15)
+
+
+@pytest.mark.parametrize(("lengthscale", "noise", "enough"), [(0.3, 1e-3, True), (10.0, 3.0, False)])
+def test_samples_are_added_where_neighbours_do_not_help(lengthscale, noise, enough):
+    """A smooth function under much noise is an average of all rows, of which neighbours are a small part."""
+    X, kernel = points(1000, 2), kernels.Matern(1.5, lengthscale).bind(2)
+    model = Model(kernel, ZeroMean(), torch.as_tensor(noise, dtype=torch.float64))
+    Y = draw_targets(kernel, X, noise)
+    few, found = (
+        inference.Iterative(n_samples=s)
+        .objective(TrainingTable(X, Y, ZeroMean(), 2**28), generator())
+        .posterior(model, generator())
+        for s in (16, "auto")
+    )
+    wanted = (2 / 64) ** 0.5
+    assert (few.variance_error <= wanted) == enough
+    assert (found.n_samples == 16) == enough
+    assert found.variance_error < 1.1 * wanted
+    assert "standard error between rows" in found.notes()["variances"]
+    assert found.update.probe_solutions.shape == found.probe_values.shape
+    assert torch.equal(found.update.probe_solutions[:, :16], few.update.probe_solutions)
+    exact = dense_posterior(kernel, X, Y, NEW[:30], noise, ZeroMean().basis)
+    errors = [
+        float((p.mean_and_variance(NEW[:30])[1] / exact.covariance.diagonal() - 1).square().mean().sqrt())
+        for p in (few, found)
+    ]
+    assert errors[1] < 2 * wanted
+    residual = found.matrix() @ found.update.probe_solutions - found.probe_values
+    assert float((residual.norm(dim=0) / found.probe_values.norm(dim=0)).max()) < 0.02
 
 
 def test_samples_without_deviation_or_difference_leave_the_ends_of_the_range():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -50,6 +50,14 @@ class PathwiseProbes(Probes):
             smooth.diagonal().add_(1e-10 * float(smooth.diagonal().max()))
             values = (cholesky(smooth, "the prior covariance") @ self.base.to(smooth)).to(matrix.dtype)
         return values + matrix.noise().sqrt()[:, None] * self.noise.to(values)
+
+    def further(self, n_probes: int, generator: torch.Generator) -> PathwiseProbes:
+        """Return further probes whose prior functions have the same features."""
+        assert self.prior is not None
+        weights, noise = (
+            standard_normal(len(have), n_probes, generator=generator) for have in (self.prior.weights, self.noise)
+        )
+        return PathwiseProbes(replace(self.prior, weights=weights), None, noise)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -14,12 +15,12 @@ from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
 from gigagp.inference.computation_aware.recorded import RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
+from gigagp.inference.final_solve import final_tolerances, for_predictions
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
-from gigagp.inference.vecchia.likelihood import typical_deviation
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
@@ -37,21 +38,16 @@ from gigagp.solvers.base import Solver
 
 #: Probes of ``gradient="auto"``. In the default outer loop four were as good as exact gradients; sixteen is safe.
 _AUTO_PROBES = 16
-#: Samples of ``n_samples="auto"``, alone and with nearest neighbours.
-_SAMPLES = (64, 16)
+#: Samples of ``n_samples="auto"``: the most, and those that nearest neighbours often make as certain.
+_MOST_SAMPLES, _FEW_SAMPLES = 64, 16
 #: Bounds on the error in nats, for targets and probes, at which solves in training may stop before the residual reaches
 #: its tolerance. Bounds ten times looser ended up to 10 nats below the optimum on elevators (2,000 rows), where the
 #: initial guess satisfied them without a step. These cost a tenth more epochs and end at the optimum of exact solves.
 _AUTO_NATS = (0.1, 1.0)
-#: Root mean squares of the last solve's residuals for targets and samples if the solver is ``"auto"``, in units of the
-#: deviation with which a row's value is predicted. The error of the posterior mean is about the residual's size.
-_FINAL_ERRORS = (0.05, 0.1)
 #: Smallest factor of all covariances that is not a sign of something else.
 _LEAST_FACTOR = 0.1
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
-#: Range of the relative residual of the last solve: the loosest, and the tightest that each precision can reach.
-_LOOSEST_FINAL, _TIGHTEST_FINAL = 0.01, {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
@@ -75,12 +71,12 @@ class Iterative(Inference):
         probe vectors, as in the paper.
     n_samples : int or "auto", default "auto"
         Number of posterior samples that the last solve computes. From samples alone, predicted variances have a
-        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16, whose variances nearest neighbours make as
-        certain as those of 64 and more, and 64 where the kernel has no compiled neighbours.
+        relative standard error of ``sqrt(2 / n_samples)``. ``"auto"`` is 16 where nearest neighbours make their
+        variances as certain as those of 64, and otherwise as many as that takes, at most 64.
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
-        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which rows are
-        predicted, and its relative size at or below 0.01.
+        ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
+        function is predicted at the rows, and its relative size at or below 0.01.
     computational_uncertainty : bool, default False
         Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
@@ -273,7 +269,7 @@ class IterativeObjective(TableObjective):
         solved = self._solve(model, self._solver, matrix, right_hand_sides)
         functions = _prior_functions(self._probes)
         if functions is not None:
-            solver = _for_predictions(self._solver)
+            solver = for_predictions(self._solver)
             self._current = self._posterior(model, solved, functions, solver, right_hand_sides)
         residuals = self.table.Y - self.table.basis @ solved.trend.coefficients
         self._fit = float((residuals * solved.targets).double().sum())
@@ -377,7 +373,7 @@ class IterativeObjective(TableObjective):
         matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
         probes, n_samples = self._probes, self.settings.n_samples
         if n_samples == "auto":
-            n_samples = _SAMPLES[is_compiled(model.kernel, table.X.device) and not aware]
+            n_samples = _FEW_SAMPLES if is_compiled(model.kernel, table.X.device) and not aware else _MOST_SAMPLES
         prior = None if probes is None else _prior_functions(probes)
         if probes is None or prior is None or self._estimator.n_probes < n_samples or not self._is_frozen:
             given = self._estimator if isinstance(self._estimator, Pathwise) else Pathwise()
@@ -388,37 +384,44 @@ class IterativeObjective(TableObjective):
                 self._warm = WarmStart("none")
         assert prior is not None
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
-        solver = self._final_solver(matrix, right_hand_sides)
+        solver = for_predictions(self._solver, self.settings.final_tolerance)
+        if self._own_final:
+            solver = for_predictions(self._solver, *final_tolerances(matrix, table.Y, right_hand_sides))
         solved = self._solve(model, solver, matrix, right_hand_sides)
-        warn_of_unfinished(self.solves)
         if isinstance(matrix, RecordingMatrix):
+            warn_of_unfinished(self.solves)
             matrix.add_blocks(solved.nearest[0])
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
             return matrix.posterior(note, solved.record)
-        return self._posterior(model, solved, prior, solver, right_hand_sides)
+        found = self._posterior(model, solved, prior, solver, right_hand_sides)
+        if self.settings.n_samples == "auto" and isinstance(probes, PathwiseProbes):
+            found = self._with_enough_samples(found, probes, solver, matrix, generator)
+        warn_of_unfinished(self.solves)
+        return found
 
-    def _final_solver(self, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solver:
-        """Return the solver of the last solve, with tolerances tight enough for predictions."""
-        targets = probes = self.settings.final_tolerance
-        if self._own_final:
-            rows, typical = matrix.n**0.5, typical_deviation(matrix)
-            sizes = (float(self.table.Y.norm(dim=0).max()) / rows, float(right_hand_sides.norm(dim=0).mean()) / rows)
-            tightest = _TIGHTEST_FINAL[matrix.dtype]
-            targets, probes = (
-                min(max(error * typical / size if size else 1.0, tightest), _LOOSEST_FINAL)
-                for error, size in zip(_FINAL_ERRORS, sizes, strict=True)
-            )
-        changes = {} if targets is None else {"tolerance": targets, "probe_tolerance": probes}
-        return _for_predictions(self._solver, **changes)
+    def _with_enough_samples(
+        self,
+        posterior: PathwisePosterior,
+        probes: PathwiseProbes,
+        solver: Solver,
+        matrix: KernelMatrix,
+        generator: torch.Generator,
+    ) -> PathwisePosterior:
+        """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
+        have, wanted = posterior.n_samples, math.sqrt(2 / _MOST_SAMPLES)
+        if have >= _MOST_SAMPLES or posterior.variance_error <= wanted:
+            return posterior
+        needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
+        more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)
+        values = more.right_hand_sides(posterior.model, matrix, self.table.budget)
+        if self._built is not None and isinstance(solver, ConjugateGradients):
+            solver = replace(solver, preconditioner=self._built)
+        solution = solver.solve(matrix, values, self._warm.start(matrix, values), self._solver_generator, n_targets=0)
+        self.solves.append(record_of(solution, 0))
+        assert more.prior is not None
+        return posterior.with_samples(more.prior, solution.value, values)
 
 
 def _prior_functions(probes: Probes) -> PriorSamples | None:
     """Return the prior functions of the probes, whose solutions give posterior samples; None if there are none."""
     return probes.prior if isinstance(probes, PathwiseProbes) else None
-
-
-def _for_predictions(solver: Solver, **changes: object) -> Solver:
-    """Return the solver without settings that suit only gradients, and with the ``changes`` that it has fields for."""
-    names = {field.name for field in fields(solver)}  # type: ignore[arg-type]
-    changes = {"nats": None, "truncation": None} | changes
-    return replace(solver, **{name: value for name, value in changes.items() if name in names})  # type: ignore[type-var]

@@ -14,7 +14,11 @@ from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
-from gigagp.inference.sampled_variance import variance_from_samples, variance_from_samples_and_neighbours
+from gigagp.inference.sampled_variance import (
+    error_with_neighbours,
+    variance_from_samples,
+    variance_from_samples_and_neighbours,
+)
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
@@ -36,6 +40,8 @@ _SOLVE_COLUMNS = 256
 #: Neighbours of a point: the cube root of this many times the rows, at most so many. ``m^3 / 3`` operations are then
 #: about those of a product with the kernel between the point and all rows.
 _ROWS_FOR_CUBE, _MOST_NEIGHBOURS = 150, 200
+#: Points at which the error of variances is measured.
+_MEASURED = 200
 #: Tolerances of the solve for the log-likelihood: an error in nats, or a residual at the level of rounding.
 _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 
@@ -121,7 +127,8 @@ class PathwisePosterior(SolvedPosterior):
     def notes(self) -> dict[str, str]:
         """Return what variances are made from."""
         beside = "" if self.probe_values is None else f" and the {self.neighbours.n_neighbours} rows nearest to a point"
-        return {"variances": f"from {self.n_samples} posterior samples{beside}"}
+        error = f"standard error between rows {self.variance_error:.1%}"
+        return {"variances": f"from {self.n_samples} posterior samples{beside}, {error}"}
 
     def matrix(self) -> KernelMatrix:
         """Return ``H`` at the posterior's hyperparameters."""
@@ -153,18 +160,61 @@ class PathwisePosterior(SolvedPosterior):
             deviations, mean = self.update.deviations_and_mean(X)
             return mean, variance_from_samples(deviations, self.prior_variance(X))
         means, variances = [X.new_zeros(0, self.n_targets)], [X.new_zeros(0)]
-        values = self.probe_values.double()
         for block in self.neighbours.blocks(X, self.n_samples):
-            local = self.neighbours.weights(block)
-            both, prior = self.update.products(block)
-            of_targets, of_probes = both.split([self.n_targets, self.n_samples], 1)
-            differences = local.combine(values) - of_probes.double()
-            deviations = (prior - of_probes).double()
+            of_targets, deviations, differences, bound = self._beside_neighbours(block)
             limit = self.prior_variance(block).double()
-            found = variance_from_samples_and_neighbours(deviations, differences, local.variance, limit)
+            found = variance_from_samples_and_neighbours(deviations, differences, bound, limit)
             means.append(self.trend(block) + of_targets)
             variances.append((found + self._unsolved * (limit > 0)).to(X))
         return torch.cat(means), torch.cat(variances)
+
+    def _beside_neighbours(self, X: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return ``K(X, rows)`` times the targets' solutions, and e, d and D of the variances with neighbours."""
+        assert self.probe_values is not None
+        local = self.neighbours.weights(X)
+        both, prior = self.update.products(X)
+        of_targets, of_probes = both.split([self.n_targets, self.n_samples], 1)
+        differences = local.combine(self.probe_values.double()) - of_probes.double()
+        return of_targets, (prior - of_probes).double(), differences, local.variance
+
+    @cached_property
+    def variance_error(self) -> float:
+        """Relative standard error of variances between rows, the root of its mean square.
+
+        It is measured halfway between some rows and the rows around them, the first as near and the last as far as
+        neighbours reach.
+        """
+        alone = math.sqrt(2 / self.n_samples)
+        if self.probe_values is None or self.n_rows == 1:
+            return alone
+        some = self.X[:: max(1, self.n_rows // _MEASURED)][:_MEASURED]
+        near = self.neighbours.nearest(some)
+        other = near.gather(1, (torch.arange(len(some), device=near.device) % near.shape[1])[:, None].to(near.dtype))
+        halfway = 0.5 * (some + self.X[other[:, 0].clamp_min(0).long()])
+        with torch.no_grad():
+            _, deviations, differences, _ = self._beside_neighbours(halfway)
+        return float(error_with_neighbours(deviations, differences).square().mean().sqrt())
+
+    def with_samples(
+        self, prior: PriorSamples, probe_solutions: torch.Tensor, probe_values: torch.Tensor
+    ) -> PathwisePosterior:
+        """Return this posterior with further samples, whose prior functions share the features of its own."""
+        assert self.probe_values is not None
+        mine = self.update
+        found = PathwisePosterior(
+            self.model,
+            self.table,
+            self.target_solutions,
+            torch.cat([mine.probe_solutions, probe_solutions], 1),
+            self.basis_solutions,
+            Trend(self.coefficients, self.coefficient_root),
+            replace(mine.prior, weights=torch.cat([mine.prior.weights, prior.weights], 1)),
+            self.solver,
+            self.final_solve,
+            torch.cat([self.probe_values, probe_values], 1),
+        )
+        found.neighbours = self.neighbours
+        return found
 
     @cached_property
     def _unsolved(self) -> float:

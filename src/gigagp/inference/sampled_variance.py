@@ -106,3 +106,14 @@ def variance_from_samples_and_neighbours(
     share = (theirs.square() * ours + ours.square() * (1 - theirs)) / squares.clamp_min(1e-300)
     combined = bound * torch.where(squares > 0, share, torch.ones_like(share)).clamp(0, 1)
     return torch.where(wrong, alone, combined)
+
+
+def error_with_neighbours(deviations: Tensor, differences: Tensor) -> Tensor:
+    """Return the relative standard errors of variances from samples and neighbours, shape (m,).
+
+    For the arguments of `variance_from_samples_and_neighbours`, and at the ratio that they show, the error is
+    ``sqrt(2 / s) (1 - r) / sqrt(r^2 + (1 - r)^2)`` for ``r = v / D``.
+    """
+    ours, theirs = deviations.square().mean(1), differences.square().mean(1)
+    share = theirs / (ours.square() + theirs.square()).sqrt().clamp_min(1e-300)
+    return math.sqrt(2 / deviations.shape[1]) * share

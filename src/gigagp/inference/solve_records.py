@@ -10,7 +10,7 @@ from gigagp.solvers import Solution, Status
 
 
 def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
-    """Return the record of a solve whose first ``n_fixed`` columns are not probes."""
+    """Return the record of a solve whose first ``n_fixed`` columns are not probes; their residual is 0 without any."""
     residual, nats, truncated = solution.relative_residual, solution.nats, solution.truncated
     probes = residual[n_fixed:]
     has_probes = probes.numel() > 0
@@ -18,10 +18,10 @@ def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
         iterations=solution.iterations,
         epochs=solution.epochs,
         setup_epochs=solution.setup_epochs,
-        relative_residual_targets=float(residual[:n_fixed].max()),
+        relative_residual_targets=float(residual[:n_fixed].max()) if n_fixed else 0.0,
         relative_residual_probes=float(probes.mean()) if has_probes else None,
         status=solution.status.name,
-        nats_targets=None if nats is None else float(nats[:n_fixed].max()),
+        nats_targets=None if nats is None or not n_fixed else float(nats[:n_fixed].max()),
         nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
         lengths=None if truncated is None else list(truncated.lengths),
         ended_early=None if truncated is None else truncated.ended_early,

@@ -74,10 +74,15 @@ class LocalPredictor:
         self.asked, self.n_neighbours = n_neighbours, min(n_neighbours, len(X))
         self._kernel, self._X, self._noise, self._graph, self._budget = kernel, X, noise, graph, budget
 
+    def nearest(self, X: Tensor) -> Tensor:
+        """Return the rows nearest to points, shape (q, m), -1 where there are fewer."""
+        with torch.no_grad():
+            return self._graph.neighbourhood.around(X.detach(), self.n_neighbours)
+
     def weights(self, X: Tensor) -> LocalWeights:
         """Return the predictors of points, shape (q, d), which may require gradients."""
+        found = self.nearest(X)
         with torch.no_grad():
-            found = self._graph.neighbourhood.around(X.detach(), self.n_neighbours)
             present = found >= 0
             rows, places = torch.unique(found[present].long(), return_inverse=True)
             local = torch.full_like(found, -1, dtype=torch.int64)

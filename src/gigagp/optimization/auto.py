@@ -72,10 +72,10 @@ class Auto(Settings):
         round ends at the objective's own smallest gain (`Objective.least_gain`).
     guided_steps : int, default 3
         Largest number of gradients on all rows after a guide.
-    guided_gain : float, default 0.001
-        Predicted gain in nats per observation, for each epoch of the gradient's solve, that is worth a step after a
-        guide. A step costs such a solve. Without one only the amplitude is set (`Objective.amplified`), and the last
-        solve goes on from the gradient's.
+    guided_gain : float, default 6e-8
+        Predicted gain in nats, for each kernel entry that the gradient's solve has computed, that is worth a step after
+        a guide: about 50 nats for each second of a core. A step costs such a solve. Without one only the amplitude is
+        set (`Objective.amplified`), and the last solve goes on from the gradient's.
     polish_steps : int, default 10
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
     noisy_steps : int, default 30
@@ -100,7 +100,7 @@ class Auto(Settings):
     guide_rounds: Count = 8
     guide_steps: Count = 30
     guided_steps: Count = 3
-    guided_gain: Positive = 0.001
+    guided_gain: Positive = 6e-8
     polish_steps: CountOrZero = 10
     noisy_steps: Count = 30
     subset_tolerance: Positive = 5e-4
@@ -293,7 +293,9 @@ class Auto(Settings):
             return self._average(evaluate, lambda g: inverse @ g, space, vector, trace, stage, accept)
         settings = QuasiNewton(
             steps=min(self.polish_steps, self.guided_steps if guided else self.polish_steps) - 1,
-            tolerance=partial(self._worth, trace) if guided else min(self.polish_tolerance, objective.least_gain / n),
+            tolerance=partial(self._worth, objective, trace)
+            if guided
+            else min(self.polish_tolerance, objective.least_gain / n),
             max_change=self.max_polish_change,
             patience=1 if guided else 2,
             takes_small_step=not guided,  # the last solve goes on from that of the gradient if nothing moves
@@ -308,10 +310,11 @@ class Auto(Settings):
         # The step of the last gradient is taken without evaluating it, because an evaluation costs more than it gains.
         return space.decode(vector + step)
 
-    def _worth(self, trace: Trace) -> float:
+    def _worth(self, objective: Objective, trace: Trace) -> float:
         """Return the gain per observation that is worth another solve like the last one."""
         solve = trace.history[-1].solve
-        return self.guided_gain * (1.0 if solve is None else solve.epochs + solve.setup_epochs)
+        epochs = 1.0 if solve is None else solve.epochs + solve.setup_epochs
+        return self.guided_gain * epochs * objective.n_rows**2 / objective.n_observations
 
     def _average(
         self,

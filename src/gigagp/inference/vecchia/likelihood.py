@@ -21,8 +21,8 @@ from gigagp.operators.indexing import as_noise
 
 #: Rows of a `Gap`, how many times the neighbours they get, and the largest number of those.
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
-#: Neighbours and rows of `typical_deviation`.
-_TYPICAL_NEIGHBOURS, _TYPICAL_ROWS = 30, 200
+#: Neighbours and rows of `typical_deviation`, and the least deviation that it returns, in units of the noise's.
+_TYPICAL_NEIGHBOURS, _TYPICAL_ROWS, _TYPICAL_FLOOR = 30, 200, 0.1
 #: Rows whose products are added at once.
 _BLOCK_ROWS = 2**12
 
@@ -189,16 +189,19 @@ class Gap(NamedTuple):
 
 
 def typical_deviation(matrix: KernelMatrix) -> float:
-    """Return the standard deviation with which a row's value is predicted; that of its noise where this is slow.
+    """Return the standard deviation with which the latent function is predicted at a row from those around it.
 
-    It is the median over late rows of the neighbours' order, whose earlier neighbours are nearly their nearest rows.
+    It is the median over late rows of the neighbours' order, whose earlier neighbours are nearly their nearest rows. At
+    least it is a tenth of the noise's deviation, and a third of that where neighbours would be slow.
     """
     noise = matrix.noise().double()
     if not is_compiled(matrix.kernel, matrix.device) or matrix.n == 1:
-        return float(noise.mean().sqrt())
+        return float(noise.mean().sqrt()) / 3
     graph = NeighbourGraph(matrix.kernel, matrix.X, _TYPICAL_NEIGHBOURS)
     late = graph.order[-max(1, matrix.n // 4) :]
     rows = late[:: max(1, len(late) // _TYPICAL_ROWS)]
     pool = Pool(matrix.kernel, matrix.X, noise, budget=matrix.memory_budget // 4)
     neighbours = graph.neighbourhood.earlier(min(_TYPICAL_NEIGHBOURS, matrix.n - 1), rows)
-    return float(pool.conditionals(rows, neighbours, weights=False).variance.median().sqrt())
+    variance = pool.conditionals(rows, neighbours, weights=False).variance
+    latent = (variance - noise[rows]).maximum(_TYPICAL_FLOOR**2 * noise[rows])
+    return float(latent.median().sqrt())
