@@ -67,32 +67,34 @@ def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int = 0) -> dict:
     gp = GPRegressor(**settings, standardize=False, verbose=verbose).fit(X, y)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
-    history = gp.history_.to_dict()
-    steps = max(len(gp.history_), 1)
     scores = {
         "rmse": rmse(y_test, mean),
         "log_likelihood": -gaussian_nll(y_test, mean, std),
+        "rows": len(y),
         "seconds": seconds,
         "minutes": seconds / 60,
         "cpu_seconds": cpu,
         "hyperparameters": {name: value.tolist() for name, value in gp.posterior_.model.parameters().items()},
-        "hyperparameters_by_step": history["hyperparameters"],
+        "hyperparameters_by_step": [step.hyperparameters for step in gp.history_],
     }
-    if history["status"][-1] is None:  # exact inference solves nothing
+    solves = [step.solve for step in gp.history_ if step.solve is not None]
+    if not solves:  # exact inference
         return scores
+    epochs = [solve.epochs for solve in solves]
+    probes = [solve.relative_residual_probes for solve in solves]
     return {
         **scores,
-        "iterations": int(sum(history["iterations"])),
-        "epochs": float(sum(history["epochs"])),
-        "all_epochs": float(gp.history_.epochs),
-        "epochs_a_step": float(sum(history["epochs"])) / steps,
-        "residual_targets_last": history["relative_residual_targets"][-1],
-        "residual_probes_last": history["relative_residual_probes"][-1],
-        "unfinished_solves": sum(status != "CONVERGED" for status in history["status"]),
-        "iterations_by_step": history["iterations"],
-        "epochs_by_step": history["epochs"],
-        "residual_targets_by_step": history["relative_residual_targets"],
-        "residual_probes_by_step": history["relative_residual_probes"],
+        "iterations": sum(solve.iterations for solve in solves),
+        "epochs": sum(epochs),
+        "all_epochs": gp.history_.epochs,
+        "epochs_a_step": sum(epochs) / len(epochs),
+        "residual_targets_last": solves[-1].relative_residual_targets,
+        "residual_probes_last": probes[-1],
+        "unfinished_solves": sum(solve.status != "CONVERGED" for solve in solves),
+        "iterations_by_step": [solve.iterations for solve in solves],
+        "epochs_by_step": epochs,
+        "residual_targets_by_step": [solve.relative_residual_targets for solve in solves],
+        "residual_probes_by_step": probes,
     }
 
 
