@@ -135,10 +135,13 @@ def run(
     scores = gp.history_.to_dict()
     by_step = {name: scores[f"validation_{name}"] for name in ("log_likelihood", "rmse")}
     known = [k for k, value in enumerate(by_step["log_likelihood"]) if value is not None]
-    best: dict[str, Any] = {}
+    best: dict[str, Any] = {
+        "noise_by_step": [step.hyperparameters.get("noise_variance") for step in gp.history_],
+        "lengthscales_by_step": [first_lengthscales(step.hyperparameters) for step in gp.history_],
+    }
     if known:
         k = max(known, key=lambda step: by_step["log_likelihood"][step])
-        best = {"best_step": k + 1, "best_nll": -by_step["log_likelihood"][k], "best_rmse": by_step["rmse"][k]}
+        best |= {"best_step": k + 1, "best_nll": -by_step["log_likelihood"][k], "best_rmse": by_step["rmse"][k]}
         best |= {"log_likelihood_by_step": by_step["log_likelihood"], "rmse_by_step": by_step["rmse"]}
         best |= {"seconds_by_step": scores["seconds"]}
     return {
@@ -156,6 +159,12 @@ def run(
         "optimizer": repr(gp.optimizer_),
         "hyperparameters": {name: value.tolist() for name, value in gp.kernel_.parameters().items()},
     }
+
+
+def first_lengthscales(hyperparameters: dict[str, Any]) -> list[float]:
+    """Return the first three lengthscales, whose name depends on whether the kernel is a sum."""
+    name = next(name for name in hyperparameters if name.endswith("lengthscale"))
+    return np.atleast_1d(hyperparameters[name])[:3].tolist()
 
 
 def steps_within(

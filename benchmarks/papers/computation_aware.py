@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from typing import Any
 
-from benchmarks import computation_aware_table
-from benchmarks.papers.experiment import Cell, Column, Experiment, Paper, Published, Row
+from benchmarks.papers import computation_aware_cells as run
+from benchmarks.papers import computation_aware_figures as draw
+from benchmarks.papers.experiment import Column, Experiment, Paper, Published, Row
 
 #: Table 1: NLL and RMSE, mean and standard deviation over five splits; seconds at the best epoch.
 _PRINTED = {
@@ -79,14 +79,13 @@ _WHY = {
 }
 
 
-def fit(cell: Cell) -> dict[str, Any]:
-    """Run a row of Table 1: its scores after the last epoch and, where steps have a posterior, at the best one."""
-    settings = cell.settings
-    data = cell.table()
-    arguments = Namespace(**settings, budget=None, seed=cell.split, verbose=0)
-    row = computation_aware_table.settings(settings["method"], cell.row.data, len(data[1]), arguments)
-    found = computation_aware_table.run(data, row, arguments, every_step=settings["every_step"])
-    return {"best_nll": found["nll"], "best_rmse": found["rmse"], **found}
+_SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {"rows": 48, "actions": 6, "inducing": 6, "epochs": 3, "lbfgs_steps": 3, "cells": 9},
+    "quick": {"rows": 500, "actions": 50, "inducing": 100, "epochs": 40, "lbfgs_steps": 20, "limit": 100},
+    "full": {"rows": None, "actions": 512, "inducing": 1024, "epochs": 1000, "lbfgs_steps": 100, "limit": 86_400},
+}
+for _size in _SIZES.values():
+    _size |= {"floor": 1e-4, "dtype": "float64"}
 
 
 def _rows() -> tuple[Row, ...]:
@@ -102,12 +101,12 @@ def _rows() -> tuple[Row, ...]:
             }
             epochs = {"epochs": 250} if method == "CaGP-CG" else {}
             single = {"dtype": "float32"} if method in ("SGPR-Adam", "SVGP", "CaGP-CG", "CaGP-Opt") else {}
-            full = {**epochs, **single, **({"splits": 1} if data != "parkinsons" else {})}
+            full = {**epochs, **single, **({"splits": 3} if data == "parkinsons" else {})}
             settings = {"method": method, "every_step": method != "CGGP"}
             rows.append(Row(_TITLES[method], data, paper, settings, {"full": full}, lacks, _WHY.get(data, "")))
         if not lacks:
             settings = {"method": "CaGP-default", "every_step": False}
-            full = {} if data == "parkinsons" else {"splits": 1}
+            full = {"splits": 3} if data == "parkinsons" else {}
             rows.append(Row(_TITLES["CaGP-default"], data, {}, settings, {"full": full}))
     return tuple(rows)
 
@@ -115,7 +114,7 @@ def _rows() -> tuple[Row, ...]:
 TABLE_1 = Experiment(
     name="table-1",
     title="computation-aware inference and its alternatives",
-    run=fit,
+    run=run.fit,
     rows=_rows(),
     columns=(
         Column("NLL", "best_nll"),
@@ -124,39 +123,7 @@ TABLE_1 = Experiment(
         Column("NLL after the last epoch", "nll"),
         Column("best step", "best_step"),
     ),
-    levels={
-        "smoke": {
-            "rows": 48,
-            "actions": 6,
-            "inducing": 6,
-            "epochs": 3,
-            "lbfgs_steps": 3,
-            "floor": 1e-4,
-            "dtype": "float64",
-            "cells": 9,
-        },
-        "quick": {
-            "rows": 500,
-            "actions": 50,
-            "inducing": 100,
-            "epochs": 40,
-            "lbfgs_steps": 20,
-            "floor": 1e-4,
-            "dtype": "float64",
-            "limit": 100,
-        },
-        "full": {
-            "rows": None,
-            "actions": 512,
-            "inducing": 1024,
-            "epochs": 1000,
-            "lbfgs_steps": 100,
-            "floor": 1e-4,
-            "dtype": "float64",
-            "splits": 3,
-            "limit": 86_400,
-        },
-    },
+    levels=_SIZES,
     paper_settings={"rows": None, "actions": 512, "inducing": 1024, "lbfgs_steps": 100},
     note=(
         "Scores on standardized targets at the step with the best test NLL, as in the paper (which takes the best of"
@@ -167,9 +134,161 @@ TABLE_1 = Experiment(
     ),
 )
 
+
+def _toy(few: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Return the sizes of a toy, whose rows are fixed: the steps of "smoke", and those of "quick" and "full"."""
+    return {"smoke": {"steps": few, "cells": 4}, "quick": {"steps": steps, "limit": 100}, "full": {"steps": steps}}
+
+
+FIGURE_1 = Experiment(
+    name="figure-1",
+    title="posteriors on a toy",
+    run=run.posterior,
+    rows=tuple(
+        Row(name, settings={"method": method})
+        for name, method in (
+            ("exact", "exact"),
+            ("SVGP", "SVGP"),
+            ("CaGP-CG", "CaGP-CG"),
+            ("CaGP-Opt", "CaGP-Opt"),
+            ("gigagp's actions", "clusters"),
+        )
+    ),
+    columns=(
+        Column("noise (truth 0.02)", "noise", digits=3),
+        Column("lengthscale (truth 0.6)", "lengthscale", digits=3),
+        Column("latent standard deviation in the gap", "gap", digits=3),
+    ),
+    levels=_toy(3, 300),
+    note=(
+        "120 rows in one dimension with a gap in the data, eight actions or inducing points; the paper does not give"
+        " its sizes. Dark: the function; light: measurements. The paper: SVGP takes what its inducing points cannot"
+        " represent for noise; computation-aware inference keeps a large variance where there are no data."
+    ),
+    draw=draw.figure_1,
+)
+FIGURE_2 = Experiment(
+    name="figure-2",
+    title="actions and the top eigenvectors",
+    run=run.spans,
+    rows=tuple(
+        Row(name, settings={"method": method})
+        for name, method in (
+            ("CaGP-CG", "CaGP-CG"),
+            ("CaGP-Opt", "CaGP-Opt"),
+            ("gigagp's actions", "clusters"),
+            ("random blocks", "random"),
+        )
+    ),
+    columns=(
+        Column("distance of the spans, first step", "first"),
+        Column("last step", "last"),
+    ),
+    levels=_toy(2, 150),
+    note=(
+        "400 rows on a square, 20 actions. The paper: the span of CaGP-CG is nearest to the top eigenvectors, then"
+        " CaGP-Opt's; both are nearer than random actions."
+    ),
+    draw=draw.figure_2,
+)
+FIGURE_4 = Experiment(
+    name="figure-4",
+    title="coverage error by step",
+    run=run.coverage,
+    rows=(
+        *(Row(name, "Power", lacks=_LACKING["Power"]) for name in ("SVGP", "CaGP-Opt")),
+        *(
+            Row(name, data, settings={"method": method})
+            for data in ("parkinsons", "protein")
+            for name, method in (("SVGP", "SVGP"), ("CaGP-Opt", "CaGP-Opt"), ("gigagp's actions", "clusters"))
+        ),
+    ),
+    columns=(Column("after few steps", "first", digits=3), Column("after the last", "last", digits=3)),
+    levels={
+        "smoke": {"rows": 48, "actions": 6, "inducing": 6, "steps": 4, "cells": 3},
+        "quick": {"rows": 500, "actions": 50, "inducing": 100, "steps": 40, "limit": 100},
+        "full": {"rows": 5000, "actions": 512, "inducing": 1024, "steps": 200, "limit": 86_400},
+    },
+    note="The paper has power only: after training, the intervals of CaGP-Opt are better than those of SVGP.",
+    draw=draw.figure_4,
+)
+FIGURE_S1 = Experiment(
+    name="figure-s1",
+    title="the projected likelihood and the ELBO (also figure S2)",
+    run=run.losses,
+    rows=tuple(
+        Row(f"{method}, {name}", settings={"method": method, "loss": loss})
+        for method in ("CaGP-CG", "CaGP-Opt")
+        for name, loss in (("ELBO", "elbo"), ("projected likelihood", "projected"))
+    ),
+    columns=(Column("test NLL", "nll"), Column("noise (truth 0.05)", "noise", digits=3)),
+    levels=_toy(3, 200),
+    note=(
+        "160 rows in one dimension, ten actions. The paper: with the projected likelihood the test NLL gets worse with"
+        " training, and CaGP-CG strongly overestimates the noise; with the ELBO neither happens."
+    ),
+    draw=draw.figure_s1,
+)
+FIGURE_S3 = Experiment(
+    name="figure-s3",
+    title="inducing points in many dimensions",
+    run=run.inducing,
+    rows=tuple(
+        Row(f"{d} inputs", settings={"inputs": d}, at={"quick": {} if d in (1, 4, 25) else None})
+        for d in (1, 2, 4, 8, 16, 25)
+    ),
+    columns=(
+        Column("distance to the nearest row, in lengthscales", "distance", digits=3),
+        Column("of uniform points", "random_distance", digits=3),
+        Column("latent share of the variance", "share", digits=3),
+        Column("of the exact posterior", "exact_share", digits=3),
+        Column("noise (truth 0.1)", "noise", digits=3),
+    ),
+    levels=_toy(2, 300),
+    note=(
+        "500 rows in a cube, 64 inducing points. The paper: with more inputs, learned inducing points lie further from"
+        " the data, and their share of the predictive variance is already small at four inputs."
+    ),
+    draw=draw.figure_s3,
+)
+FIGURE_S4 = Experiment(
+    name="figure-s4",
+    title="learning rates",
+    run=run.fit,
+    rows=tuple(
+        Row(
+            f"{method}, {rate:g}",
+            "parkinsons",
+            settings={"method": method, "rate": rate, "every_step": True},
+            at={"quick": {} if rate >= 0.1 else None},
+        )
+        for method, rates in (
+            ("SVGP", (1.0, 0.1, 0.01, 0.001)),
+            ("CaGP-CG", (1.0, 0.1)),
+            ("CaGP-Opt", (1.0, 0.1, 0.01)),
+        )
+        for rate in rates
+    ),
+    columns=(Column("best test NLL", "best_nll"), Column("RMSE", "best_rmse", digits=3)),
+    levels={**_SIZES, "full": {**_SIZES["full"], "rows": 2000, "epochs": 250}},
+    draw=draw.figure_s4,
+)
+
 PAPER = Paper(
     name="computation_aware",
     title="Computation-aware Gaussian processes: model selection and linear-time inference",
-    reference="Wenger, Wu, Hennig, Gardner, Pleiss and Cunningham 2024, [arXiv:2411.01036](https://arxiv.org/abs/2411.01036).",
-    experiments=(TABLE_1,),
+    reference=(
+        "Wenger, Wu, Hennig, Gardner, Pleiss and Cunningham 2024, [arXiv:2411.01036](https://arxiv.org/abs/2411.01036)."
+    ),
+    experiments=(
+        TABLE_1,
+        FIGURE_1,
+        FIGURE_2,
+        Experiment("figure-3", "scores by time", source="table-1", draw=draw.figure_3),
+        FIGURE_4,
+        FIGURE_S1,
+        FIGURE_S3,
+        FIGURE_S4,
+        Experiment("figure-s5", "hyperparameters by step", source="table-1", draw=draw.figure_s5),
+    ),
 )
