@@ -62,7 +62,7 @@ PAPER = {
     ("protein", "CaGP-Opt"): (0.829, 0.545),
 }
 TABLES = ("parkinsons", "bike", "bike-clean", "protein", "kin40k")
-METHODS = ("CholeskyGP", "SGPR", "SVGP", "CGGP", "CaGP-CG", "CaGP-Opt", "CaGP-Opt-LBFGS", "CaGP-default")
+METHODS = ("CholeskyGP", "SGPR", "SGPR-Adam", "SVGP", "CGGP", "CaGP-CG", "CaGP-Opt", "CaGP-Opt-LBFGS", "CaGP-default")
 HEADER = (
     f"{'method':15s} {'optimizer':18s} {'NLL':>8s} {'RMSE':>7s} {'paper NLL':>9s} {'RMSE':>6s} {'50 %':>6s} "
     f"{'80 %':>6s} {'95 %':>6s} {'ELBO/row':>9s} {'noise':>9s} {'evaluations':>11s} {'seconds':>8s} {'CPU':>8s}"
@@ -82,6 +82,7 @@ def settings(method: str, table: str, n: int, arguments: argparse.Namespace) -> 
     rows = {
         "CholeskyGP": (inference.Exact(), lbfgs),
         "SGPR": (inference.SparseVariational(arguments.inducing), lbfgs),
+        "SGPR-Adam": (inference.SparseVariational(arguments.inducing), replace(adam, learning_rate=0.1)),
         "SVGP": (
             inference.SparseVariational(arguments.inducing, batch_size=batch),
             replace(adam, steps=arguments.epochs * -(-n // batch)),
@@ -96,8 +97,14 @@ def settings(method: str, table: str, n: int, arguments: argparse.Namespace) -> 
     return {"inference": chosen, "optimizer": optimizer}
 
 
-def fit(X: np.ndarray, y: np.ndarray, row: dict[str, Any], arguments: argparse.Namespace) -> GPRegressor:
-    """Fit with the paper's Matern-3/2 kernel, zero mean and GPyTorch's initial values."""
+def fit(
+    X: np.ndarray,
+    y: np.ndarray,
+    row: dict[str, Any],
+    arguments: argparse.Namespace,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
+) -> GPRegressor:
+    """Fit with the paper's Matern-3/2 kernel, zero mean and GPyTorch's initial values; ``validation`` is scored."""
     start = float(np.log(2))  # softplus of zero
     kernel = kernels.Matern(1.5, start, start**2)
     return GPRegressor(
@@ -110,20 +117,35 @@ def fit(X: np.ndarray, y: np.ndarray, row: dict[str, Any], arguments: argparse.N
         random_state=arguments.seed,
         verbose=arguments.verbose,
         **row,
-    ).fit(X, y)
+    ).fit(X, y, validation=validation)
 
 
-def run(data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fit one row and score it."""
+def run(
+    data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.Namespace, every_step: bool = False
+) -> dict[str, Any]:
+    """Fit one row and score it; with ``every_step``, also after every step, and report the best one on test rows."""
     X, y, X_test, y_test = data
     started, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolverWarning)  # CGGP's budget is part of the comparison
         warnings.simplefilter("ignore", FitWarning)  # the result of the last finite step is printed
-        gp = fit(X, y, row, arguments)
+        gp = fit(X, y, row, arguments, (X_test, y_test) if every_step else None)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
+    scores = gp.history_.to_dict()
+    by_step = {name: scores[f"validation_{name}"] for name in ("log_likelihood", "rmse")}
+    known = [k for k, value in enumerate(by_step["log_likelihood"]) if value is not None]
+    best: dict[str, Any] = {
+        "noise_by_step": [step.hyperparameters.get("noise_variance") for step in gp.history_],
+        "lengthscales_by_step": [first_lengthscales(step.hyperparameters) for step in gp.history_],
+    }
+    if known:
+        k = max(known, key=lambda step: by_step["log_likelihood"][step])
+        best |= {"best_step": k + 1, "best_nll": -by_step["log_likelihood"][k], "best_rmse": by_step["rmse"][k]}
+        best |= {"log_likelihood_by_step": by_step["log_likelihood"], "rmse_by_step": by_step["rmse"]}
+        best |= {"seconds_by_step": scores["seconds"]}
     return {
+        **best,
         "nll": metrics.gaussian_nll(y_test, mean, std),
         "rmse": metrics.rmse(y_test, mean),
         "coverage": {level: metrics.coverage(y_test, mean, std, level) for level in metrics.INTERVALS},
@@ -137,6 +159,12 @@ def run(data: tuple[np.ndarray, ...], row: dict[str, Any], arguments: argparse.N
         "optimizer": repr(gp.optimizer_),
         "hyperparameters": {name: value.tolist() for name, value in gp.kernel_.parameters().items()},
     }
+
+
+def first_lengthscales(hyperparameters: dict[str, Any]) -> list[float]:
+    """Return the first three lengthscales, whose name depends on whether the kernel is a sum."""
+    name = next(name for name in hyperparameters if name.endswith("lengthscale"))
+    return np.atleast_1d(hyperparameters[name])[:3].tolist()
 
 
 def steps_within(

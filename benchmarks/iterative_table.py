@@ -17,6 +17,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,30 +32,69 @@ PAPER_RATES = {"pol": 30, "elevators": 20, "bike": 30, "keggdirected": 20, "prot
 PAPER_BLOCKS = {"protein": 2000, "keggdirected": 2000}
 
 
-def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int) -> dict:
+def settings_of(
+    solver: str, estimator: str, start: str, preconditioner: str = "paper", **common: Any
+) -> dict[str, Any]:
+    """Return the arguments of `GPRegressor` for a row.
+
+    Parameters
+    ----------
+    solver : {"cg", "ap", "sgd", "default", "exact"}
+        "default" is this package's solver and warm start; "exact" has no solver, estimator or start.
+    estimator : {"standard", "pathwise"}
+    start : {"cold", "warm"}
+    preconditioner : {"paper", "default"}
+        Preconditioner of "cg".
+    **common
+        Further arguments of `presets.lin2024`.
+    """
+    named = solver if solver in ("cg", "ap", "sgd") else "cg"
+    settings = presets.lin2024(named, estimator, warm_start=start == "warm", **common)
+    if solver == "exact":
+        settings["inference"] = inference.Exact()
+    elif solver == "default":
+        settings["inference"] = replace(settings["inference"], solver="auto", warm_start="subspace")
+    elif solver == "cg" and preconditioner == "default":
+        better = replace(settings["inference"].solver, preconditioner="auto")
+        settings["inference"] = replace(settings["inference"], solver=better)
+    return settings
+
+
+def run(settings: dict, data: tuple[np.ndarray, ...], verbose: int = 0) -> dict:
     """Fit, predict from the stored samples, and return scores and costs."""
     X, y, X_test, y_test = data
     started, cpu = time.perf_counter(), time.process_time()
     gp = GPRegressor(**settings, standardize=False, verbose=verbose).fit(X, y)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     mean, std = gp.predict(X_test, return_std=True, include_noise=True)
-    history = gp.history_.to_dict()
-    steps = max(len(gp.history_), 1)
-    return {
+    scores = {
         "rmse": rmse(y_test, mean),
         "log_likelihood": -gaussian_nll(y_test, mean, std),
-        "iterations": int(sum(history["iterations"])),
-        "epochs": float(sum(history["epochs"])),
-        "all_epochs": float(gp.history_.epochs),
+        "rows": len(y),
         "seconds": seconds,
+        "minutes": seconds / 60,
         "cpu_seconds": cpu,
-        "epochs_a_step": float(sum(history["epochs"])) / steps,
-        "residual_targets_last": history["relative_residual_targets"][-1],
-        "residual_probes_last": history["relative_residual_probes"][-1],
-        "unfinished_solves": sum(status != "CONVERGED" for status in history["status"]),
         "hyperparameters": {name: value.tolist() for name, value in gp.posterior_.model.parameters().items()},
-        "epochs_by_step": history["epochs"],
-        "residual_probes_by_step": history["relative_residual_probes"],
+        "hyperparameters_by_step": [step.hyperparameters for step in gp.history_],
+    }
+    solves = [step.solve for step in gp.history_ if step.solve is not None]
+    if not solves:  # exact inference
+        return scores
+    epochs = [solve.epochs for solve in solves]
+    probes = [solve.relative_residual_probes for solve in solves]
+    return {
+        **scores,
+        "iterations": sum(solve.iterations for solve in solves),
+        "epochs": sum(epochs),
+        "all_epochs": gp.history_.epochs,
+        "epochs_a_step": sum(epochs) / len(epochs),
+        "residual_targets_last": solves[-1].relative_residual_targets,
+        "residual_probes_last": probes[-1],
+        "unfinished_solves": sum(solve.status != "CONVERGED" for solve in solves),
+        "iterations_by_step": [solve.iterations for solve in solves],
+        "epochs_by_step": epochs,
+        "residual_targets_by_step": [solve.relative_residual_targets for solve in solves],
+        "residual_probes_by_step": probes,
     }
 
 
@@ -127,14 +167,7 @@ def main() -> None:
         plan += [("default", estimator, "warm") for estimator in arguments.estimators]
     reference: dict[str, dict] = {}
     for solver, estimator, start in plan:
-        settings = presets.lin2024(
-            "cg" if solver == "default" else solver, estimator, warm_start=start == "warm", **common
-        )
-        if solver == "default":
-            settings["inference"] = replace(settings["inference"], solver="auto", warm_start="subspace")
-        elif solver == "cg" and arguments.preconditioner == "default":
-            better = replace(settings["inference"].solver, preconditioner="auto")
-            settings["inference"] = replace(settings["inference"], solver=better)
+        settings = settings_of(solver, estimator, start, arguments.preconditioner, **common)
         assert isinstance(settings["inference"], inference.Iterative)
         result = known.get((solver, estimator, start)) or run(settings, data, arguments.verbose)
         result.update(solver=solver, estimator=estimator, start=start)

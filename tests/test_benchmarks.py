@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").rglob("*.py"))
 
 
 def missing_names(source: str) -> list[str]:

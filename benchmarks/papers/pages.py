@@ -1,0 +1,237 @@
+"""The documents: an index of the papers, and a page for each with its tables and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.papers import records
+from benchmarks.papers.experiment import LEVELS, Column, Experiment, Paper, Results, Row, load, settings
+
+_HEAD = """<!-- Written by `python -m benchmarks.papers --write` from benchmarks/results/papers/. Do not edit. -->
+"""
+_KEY = (
+    'A number of ours is the mean over splits, ± its standard error where there are several. "Agrees" says whether'
+    " the difference from the paper's number is within two standard errors, by the paper's own spread between splits;"
+    " -: the cell ran with settings of its own, or no spread is known. Letters refer to the settings below a table."
+)
+#: How settings are named on a page.
+_WORDS = {"rows": "training rows", "steps": "optimizer steps", "probes": "probe vectors"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a row at its best level: records that are done, and the others."""
+
+    level: str
+    settings: Mapping[str, Any]
+    done: list[dict[str, Any]]
+    missed: list[dict[str, Any]]
+    planned: int
+
+
+def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found | None:
+    """Return a row's records at the largest level at which a cell is done, or else at the largest that has any."""
+    known = []
+    for level in reversed(LEVELS):
+        folder = records.path_of(results, paper, experiment, level, row, 0).parent
+        every = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{row.key}--[0-9]*.json")]
+        every.sort(key=lambda record: record["split"])
+        if every:
+            done = [record for record in every if record["status"] == "done"]
+            missed = [record for record in every if record["status"] != "done"]
+            planned = (settings(experiment, row, level) or {"splits": len(every)})["splits"]
+            known.append(Found(level, (done or missed)[0]["settings"], done, missed, planned))
+    return next((found for found in known if found.done), known[0] if known else None)
+
+
+def differences(experiment: Experiment, found: Found) -> str:
+    """Return how the settings of records differ from the paper's, in words."""
+    differing = []
+    for name, theirs in experiment.paper_settings.items():
+        ours = found.settings.get(name)
+        if ours != theirs:
+            differing.append(f"{_WORDS.get(name, name.replace('_', ' '))} {_shown(ours)} (paper: {_shown(theirs)})")
+    return ", ".join(differing)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "all"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def values_of(found: Found | None, column: Column) -> list[float]:
+    """Return the values of a column over the splits that are done."""
+    if found is None:
+        return []
+    values = [record["numbers"].get(column.key) for record in found.done]
+    return [float(value) for value in values if value is not None]
+
+
+def number(values: Sequence[float], digits: int) -> str:
+    """Return a mean, with its standard error where there are several values."""
+    if not values:
+        return "-"
+    mean = float(np.mean(values))
+    places = digits - 1 - int(np.floor(np.log10(abs(mean)))) if mean else digits
+    places = min(max(places, 0), 6)
+    if len(values) == 1:
+        return f"{mean:,.{places}f}"
+    return f"{mean:,.{places}f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):,.{places}f}"
+
+
+def judgement(experiment: Experiment, row: Row, found: Found) -> str:
+    """Return "yes", the titles of columns that do not agree, or "-" where nothing can be judged."""
+    if differences(experiment, found):
+        return "-"
+    judged = {
+        column.title: row.paper[column.key].agrees(values_of(found, column))
+        for column in experiment.columns
+        if column.judged and column.key in row.paper
+    }
+    known = {title: agrees for title, agrees in judged.items() if agrees is not None}
+    off = [title for title, agrees in known.items() if not agrees]
+    return "-" if not known else "no: " + ", ".join(off) if off else "yes"
+
+
+def remark(experiment: Experiment, row: Row, found: Found | None, notes: list[str], level: str) -> str:
+    """Return the last cell of a row; new differences of settings are added to ``notes``."""
+    if row.lacks:
+        return row.lacks
+    if found is None:
+        return "not run yet" if settings(experiment, row, level) else "not run at this size"
+    said = []
+    differing = differences(experiment, found)
+    if differing:
+        if differing not in notes:
+            notes.append(differing)
+        said.append(chr(ord("a") + notes.index(differing)))
+    if found.done and len(found.done) < found.planned:
+        said.append(f"{len(found.done)} of {found.planned} splits")
+    said += sorted({f"{record['status']}: {record['error']}" for record in found.missed})
+    if row.why:
+        said.append(row.why)
+    return "; ".join(said)
+
+
+def table(results: Path, paper: str, experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    """Return the table of rows with one data set, and the settings below it."""
+    found = {row.key: find(results, paper, experiment, row) for row in rows}
+    published = {column.key for column in experiment.columns for row in rows if column.key in row.paper}
+    heads = ["row"]
+    for column in experiment.columns:
+        heads += [f"{column.title}, paper", "ours"] if column.key in published else [column.title]
+    judged = any(column.judged and column.key in published for column in experiment.columns)
+    heads += ["splits", *(["agrees"] if judged else []), "remark"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    notes: list[str] = []
+    for row in rows:
+        here = found[row.key]
+        cells = [row.name]
+        for column in experiment.columns:
+            if column.key in published:
+                cells.append(row.paper[column.key].text if column.key in row.paper else "-")
+            cells.append(number(values_of(here, column), column.digits))
+        cells.append(str(len(here.done)) if here else "-")
+        if judged:
+            cells.append(judgement(experiment, row, here) if here and here.done else "-")
+        lines.append("| " + " | ".join([*cells, remark(experiment, row, here, notes, "full")]) + " |")
+    for k, note in enumerate(notes):
+        lines += ["", f"{chr(ord('a') + k)}: {note}."]
+    return lines
+
+
+def results_of(results: Path, paper: Paper, experiment: Experiment) -> Results:
+    """Return the rows of an experiment, or of its source, that have numbers, with the numbers of their cells."""
+    if experiment.source:
+        experiment = next(one for one in paper.experiments if one.name == experiment.source)
+    pairs = [(row, find(results, paper.name, experiment, row)) for row in experiment.rows]
+    return [(row, [record["numbers"] for record in found.done]) for row, found in pairs if found and found.done]
+
+
+def page(paper: Paper, results: Path) -> str:
+    """Return the page of a paper."""
+    lines = [_HEAD, f"# {paper.title}", "", paper.reference, "", _KEY]
+    for experiment in paper.experiments:
+        lines += ["", f"## {experiment.name.replace('-', ' ').capitalize()}: {experiment.title}"]
+        if experiment.note:
+            lines += ["", experiment.note]
+        known = results_of(results, paper, experiment)
+        if known and experiment.finding is not None:
+            lines += ["", experiment.finding(known)]
+        if experiment.source:
+            lines += ["", f"From the results of {experiment.source.replace('-', ' ')}."]
+        if known and experiment.draw is not None:
+            lines += ["", f"![{experiment.title}]({paper.name}/{experiment.name}.png)"]
+        for data in dict.fromkeys(row.data for row in experiment.rows):
+            rows = [row for row in experiment.rows if row.data == data]
+            lines += [*(["", f"### {data}"] if data else []), "", *table(results, paper.name, experiment, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def index(papers: Sequence[Paper], results: Path) -> str:
+    """Return the index of the papers: how many rows of each experiment have numbers, and at which size."""
+    lines = [
+        _HEAD,
+        "# The papers, reproduced",
+        "",
+        "Every table and figure of the five papers that gigagp builds on, beside our own numbers:"
+        " `python -m benchmarks.papers --full --resume` runs what is missing and writes these pages. Each number is the"
+        " mean over the JSON files of its row in `benchmarks/results/papers/`, which name the commit, settings, seed,"
+        " versions and CPU seconds.",
+    ]
+    heads = ("experiment", "rows", "full", "quick", "lacking, with a reason", "failed", "not run yet")
+    for paper in papers:
+        lines += ["", f"## [{paper.title}](papers/{paper.name}.md)", "", paper.reference, ""]
+        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        for experiment in paper.experiments:
+            states = [state(results, paper.name, experiment, row) for row in experiment.rows]
+            counts = [str(states.count(name)) for name in ("full", "quick", "lacking", "failed", "open")]
+            if experiment.source:
+                counts = [f"from {experiment.source.replace('-', ' ')}", *[""] * 4]
+            shown = [f"{experiment.name.replace('-', ' ')}: {experiment.title}", str(len(states)), *counts]
+            lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def state(results: Path, paper: str, experiment: Experiment, row: Row) -> str:
+    """Return "full" or "quick" for a row with numbers of that size, "failed", "lacking" or "open"."""
+    if row.lacks:
+        return "lacking"
+    found = find(results, paper, experiment, row)
+    if found is None:
+        return "open"
+    return found.level if found.done else "failed"
+
+
+def texts(modules: Sequence[str], results: Path) -> dict[str, str]:
+    """Return the documents by their path below the folder of documents."""
+    papers = [load(module) for module in modules]
+    return {"papers.md": index(papers, results)} | {f"papers/{one.name}.md": page(one, results) for one in papers}
+
+
+def write(modules: Sequence[str], results: Path, docs: Path) -> None:
+    """Write the documents; draw figures where matplotlib is installed."""
+    for name, text in texts(modules, results).items():
+        records.write(docs / name, text)
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    for paper in map(load, modules):
+        for experiment in paper.experiments:
+            known = results_of(results, paper, experiment)
+            if known and experiment.draw is not None:
+                path = docs / "papers" / paper.name / f"{experiment.name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                figure = experiment.draw(plt, known)
+                figure.savefig(path, dpi=100, metadata={"Software": None})
+                plt.close(figure)
