@@ -1,8 +1,8 @@
 """Likelihoods, which relate a target to the latent function at its row.
 
-A likelihood here is a density ``g(y, f)``. All but `StudentT` are log-concave in f: variational bounds then have a single
-optimum, and their estimates from sampled basis functions remain lower bounds (Evans and Nair 2020, arXiv:2006.03015,
-Theorem 3). Laplace approximations also take a density that states its expected information.
+A likelihood here is a density ``g(y, f)``. All except `StudentT` are log-concave in f. Variational bounds then have a
+single optimum, and their estimates from sampled basis functions remain lower bounds (Evans and Nair 2020,
+arXiv:2006.03015, Theorem 3). Laplace approximations also take a density that states its expected information.
 """
 
 from __future__ import annotations

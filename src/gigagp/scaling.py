@@ -93,8 +93,8 @@ class Scaling:
 def centre_and_spread(columns: np.ndarray, *, medians: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations, where the deviation of a constant column is 1.
 
-    With ``medians``, they are medians and the standard deviations of normal distributions that deviate from them as much
-    in the median, unless more than half of a column is constant.
+    With ``medians``, they are the median and, from the median absolute deviation, the standard deviation of a normal
+    distribution, unless more than half of a column is constant.
     """
     # Divide by the largest entry: sums and squares of huge or tiny numbers would leave the range of float64.
     largest = np.abs(columns).max(0)
@@ -104,7 +104,6 @@ def centre_and_spread(columns: np.ndarray, *, medians: bool = False) -> tuple[np
     if medians:
         middle = np.median(relative, 0)
         robust = _NORMAL * np.median(np.abs(relative - middle), 0)
-        # of a column that is larger by its outliers alone, the rest is not constant
         sound = robust > np.finfo(float).eps * np.abs(middle)
         centre, spread = np.where(sound, middle, centre), np.where(sound, robust, spread)
         return centre * largest, np.where(sound | (spread > _CONSTANT), spread * largest, 1.0)

@@ -14,7 +14,9 @@ from contract.dense import Array, Covariance
 from gigagp import kernels
 
 TARGETS, MEANS, NOISES = ("one", "several"), ("zero", "constant", "linear", "function"), ("one", "rows")
-DTYPES, LIKELIHOODS = ("float64", "float32", "mixed"), ("gaussian", "laplace", "poisson", "logistic")
+DTYPES, LIKELIHOODS = ("float64", "float32", "mixed"), ("gaussian", "laplace", "student-t", "poisson", "logistic")
+#: Likelihoods with a noise variance.
+NOISY = LIKELIHOODS[:3]
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,7 @@ class Problem:
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of the estimator except the inference."""
-        has_noise = self.likelihood in ("gaussian", "laplace")
-        one = self.table.noise if has_noise else None
+        one = self.table.noise if self.likelihood in NOISY else None
         return {
             "kernel": self.table.kernel,
             "optimizer": None,
@@ -170,12 +171,14 @@ def problem(place: int, targets: str, mean: str, noise: str, dtype: str, likelih
         Y = f + np.sqrt(each)[:, None] * draw.normal(size=(n, t))
     elif likelihood == "laplace":
         Y = f + draw.laplace(scale=np.sqrt(each / 2)[:, None], size=(n, t))
+    elif likelihood == "student-t":  # four degrees of freedom, whose variance is twice the squared scale
+        Y = f + np.sqrt(each / 2)[:, None] * draw.standard_t(4, size=(n, t))
     elif likelihood == "poisson":
         Y = draw.poisson(np.exp(np.clip(f, -3, 3))).astype(float)
     else:
         Y = np.where(draw.uniform(size=(n, t)) < 1 / (1 + np.exp(-f)), 1.0, -1.0)
     found = Problem(table, Y, mean, each, noise == "rows", dtype, likelihood)
-    if likelihood in ("gaussian", "laplace"):
+    if likelihood in NOISY:
         spread = np.where(table.X.std(0) > 0, table.X.std(0), 1.0)
         trend = {"zero": 0.0, "function": 0.0, "constant": 2.0, "linear": 2.0 + (table.X / spread).sum(1)[:, None]}
         Y += trend[mean] + found.offset(table.X)

@@ -44,9 +44,9 @@ def fit(
     likelihood: Annotated[
         str,
         typer.Option(
-            help="gaussian, laplace (outliers), student-t (gross outliers) or poisson (counts); logistic or probit for a "
-            "target of classes, whose labels may be text. All but gaussian use --inference quadruply-stochastic or "
-            "vecchia; by default student-t the second, and the others the first."
+            help="gaussian, laplace (outliers), student-t (gross outliers) or poisson (counts); logistic or probit for "
+            "a target of classes, whose labels may be text. student-t uses --inference vecchia; the others but "
+            "gaussian use it or, by default, quadruply-stochastic."
         ),
     ] = "gaussian",
     functions: Annotated[
