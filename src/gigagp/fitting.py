@@ -329,6 +329,7 @@ def learn_posterior(
         X = objective.table.X[:_CHECKED_ROWS]
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
+        trace.history.gap = posterior.gap()
         trace.meter.step()
     if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"

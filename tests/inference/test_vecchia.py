@@ -214,6 +214,37 @@ def test_a_description_says_how_many_rows_float64_cannot_tell_from_their_neighbo
     assert "floor" not in GPRegressor(noise_variance=1e-6, **given).fit(X, np.sin(X[:, 0])).describe()
 
 
+def test_the_history_has_the_gap(tmp_path):
+    """The mean divergence of a row's density from that with eight times the neighbours, here all."""
+    X = clumps(N).numpy()
+    given = {"optimizer": None, "noise_variance": 0.01, "standardize": False, "kernel": kernels.Matern(1.5, 1.0, 1.3)}
+    values = []
+    for neighbours in (2, 16, N):
+        gp = GPRegressor(inference=inference.Vecchia(neighbours, 20), mean="zero", **given).fit(X, X[:, 0])
+        gap, line = gp.history_.gap, next(one for one in gp.describe().splitlines() if one.startswith("neighbours"))
+        assert f"{gap.value:.2g} nats" in line
+        gp.save(tmp_path / "model.gp")
+        assert gigagp.load(tmp_path / "model.gp").history_.gap == gap
+        values.append(gap.value)
+    assert values[0] > 3 * values[1] > 0
+    assert abs(values[2]) < 1e-12
+    # the expected difference of the log likelihoods, from determinants alone: the rows are those of the model
+    model = model_of(kernels.Matern(1.5, 1.0, 1.3).bind(2), 0.01)
+    own, zeros = [], torch.zeros(N, 1, dtype=torch.float64)
+    for neighbours in (2, 16):
+        own.append(objective_of(clumps(N), zeros, neighbours=neighbours).evaluate(model).value)
+    gap = GPRegressor(inference=inference.Vecchia(2, 20), mean="zero", **given).fit(X, X[:, 0]).history_.gap
+    assert gap.value == pytest.approx((own[1] - own[0]) / N, abs=1e-9 + 4 * gap.standard_error)
+    assert GPRegressor(inference=inference.Exact(), **given).fit(X, X[:, 0]).history_.gap is None
+
+
+def test_a_memory_budget_without_room_for_the_gap():
+    X = points(900, 2).numpy()
+    gp = GPRegressor(inference=inference.Vecchia(40, 40), optimizer=None, memory_budget=2**22).fit(X, X[:, 0])
+    assert "the memory budget has no room for more of them" in gp.describe()
+    assert gp.history_.gap is None
+
+
 def test_learning_on_uneven_rows_finds_what_exact_learning_does():
     X = clumps(300)
     y = draw_targets(KERNEL, X, NOISE, seed=3)[:, 0].numpy()
@@ -432,7 +463,7 @@ def test_the_likelihood_approaches_the_exact_one():
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
     exact = dense_posterior(KERNEL, X, Y, NEW, NOISE).log_likelihood
-    gaps = [abs(objective_of(X, Y, m).evaluate(at_model()).value - exact) for m in (1, 5, 20, 119)]
+    gaps = [abs(objective_of(X, Y, neighbours=m).evaluate(at_model()).value - exact) for m in (1, 5, 20, 119)]
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
     assert gaps[2] < 1.0
     assert gaps[3] < 1e-8 * abs(exact)

@@ -10,13 +10,13 @@ from scipy import stats
 
 import gigagp
 from contract import dense
-from gigagp import GPRegressor, inference, kernels
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
 from gigagp.inference.vecchia import latent
 from gigagp.likelihoods import StudentT
 from gigagp.means import LinearMean
 from helpers import draw_targets, generator, points
-from vecchia_cases import NEW, clumps, gradients, model_of, objective_of, tables
+from vecchia_cases import NEW, clumps, gradients, killed_at_write, model_of, objective_of, tables
 
 KERNEL = kernels.Matern(1.5, [0.8, 1.7], 1.3).bind(2)
 N, NOISE = 90, 0.2
@@ -188,6 +188,20 @@ def test_a_table_in_chunks_gives_the_same():
     np.testing.assert_array_equal(table.predict(frame[["a", "b"]]), gp.predict(X))
     auto = GPRegressor(likelihood="student-t").fit_table(frame, "y")
     assert isinstance(auto.inference_, inference.Vecchia)
+
+
+def test_a_killed_fit_resumes_to_the_same_bits(tmp_path):
+    X, y, _ = measured(60, 10.0)
+    path = tmp_path / "fit.checkpoint"
+
+    def estimator():
+        settings = {"inference": inference.Vecchia(6, 9, learning_rows=40), "likelihood": "student-t"}
+        return GPRegressor(optimizer=optimization.Adam(steps=8), **settings)
+
+    whole = estimator().fit(X, y)
+    with killed_at_write(4):
+        estimator().fit(X, y, checkpoint=path)
+    np.testing.assert_array_equal(estimator().fit(X, y, checkpoint=path).predict(X), whole.predict(X))
 
 
 @pytest.mark.parametrize(
