@@ -165,6 +165,19 @@ def test_constant_and_half_constant_targets():
         assert np.abs(mean[:40] - 3.0).mean() < 0.2
 
 
+@pytest.mark.parametrize("white", [False, True])
+def test_a_kernel_is_learned_with_known_noise_of_each_row(white):
+    X, y, truth = measured(150, 10.0)
+    noise = 0.02 * np.random.default_rng(2).uniform(0.5, 2.0, 150)
+    kernel = kernels.Matern(nu=1.5) + kernels.White() if white else kernels.Matern(nu=1.5)
+    gp = GPRegressor(kernel, inference.Vecchia(15), likelihood="student-t", noise_variance=noise).fit(X, y)
+    assert np.sqrt(np.mean((gp.predict(X) - truth) ** 2)) < 0.12
+    own = objective_of(torch.from_numpy(X), torch.from_numpy(y)[:, None], StudentT(), neighbours=15)
+    start = own.start(model_of(kernel.bind(2), torch.from_numpy(noise)))
+    found, expected = gradients(own, start)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-5)
+
+
 # Names and files ------------------------------------------------------------------------------------------------------
 
 

@@ -94,9 +94,9 @@ def _regressor_scores(
     measured, mean, latent, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
     if is_gaussian:
         return scores(measured, mean, std), len(measured)
-    y, m, s, noise = (torch.from_numpy(np.asarray(one, dtype=float)) for one in (measured, mean, latent, std))
+    y, m, s, whole = (torch.from_numpy(np.asarray(one, dtype=float)) for one in (measured, mean, latent, std))
     likelihood.check_targets(y)
-    logs = likelihood.predictive_log_density(y, m, s, noise.square() - s.square())
+    logs = likelihood.predictive_log_density(y, m, s, whole.square() - s.square())
     rmse = {"rmse": metrics.rmse(measured, mean)} if likelihood.has_noise else {}
     return {**rmse, "nll": -float(logs.mean())}, len(measured)
 

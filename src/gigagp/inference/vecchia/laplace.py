@@ -225,7 +225,9 @@ class LaplaceObjective(TableObjective):
         with torch.enable_grad():
             values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
             total = (self._noise(model.replace(values)) * by_noise).sum()
-            slopes = torch.autograd.grad(total, list(values.values()), allow_unused=True)
+            of = list(values.values())
+            known = not total.requires_grad  # noise of each row, and no white part of the kernel
+            slopes = [None] * len(of) if known else torch.autograd.grad(total, of, allow_unused=True)
         gradient[NOISE] = torch.zeros_like(gradient[NOISE])
         found = {name: value.detach() for name, value in gradient.items() if name in values}
         for name, slope in zip(values, slopes, strict=True):
