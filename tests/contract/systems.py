@@ -184,7 +184,7 @@ def _quadruply(basis: str, n_basis: int | None = None, **settings: Any) -> Calla
 
 
 GAUSSIAN = frozenset({"gaussian"})
-EVERY_LIKELIHOOD = frozenset({"gaussian", "laplace", "poisson", "logistic"})
+LOG_CONCAVE = frozenset({"gaussian", "laplace", "poisson", "logistic"})
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ _GRID = {
     "refuses": NOT_ON_GRIDS,
     "warns": frozenset({"far row"}),
 }
-_QS = {"limit": _basis, "likelihoods": EVERY_LIKELIHOOD, "refuses": NOT_MIXED, "by_features": False}
+_QS = {"limit": _basis, "likelihoods": LOG_CONCAVE, "refuses": NOT_MIXED, "by_features": False}
 _STAYS, _MOVES = optimization.SparseAdam(1e-6, steps=4, hyper_learning_rate=0.0), optimization.SparseAdam(steps=6)
 
 _QS_SAMPLED = {**_QS, "by_features": True, "tolerance": 1e-4, "keeps": _STAYS, "learns": _MOVES, "random": True}
@@ -308,7 +308,7 @@ SYSTEMS: tuple[System, ...] = (
     System("iterative, AP", _iterative(_ap), tolerance=1e-5, **_SOLVED, variant=True),
     System("iterative, SGD", _iterative(_sgd), tolerance=1e-3, **_SOLVED, variant=True),
     System("iterative, aware", _iterative(_cg, computational_uncertainty=True), **_CAGP, **_BOUND),
-    System("vecchia", _neighbours, likelihoods=EVERY_LIKELIHOOD, laplace=True, **_ALL),
+    System("vecchia", _neighbours, likelihoods=LOG_CONCAVE | {"student-t"}, laplace=True, **_ALL),
     System("random features", lambda p: inference.RandomFeatures(200), **_OWN_FEATURES),
     System("SS-RFF", lambda p: inference.RandomFeatures(100, _TRUNCATED), **_ALL),
     System("SGPR", _inducing(), tolerance=_JITTER, **_ALL),

@@ -122,7 +122,7 @@ class QuadruplyStochastic(WeightOptions, Inference):
         "quadruply-stochastic",
         "any number",
         kernels="random features",
-        likelihoods="any",
+        likelihoods="log-concave",
         streams=True,
         options={"--functions": "n_basis"},
     )
