@@ -293,6 +293,7 @@ class RegularGrid:
             If there are four inputs, with the cost of a node and a row.
         """
         low, high = checked_bounds(lower, upper)
+        check_inputs(len(low))
         counts = [int(shape)] * len(low) if isinstance(shape, (int, np.integer)) else numbers(shape, "shape")
         if len(counts) != len(low):
             msg = f"shape of RegularGrid.around must have {len(low)} numbers, one an input; got {len(counts)}."
@@ -354,6 +355,7 @@ class RegularGrid:
             there are four inputs.
         """
         low, high = checked_bounds(lower, upper)
+        check_inputs(len(low))
         scales = numbers(lengthscales, "lengthscales")
         if len(scales) != len(low) or min(scales) <= 0 or not nodes_per_lengthscale > 0:
             msg = (
@@ -405,6 +407,14 @@ class RegularGrid:
     def statistics_bytes(self) -> int:
         """Bytes that statistics on this grid can take while they are collected, for one target and no probes."""
         return self.size * node_bytes(self.n_inputs, self.interpolation)
+
+    def describe(self) -> str:
+        """Return the shape in words."""
+        return " x ".join(map(str, self.shape))
+
+    def extended(self, functions: Any) -> Tensor:
+        """Return the values of functions of points at the nodes, shape (m, p)."""
+        return functions(self.nodes())  # type: ignore[no-any-return]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the grid as plain data."""

@@ -165,6 +165,10 @@ class StencilGram:
                 out.diagonal(-step).add_(row[: self.n - step])
         return out
 
+    def with_values(self, values: Tensor, grid: RegularGrid | None = None) -> StencilGram:
+        """Return the matrix with other values, or on a grid that was moved."""
+        return StencilGram(grid or self.grid, values)
+
     def __add__(self, other: StencilGram) -> StencilGram:
         """Return the matrix of both sets of rows."""
         return StencilGram(self.grid, self.values + self._same_grid(other).values)
