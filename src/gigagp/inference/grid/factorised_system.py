@@ -13,7 +13,7 @@ from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
 from gigagp.lanczos import log_determinant
-from gigagp.operators.grid import GridKernel, GridOperator, Starts
+from gigagp.operators.grid import GridKernel, GridOperator, Starts, SumKernel
 from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
 from gigagp.solvers import ConjugateGradients, Start
@@ -29,7 +29,7 @@ class FactorisedGridSystem(GridSystem):
 
     Parameters
     ----------
-    kernel : GridKernel
+    kernel : GridKernel or SumKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.
@@ -44,7 +44,7 @@ class FactorisedGridSystem(GridSystem):
         "long_waves" or "none".
     """
 
-    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
+    def __init__(self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
         super().__init__(kernel, statistics, noise)
         self.settings = settings
         self.preconditioner = "none" if settings.preconditioner == "none" else "long_waves"
@@ -73,7 +73,8 @@ class FactorisedGridSystem(GridSystem):
         right = operator.lift_sources(cross)
         known = initial if initial is not None and len(initial) == self.kernel.n else None
         norms = operator.inner(right, right).clamp_min(0).sqrt()
-        density = max(float(self.gram.row_sums().amax()), 1e-300)
+        # Row sums bound the eigenvalues of W'W.
+        density = max(float((self.gram @ torch.ones(self.kernel.n, 1, dtype=torch.float64)).amax()), 1e-300)
         seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, and about the norm of its part in the span of W
         used = norms > 0
         share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
@@ -148,7 +149,7 @@ def explained_from_below(operator: GridOperator, solver: ConjugateGradients, smo
 
 
 def factorised_log_determinant(
-    kernel: GridKernel,
+    kernel: GridKernel | SumKernel,
     statistics: GridStatistics,
     noise: float,
     preconditioner: LongWavesPreconditioner | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
-from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid import GridKernel, SumKernel
 from gigagp.preconditioners.base import Preconditioner
 from gigagp.solvers import ConjugateGradients, Solution
 
@@ -39,6 +39,8 @@ class GridSolution:
         Representation for the start of a later solve and for derivatives; its meaning depends on the system.
     solution : Solution or None
         Result of the solver; None for a factor.
+    start : Tensor or None
+        What a later solve starts from; None stands for ``dual``.
     """
 
     values: Tensor
@@ -47,6 +49,7 @@ class GridSolution:
     correction: Tensor
     dual: Tensor
     solution: Solution | None = None
+    start: Tensor | None = None
 
     def combine(self, coefficients: Tensor) -> GridSolution:
         """Return the solution for linear combinations of the vectors, with ``coefficients`` of shape (s, t)."""
@@ -76,7 +79,7 @@ class GridSystem(ABC):
 
     Parameters
     ----------
-    kernel : GridKernel
+    kernel : GridKernel or SumKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.
@@ -84,7 +87,7 @@ class GridSystem(ABC):
         Noise variance, including the kernel's white terms.
     """
 
-    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
+    def __init__(self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float) -> None:
         self.kernel, self.statistics, self.noise = kernel, statistics, noise
         self.gram = statistics.gram
 
@@ -93,7 +96,7 @@ class GridSystem(ABC):
         """Solve for vectors z over the rows, given by ``W'z``, shape (m, s).
 
         ``n_targets`` is that of `gigagp.solvers.Solver.solve`; ``initial`` is the `GridSolution.dual` of an earlier
-        solve.
+        solve, or its `GridSolution.start` if that has one.
         """
 
     @abstractmethod
@@ -147,7 +150,7 @@ class DenseGridSystem(GridSystem):
     The determinant of ``K~`` is that of this matrix times ``noise^(n - m)`` (Eq. 9).
     """
 
-    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float) -> None:
+    def __init__(self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float) -> None:
         super().__init__(kernel, statistics, noise)
         self.prior = kernel.to_dense()
         matrix = self.prior @ self.gram.dense()
