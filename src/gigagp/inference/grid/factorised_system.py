@@ -133,8 +133,17 @@ class FactorisedGridSystem(GridSystem):
         return explained_from_below(operator, self.settings.solver(self._long_waves), smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate the log-determinant by stochastic Lanczos quadrature with the probes of the statistics."""
-        return factorised_log_determinant(self.kernel, self.statistics, self.noise, self._long_waves, generator)
+        """Estimate the log-determinant by stochastic Lanczos quadrature with probes of the statistics."""
+        return self.own_log_determinant(n_probes, generator, self.settings.max_iterations)
+
+    def own_log_determinant(self, n_probes: int, generator: torch.Generator, max_steps: int) -> Estimate:
+        """Return `log_determinant` after at most ``max_steps`` steps."""
+        found = self.statistics
+        if n_probes < found.n_probes:
+            found = replace(
+                found, probes=found.probes[:, :n_probes].contiguous(), probe_squares=found.probe_squares[:n_probes]
+            )
+        return factorised_log_determinant(self.kernel, found, self.noise, self._long_waves, generator, max_steps)
 
 
 def explained_from_below(operator: GridOperator, solver: ConjugateGradients, smooth: Tensor) -> Tensor:
@@ -154,6 +163,7 @@ def factorised_log_determinant(
     noise: float,
     preconditioner: LongWavesPreconditioner | None = None,
     generator: torch.Generator | None = None,
+    max_steps: int | None = None,
 ) -> Estimate:
     """Estimate ``log det K~`` from the probes collected with the rows (Yadav et al. 2021, section 4).
 
@@ -171,7 +181,7 @@ def factorised_log_determinant(
     starts = Starts(statistics.probes, statistics.probe_squares)
     operator = GridOperator(kernel, statistics.gram, noise, starts, statistics.n_rows)
     if preconditioner is None:
-        return log_determinant(operator, None, starts=operator.start_vectors())
+        return log_determinant(operator, None, starts=operator.start_vectors(), max_steps=max_steps)
     own = preconditioner.on(operator)
     normal = standard_normal(own.rank, len(starts.squares), generator=generator or torch.Generator().manual_seed(0))
-    return log_determinant(operator, own, starts=own.transform_normal(normal))
+    return log_determinant(operator, own, starts=own.transform_normal(normal), max_steps=max_steps)

@@ -12,7 +12,7 @@ from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.nodes_system import NodesGridSystem
 from gigagp.inference.grid.slopes_system import SlopesSystem
-from gigagp.inference.grid.system import SolveSettings
+from gigagp.inference.grid.system import ROOT_ERROR, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel, SumKernel
@@ -22,8 +22,6 @@ from gigagp.preconditioners.nodes import LEAST_ROWS
 
 IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem | SlopesSystem
 
-#: Largest error of the kernel's root, as a share of the noise variance.
-ROOT_ERROR = 0.01
 #: Share of the nodes inside the margins with rows within a cell, below which the data count as having holes. For the
 #: elevation of the United States it is 0.94 (the missing part surrounds the country). To a relative residual of 1e-3
 #: the circulant took 13 steps there, and 60 steps with the preconditioner for holes were not enough.

@@ -12,11 +12,11 @@ from torch import Tensor
 from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, RegularGrid
-from gigagp.inference.grid.iterative import ROOT_ERROR, has_root, iterative_system
+from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.slopes_system import SlopesSystem
-from gigagp.inference.grid.system import DenseGridSystem, GridSolution, GridSystem, SolveSettings
+from gigagp.inference.grid.system import ROOT_ERROR, DenseGridSystem, GridSolution, GridSystem, SolveSettings
 from gigagp.inference.trend import Trend
 from gigagp.kernels import Kernel
 from gigagp.means import Mean
