@@ -110,6 +110,12 @@ class StreamedGridObjective(GridObjective):
 
 def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -> BegunFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
+    if job.start.noise_variance is not None and job.start.noise_variance.ndim:
+        msg = (
+            "noise_variance of GPRegressor must be one number, or None, for fit_table with inference.Grid; got one for "
+            "each row. Use fit, or inference.Vecchia."
+        )
+        raise InvalidInputError(msg)
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
         msg = f"The source of fit_table must have at least two rows; got {collector.n_rows}."
