@@ -1,6 +1,6 @@
 """Standard errors of log-determinants of grid inference by preconditioner, and of the one that a trial chooses.
 
-    python benchmarks/grid_determinants.py            # a minute on one core
+python benchmarks/grid_determinants.py            # a minute on one core
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -412,9 +412,9 @@ class RegularGrid:
         """Return the shape in words."""
         return " x ".join(map(str, self.shape))
 
-    def extended(self, functions: Any) -> Tensor:
+    def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the values of functions of points at the nodes, shape (m, p)."""
-        return functions(self.nodes())  # type: ignore[no-any-return]
+        return functions(self.nodes())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the grid as plain data."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -121,7 +121,7 @@ class GridSum:
         """Return the shapes in words."""
         return " + ".join(grid.describe() for grid in self.grids)
 
-    def extended(self, functions: Any) -> Tensor:
+    def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return values on the nodes of functions that are sums of functions of one input each, shape (m, p).
 
         Parameters
@@ -130,7 +130,8 @@ class GridSum:
             Takes points (k, d) and returns values (k, p), such as the basis of a mean.
         """
         origin = torch.zeros(1, self.n_inputs, dtype=torch.float64)
-        at_origin, seen, parts = functions(origin), set(), []
+        at_origin, parts = functions(origin), []
+        seen: set[int] = set()
         for grid, columns in zip(self.grids, self.columns, strict=True):
             points, nodes = origin.repeat(grid.size, 1), grid.nodes()
             for place, column in enumerate(columns):

@@ -181,7 +181,7 @@ class GridStatistics:
 
     def _of(self, X: Any, Y: Any, noise: Any) -> GridStatistics:
         if (noise is None) != (self.noise is None):
-            msg = "noise of GridStatistics must be given for these rows if it was given for the earlier ones, and only then."
+            msg = "noise of GridStatistics must be given for these rows exactly if it was for the earlier ones."
             raise InvalidInputError(msg)
         return self._summed(self.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
 
@@ -314,15 +314,15 @@ class GridStatistics:
     def _with(
         self, n_rows: int, gram: StencilGram | SumGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
     ) -> GridStatistics:
-        return replace(self, n_rows=n_rows, gram=gram, input_low=low, input_high=high, **sums)
+        return replace(self, n_rows=n_rows, gram=gram, input_low=low, input_high=high, **sums)  # type: ignore[arg-type]
 
     def _check_same(self, other: GridStatistics) -> None:
         mine = (self.grid, self.n_targets, self.n_probes, self.seed, self.noise)
         theirs = (other.grid, other.n_targets, other.n_probes, other.seed, other.noise)
         if mine != theirs:
             msg = (
-                "Statistics can be added or subtracted if they have the same grid, number of targets, number of probes, "
-                f"seed and unit of weights; got {mine} and {theirs}."
+                "Statistics can be added or subtracted if they have the same grid, number of targets, number of "
+                f"probes, seed and unit of weights; got {mine} and {theirs}."
             )
             raise InvalidInputError(msg)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids.grid_sum import GridSum
 from gigagp.grids.gram import StencilGram, half_offsets
+from gigagp.grids.grid_sum import GridSum
 from gigagp.grids.moments import signs
 
 

@@ -66,7 +66,11 @@ class Slopes:
     def centre(self) -> Tensor:
         """Return where the functions are zero, one number for each slope."""
         own = self.linear.centre
-        return torch.zeros(len(self.columns), dtype=torch.float64) if own is None else own.double().expand(len(self.columns))
+        return (
+            torch.zeros(len(self.columns), dtype=torch.float64)
+            if own is None
+            else own.double().expand(len(self.columns))
+        )
 
     def variances(self, values: dict[str, Tensor] | None = None) -> Tensor:
         """Return the prior variance of each slope, differentiable in ``values``, the whole kernel's hyperparameters."""
@@ -119,6 +123,8 @@ def components(kernel: Kernel, whole: Sequence[int] | None = None) -> tuple[list
     found = []
     for columns, terms in groups.items():
         parts = [[leaf.on_columns(columns) for leaf in term] for term in terms]
-        own = Sum(*(Product(*leaves) for leaves in parts))
-        found.append(Component(columns, own, tuple(name for term in terms for leaf in term for name in labels[id(leaf)])))
+        summed = Sum(*(Product(*leaves) for leaves in parts))
+        found.append(
+            Component(columns, summed, tuple(name for term in terms for leaf in term for name in labels[id(leaf)]))
+        )
     return found, slopes

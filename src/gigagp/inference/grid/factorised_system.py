@@ -44,7 +44,9 @@ class FactorisedGridSystem(GridSystem):
         "long_waves" or "none".
     """
 
-    def __init__(self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
+    def __init__(
+        self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, settings: SolveSettings
+    ) -> None:
         super().__init__(kernel, statistics, noise)
         self.settings = settings
         self.preconditioner = "none" if settings.preconditioner == "none" else "long_waves"

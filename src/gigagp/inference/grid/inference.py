@@ -107,8 +107,8 @@ class Grid(GridSettings, Inference):
         if model.noise_is_known and any(leaf.is_white for leaf in model.kernel.leaves()):
             msg = (
                 "kernel of GPRegressor must have no white term with inference.Grid if noise_variance is given for each "
-                f"row, because the rows are weighted once; got {model.kernel!r}. Add its variance to those of the rows, or "
-                "use inference.Iterative."
+                f"row, because the rows are weighted once; got {model.kernel!r}. Add its variance to those of the "
+                "rows, or use inference.Iterative."
             )
             raise InvalidInputError(msg)
         super().check_model(model)

@@ -102,6 +102,7 @@ def _furthest(
         solved = system.solve(cross)
         assert solved.solution is not None
         misfit = ((solved.gram_values - 2 * cross) * solved.values).sum() / noise
+        assert not isinstance(system, SlopesSystem), "slopes are outside of this choice"
         system.settings = replace(few, max_iterations=settings.max_iterations)  # keep what the system has built
         value = float(misfit + system.prior_squares(solved).sum())
         return _Attempt(value, solved.solution.converged, solved.solution.iterations, system)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.grids import GridStatistics, GridSum, RegularGrid, StencilGram
 from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
@@ -140,7 +140,11 @@ class GridLikelihood:
     def gap(self, model: Model) -> float:
         """Return the variance that the grid cannot represent, averaged over the rows; see `GridKernel.gap`."""
         kernel = grid_kernel(model.kernel, self.statistics.grid)
-        return kernel.gap(self.statistics.gram, float(self.statistics.weight_sums[0]))
+        gram, total = self.statistics.gram, float(self.statistics.weight_sums[0])
+        if isinstance(kernel, SumKernel):
+            return kernel.gap(gram, total)
+        assert isinstance(gram, StencilGram)
+        return kernel.gap(gram, total)
 
     # Solves -----------------------------------------------------------------------------------------------------------
 
@@ -227,7 +231,7 @@ class GridLikelihood:
         grid = self.statistics.grid
         if lengths is not None and isinstance(grid, RegularGrid):
             self.tori = [Torus(grid.shape, tuple(lengths))]
-        elif lengths is not None:
+        elif lengths is not None and isinstance(grid, GridSum):
             self.tori = [Torus(one.shape, tuple(own)) for one, own in zip(grid.grids, lengths, strict=True)]
 
     # Value and gradient -----------------------------------------------------------------------------------------------

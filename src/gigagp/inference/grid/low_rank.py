@@ -31,7 +31,12 @@ class LowRankCovariance:
 
     @classmethod
     def build(
-        cls, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, rank: int, start: Tensor | None = None
+        cls,
+        kernel: GridKernel | SumKernel,
+        statistics: GridStatistics,
+        noise: float,
+        rank: int,
+        start: Tensor | None = None,
     ) -> LowRankCovariance:
         """Return the approximation of rank at most ``rank``; it is lower if the Krylov space ends earlier.
 

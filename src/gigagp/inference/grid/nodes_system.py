@@ -171,6 +171,7 @@ class NodesGridSystem(GridSystem):
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
         """Estimate the log-determinant with long waves or with the circulant, as a trial decides."""
+        assert isinstance(self.kernel, GridKernel)
         parts = (self.kernel, self.statistics, self.noise)
         found: list[LogDeterminant] = []
         if self.statistics.n_probes > 1:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gigagp.errors import ModelFileError
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
-from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.grids.gram import half_offsets
+from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.saved import SOLVE, Saved
@@ -50,9 +50,7 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     grids = record({"sum": listing(_grid_of(*range(1, d + 1), columns=listing(whole(0, d - 1))))})
     known = {"noise": optional(number(finite=True, positive=True))}
     forms: dict[str, Form] = {
-        "statistics": record(
-            {"grid": either(grids, _grid_of(d)), "n_rows": whole(), "seed": whole(-(2**63))}, known
-        ),
+        "statistics": record({"grid": either(grids, _grid_of(d)), "n_rows": whole(), "seed": whole(-(2**63))}, known),
         "settings": table(anything),
         "method": text,
         "seeds": listing(whole(), 2),
@@ -64,7 +62,9 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     if grid.n_inputs != d:
         raise ModelFileError(f"its grid must have {d} inputs, as the model; got {grid.n_inputs}.")
     if (header["statistics"].get("noise") is None) == saved.model.noise_is_known:
-        raise ModelFileError("its statistics have weights for known noise variances if and only if the model has these.")
+        raise ModelFileError(
+            "its statistics have weights for known noise variances if and only if the model has these."
+        )
     _check_tori(grid, header["torus"])
     sizes = saved.sizes | {"m": grid.size, "c": math.prod(grid.cells), "w": 2}
     fields = {
@@ -126,11 +126,11 @@ def _check_tori(grid: RegularGrid | GridSum, lengths: list[Any] | None) -> None:
         return
     grids, own = ((grid,), [lengths]) if isinstance(grid, RegularGrid) else (grid.grids, lengths)
     fits = len(own) == len(grids) and all(
-        isinstance(part, list) and len(part) == one.n_inputs for part, one in zip(own, grids, strict=True)
+        isinstance(torus, list) and len(torus) == one.n_inputs for torus, one in zip(own, grids, strict=True)
     )
     if not fits:
         raise ModelFileError(f"posterior.torus must have a length for each input of each grid; got {lengths}.")
-    for one, part in zip(grids, own, strict=True):
-        for length, count in zip(part, one.shape, strict=True):
+    for one, torus in zip(grids, own, strict=True):
+        for length, count in zip(torus, one.shape, strict=True):
             if length > _LONGEST_TORUS * count:
                 raise ModelFileError(f"posterior.torus must be at most {_LONGEST_TORUS} times the grid; got {length}.")

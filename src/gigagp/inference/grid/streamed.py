@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp import termination
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
+from gigagp.grids import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import GridChoice, GridObjective, choose_grid
@@ -262,7 +262,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
 
 def _preview(
     settings: GridSettings, job: StreamJob, preview: Preview, scaling: Scaling
-) -> tuple[Model | None, RegularGrid]:
+) -> tuple[Model | None, RegularGrid | GridSum]:
     """Return the model learned from a preview (None if nothing was learned) and the grid, in the data's own units."""
     model = job.start.standardized(scaling.units())
     if settings.size != "auto":

@@ -119,7 +119,10 @@ def choose_grid_sum(
 
     def shapes(factor: float) -> list[list[int]]:
         return [
-            [1 + 2 * MARGIN + max(1, math.ceil(extents[k] / (factor * cell) - 1e-9)) for cell, k in zip(row, own, strict=True)]
+            [
+                1 + 2 * MARGIN + max(1, math.ceil(extents[k] / (factor * cell) - 1e-9))
+                for cell, k in zip(row, own, strict=True)
+            ]
             for row, own in zip(cells, columns, strict=True)
         ]
 

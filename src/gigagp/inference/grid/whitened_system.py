@@ -66,7 +66,7 @@ class WhitenedGridSystem(GridSystem):
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
         """Return the derivatives of the prior's quadratic form, from the coordinates of the solve."""
-        return self.kernel.spectral_gradient(solved.dual, weights)
+        return self.operator.kernel.spectral_gradient(solved.dual, weights)
 
     def prior_squares(self, solved: GridSolution) -> Tensor:
         """Return ``q' K_G q = |c|^2`` for each column."""

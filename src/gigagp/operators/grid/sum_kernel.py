@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridSum, RegularGrid, SumGram
+from gigagp.grids import GridSum, RegularGrid, StencilGram, SumGram
 from gigagp.kernels import Kernel
-from gigagp.kernels.additive import Component, Slopes, components
-from gigagp.operators.grid.gram import Gram
+from gigagp.kernels.additive import Component, components
 from gigagp.operators.grid.kernel import GridKernel
 from gigagp.operators.grid.torus import Torus
 from gigagp.prior_samples import PriorSamples
@@ -95,14 +94,16 @@ class SumKernel:
         """Torus of each grid."""
         kept = {place.start: own.root_torus for place, own, _ in self.parts}
         return [
-            kept.get(place.start, Torus.around(grid.shape)) for place, grid in zip(self._places, self._grids, strict=True)
+            kept.get(place.start, Torus.around(grid.shape))
+            for place, grid in zip(self._places, self._grids, strict=True)
         ]
 
     def fitting_tori(self, limit: float) -> list[Torus]:
         """Return tori on which the roots have an error of at most ``limit``; see `GridKernel.fitting_torus`."""
         kept = {place.start: own.fitting_torus(limit) for place, own, _ in self.parts}
         return [
-            kept.get(place.start, Torus.around(grid.shape)) for place, grid in zip(self._places, self._grids, strict=True)
+            kept.get(place.start, Torus.around(grid.shape))
+            for place, grid in zip(self._places, self._grids, strict=True)
         ]
 
     # Slopes -----------------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class SumKernel:
         for term in self.slopes:
             for column, centre in zip(term.columns, term.centre().tolist(), strict=True):
                 # a column of its own for each slope, so that several linear terms add up
-                columns.append(self.grid.extended(lambda X, k=column, c=centre: X[:, k : k + 1] - c))
+                columns.append(self.grid.extended(partial(_line, column, centre)))
         return torch.cat(columns, 1)
 
     @property
@@ -194,7 +195,7 @@ class SumKernel:
         return found
 
     @torch.no_grad()
-    def between(self, rows: Tensor | slice, columns: Tensor) -> Tensor:
+    def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
         """Return a block of the matrix."""
         nodes = torch.arange(self.n)
         i, j = nodes[rows], nodes[columns]
@@ -212,14 +213,14 @@ class SumKernel:
             found = found + own.interpolated_variance(X[:, list(self._columns[self._places.index(place)])])
         return found
 
-    def gap(self, gram: Gram, total: float) -> float:
+    def gap(self, gram: StencilGram | SumGram, total: float) -> float:
         """Return ``k(x, x) - w'K_G w`` averaged over the rows; slopes have none."""
         if isinstance(gram, SumGram):
             return sum(own.gap(gram.stencil(self._places.index(place)), total) for place, own, _ in self.parts)
         return sum(own.gap(gram, total) for _, own, _ in self.parts)
 
     def sample(self, n_samples: int, generator: torch.Generator, limit: float = torch.inf) -> Tensor:
-        """Return independent samples of ``N(0, K_G)``, shape (m, s), from features where a root errs by over ``limit``."""
+        """Return samples of ``N(0, K_G)``, shape (m, s), by features where a root errs by more than a limit."""
         draws = self.slope_root @ standard_normal(self.slope_root.shape[1], n_samples, generator=generator)
         for place, own, _ in self.parts:
             if own.root_error <= limit or not own.kernel.has_features():
@@ -253,6 +254,10 @@ class SumKernel:
 
 #: Parts that depend on the slopes and are computed once.
 _CACHED = ("lines", "slope_root")
+
+
+def _line(column: int, centre: float, X: Tensor) -> Tensor:
+    return X[:, column : column + 1] - centre
 
 
 def grid_kernel(
