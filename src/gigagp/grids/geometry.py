@@ -408,10 +408,6 @@ class RegularGrid:
         """Bytes that statistics on this grid can take while they are collected, for one target and no probes."""
         return self.size * node_bytes(self.n_inputs, self.interpolation)
 
-    def describe(self) -> str:
-        """Return the shape in words."""
-        return " x ".join(map(str, self.shape))
-
     def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the values of functions of points at the nodes, shape (m, p)."""
         return functions(self.nodes())

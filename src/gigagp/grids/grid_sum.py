@@ -117,10 +117,6 @@ class GridSum:
         """Bytes of statistics while they are collected: a dense ``W'W`` and its sum with another."""
         return 16 * self.size**2
 
-    def describe(self) -> str:
-        """Return the shapes in words."""
-        return " + ".join(grid.describe() for grid in self.grids)
-
     def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
         """Return values on the nodes of functions that are sums of functions of one input each, shape (m, p).
 
@@ -204,6 +200,12 @@ class GridSum:
         """Return the grids that `to_dict` described."""
         parts = data["sum"]
         return cls(tuple(RegularGrid.from_dict(one) for one in parts), tuple(tuple(one["columns"]) for one in parts))
+
+
+def shape_in_words(grid: RegularGrid | GridSum) -> str:
+    """Return the number of nodes along each input, such as "40 x 30", of each grid."""
+    grids = grid.grids if isinstance(grid, GridSum) else (grid,)
+    return " + ".join(" x ".join(map(str, one.shape)) for one in grids)
 
 
 def grid_from_dict(data: dict[str, Any]) -> RegularGrid | GridSum:

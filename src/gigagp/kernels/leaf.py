@@ -274,13 +274,7 @@ class Leaf(Kernel):
         return other
 
     def on_columns(self, columns: Sequence[int]) -> Self:
-        """Return this bound kernel for tables that hold only some of its columns, in this order.
-
-        Parameters
-        ----------
-        columns : sequence of int
-            Columns of the whole table; they include every column that the kernel depends on.
-        """
+        """Return this bound kernel for tables with only these columns, which include all that it depends on."""
         other = copy.copy(self)
         other._n_inputs = len(columns)
         if self._columns is not None:

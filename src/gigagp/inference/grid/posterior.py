@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
+from gigagp.grids.grid_sum import shape_in_words
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.saved import restored_likelihood
@@ -148,7 +149,7 @@ class GridPosterior(GrowingPosterior):
 
     def engine_name(self) -> str:
         """Return the grid and the engine of its products."""
-        return f"grid of {self.grid.describe()} nodes ({self.grid.interpolation}), FFT, cpu, float64"
+        return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT, cpu, float64"
 
     @cached_property
     def kernel(self) -> GridKernel | SumKernel:
