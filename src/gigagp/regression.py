@@ -244,7 +244,7 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         When to use: for tables in files, and for more rows than fit into memory or than `fit` can handle. The inference
         method must support streams. `inference.Grid`, the default for Gaussian noise, reads all rows once and holds
-        none; it takes one to three inputs (four are possible but expensive). `inference.QuadruplyStochastic`, the
+        none; it takes one to three inputs, or more with an additive kernel. `inference.QuadruplyStochastic`, the
         default for other log-concave likelihoods, takes any number of inputs and reads minibatches from random places.
         `inference.Vecchia` holds the numbers of all rows, since predictions need the rows near them, and returns what
         `fit` does: some three hundred bytes a row with two inputs.

@@ -273,7 +273,7 @@ class System:
 
 
 NOT_MIXED = frozenset({"mixed"})
-NOT_ON_GRIDS = frozenset({"rows", "mixed", "float32", "linear", "rbf and linear"})
+NOT_ON_GRIDS = frozenset({"mixed", "float32"})
 _GRID = {
     "limit": _grid,
     "variance": "solve",
@@ -298,6 +298,7 @@ _SOLVED = {"variance": "solve", "random": True}
 _BOUND = {"evidence": "bound"}
 _DENSE_GRID = {**_GRID, "by_features": False}
 _SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True, "learns": optimization.Adam(0.01, steps=4)}
+_STREAMED_GRID = {**_SOLVED_GRID, "refuses": NOT_ON_GRIDS | {"rows"}}
 _LOW_RANK = {**_SOLVED_GRID, "variance": "auto"}
 _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 
@@ -326,7 +327,7 @@ SYSTEMS: tuple[System, ...] = (
     System("grid, iterative", _iterative_grid(), **_SOLVED_GRID),
     System("grid, neighbours", _iterative_grid(preconditioner="vecchia"), **_SOLVED_GRID, variant=True),
     System("grid, low rank", _iterative_grid(variance="low_rank", rank=200), **_LOW_RANK),
-    System("grid, fit_table", _iterative_grid(), streamed=True, **_SOLVED_GRID),
+    System("grid, fit_table", _iterative_grid(), streamed=True, **_STREAMED_GRID),
     System("quadruply, waves", _quadruply("fourier", 100), random=True, **_QS),
     System("quadruply, inducing", _quadruply("inducing"), **_QS),
     System("quadruply, sampled", _quadruply("fourier", 100, sampled=True), **_QS_SAMPLED),

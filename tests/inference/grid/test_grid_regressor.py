@@ -189,12 +189,10 @@ def test_low_rank_variances_and_their_parts() -> None:
 def test_what_a_grid_cannot_do_is_refused_before_any_work() -> None:
     grid = inference.Grid()
     wide = RNG.normal(size=(50, 6))
-    with pytest.raises(InvalidInputError, match="1 to 4 inputs; got 6"):
+    with pytest.raises(InvalidInputError, match="sum of terms of at most 3 inputs"):
         GPRegressor(inference=grid).fit(wide, wide[:, 0])
     with pytest.raises(InvalidInputError, match="must be stationary"):
-        GPRegressor(kernels.RBF() + kernels.Linear(), inference=grid).fit(X, Y)
-    with pytest.raises(InvalidInputError, match="one for each row"):
-        GPRegressor(inference=grid, noise_variance=np.full(len(Y), 0.1)).fit(X, Y)
+        GPRegressor(kernels.RBF() * kernels.Linear(), inference=grid).fit(X, Y)
     constant = X.copy()
     constant[:, 1] = 7.0
     with pytest.raises(InvalidInputError, match="Input 1 is constant"):
