@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
+
+#: Index of the entries of an array that a sample touches: of rows, or of rows and columns.
+Place = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,21 @@ class SampledEvaluation:
         For each array that moves, of shape (w, ...).
     hyperparameters : dict of str to Tensor
         Gradient by the hyperparameters in natural units; empty where that was not asked for.
+    columns : dict of str to Tensor
+        For each matrix of which the sample touches only some columns, these, shape (s,), int64, distinct. Its gradient
+        has the shape (w, s).
     """
 
     value: float
     index: Tensor
     gradient: dict[str, Tensor]
     hyperparameters: dict[str, Tensor]
+    columns: dict[str, Tensor] = field(default_factory=dict)
+
+    def place(self, name: str) -> Place:
+        """Return the touched entries of an array, as an index of it."""
+        columns = self.columns.get(name)
+        return (self.index,) if columns is None else (self.index[:, None], columns)
 
 
 @runtime_checkable

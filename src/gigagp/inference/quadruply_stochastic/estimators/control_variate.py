@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.quadruply_stochastic.estimators.terms import both_products
+from gigagp.inference.quadruply_stochastic.estimators.terms import both_products, weighted
 
 
 class QuadraticControl:
@@ -42,11 +42,17 @@ class QuadraticControl:
         for index, values in blocks:
             self.running += self.features(index).double() @ values.double()
 
-    def update(self, features: Tensor, change: Tensor) -> None:
-        """Follow a change of the touched part of v, shape (w, q)."""
-        self.running += (features @ change.to(features)).double()
+    def update(self, features: Tensor, change: Tensor, which: Tensor | None = None) -> None:
+        """Follow a change of the touched part of v, shape (w, q), or of some of the vectors."""
+        added = (features @ change.to(features)).double()
+        if which is None:
+            self.running += added
+        else:
+            self.running[:, which] += added
 
-    def value(self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor) -> Tensor:
+    def value(
+        self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor, which: Tensor | None = None
+    ) -> Tensor:
         """Return the control, zero in the mean, shape (q,), with an unbiased sparse gradient.
 
         Parameters
@@ -58,13 +64,18 @@ class QuadraticControl:
         sample : BasisSample
         weights : Tensor of shape (support,)
             Of the support rows; derivatives go through them too.
+        which : Tensor of int64 or None
+            The vectors that are given; None: all.
         """
+        offset, running = self.offset, self.running
+        if which is not None:
+            offset, running = offset[:, which], running[:, which]
         first, second = both_products(features, vectors, sample)
-        sampled = weights @ ((first - self.offset) * (second - self.offset))
+        sampled = weights @ ((first - offset) * (second - offset))
         # F.1: the value is that of all of v. The slope in the touched part is scaled so that its mean is the whole
         # slope. Only the running vector is scaled: a scale on the whole term would also scale the slope by the noise.
-        step = features @ (sample.linear[:, None] * (vectors - vectors.detach())).to(features)
-        exact = weights @ ((self.running - self.offset).to(step) + step).square()
+        step = features @ weighted(sample.linear, vectors - vectors.detach()).to(features)
+        exact = weights @ ((running - offset).to(step) + step).square()
         return exact - sampled
 
 
