@@ -1,6 +1,7 @@
 """Quadruply stochastic inference: the cost of a step, the effect of control variates, and the tables of the paper.
 
     python benchmarks/quadruply_table.py steps            # time of a step at fixed batches for very different n and m
+    python benchmarks/quadruply_table.py columns          # the same with 100 dense columns, and with a full covariance
     python benchmarks/quadruply_table.py memory           # peak memory of a fit with 10,000,000 functions
     python benchmarks/quadruply_table.py control --data FOLDER   # variance removed against rank (the paper's Fig. 1)
     python benchmarks/quadruply_table.py table --data FOLDER --tables kin40k    # Table 2 rows
@@ -47,27 +48,76 @@ def started(n: int, m: int, settings: dict[str, Any], d: int = 8) -> tuple[Any, 
     return objective, Model(kernels.RBF(2.0).bind(d), ZeroMean(), torch.tensor(0.1, dtype=torch.float64))
 
 
-def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the time of a step at fixed batches; sizes take turns, so that a slow moment affects all of them."""
-    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100, "start_rows": 0}
-    fits = {}
-    for n, m in [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]:
-        objective, model = started(n, m, settings)
-        optimizer = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
-        fits[n, m] = SparseRun(optimizer, objective, model, Trace(History(), NoProgress())), []
-    for _ in range(options.repeats):
-        for run, times in fits.values():
+def times_of_steps(runs: dict[Any, SparseRun], repeats: int) -> dict[Any, list[float]]:
+    """Return the seconds of a step, five at a time; the runs take turns, so that a slow moment affects all of them."""
+    times: dict[Any, list[float]] = {key: [] for key in runs}
+    for _ in range(repeats):
+        for key, run in runs.items():
             begun = time.perf_counter()
             for _ in range(5):
                 run.step += 1
                 run._take_step()
-            times.append((time.perf_counter() - begun) / 5)
+            times[key].append((time.perf_counter() - begun) / 5)
+    return times
+
+
+def begun_run(n: int, m: int, settings: dict[str, Any], optimizer: Any) -> SparseRun:
+    """Return an ascent before its first step, whose arrays are all in memory.
+
+    A page of zeros is fetched when it is first written, once in a fit: the first steps would pay for that.
+    """
+    objective, model = started(n, m, settings)
+    run = SparseRun(optimizer, objective, model, Trace(History(), NoProgress()))
+    for array in [*run.arrays.values(), *run.state.values()]:
+        array.add_(0.0)
+    return run
+
+
+def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the time of a step at fixed batches."""
+    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "n_support": 100, "start_rows": 0}
+    optimizer = optimization.SparseAdam(steps=10**6, hyper_start=1.0)
+    sizes = [(40_000, 10**4), (40_000, 10**5), (40_000, 10**6), (4_000, 10**5)]
     found = []
-    for (n, m), (_, times) in fits.items():
+    runs = {(n, m): begun_run(n, m, settings, optimizer) for n, m in sizes}
+    for (n, m), times in times_of_steps(runs, options.repeats).items():
         found.append({"n": n, "m": m, "ms": 1e3 * float(np.median(times)), "best_ms": 1e3 * min(times)})
         print(f"n = {n:6,}  m = {m:9,}  {found[-1]['ms']:7.1f} ms per step (fastest {found[-1]['best_ms']:.1f})")
     medians = [one["ms"] for one in found]
     print(f"slowest over fastest size: {max(medians) / min(medians):.3f}")
+    return found
+
+
+def columns(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the time of a step with dense columns: 100 of them, all seen or sampled, and a full covariance."""
+    settings = {"row_batch": 256, "basis_batch": options.basis_batch, "start_rows": 0, "anchor": False}
+    optimizer = optimization.SparseAdaGrad(steps=10**6, hyper_start=1.0)
+    ways = {
+        "mean-field": [(m, 0, None) for m in (10**4, 10**5, 10**6)],
+        "100 columns, 10 sampled": [(m, 100, 10) for m in (10**4, 10**5, 10**6)],
+        "100 columns, all seen": [(m, 100, 100) for m in (10**4, 10**5, 10**6)],
+        "full, 10 sampled": [(m, m, 10) for m in (3000, 6000, 12_000)],
+    }
+    found = []
+    for way, sizes in ways.items():
+        if options.column_ways and way not in options.column_ways:
+            continue
+        runs = {}
+        for m, k, batch in sizes:
+            of_columns = {"n_columns": k} | ({} if batch is None else {"column_batch": batch})
+            of_columns["basis_batch"] = min(options.basis_batch, 1000) if k == m else options.basis_batch
+            runs[m] = begun_run(40_000, m, settings | of_columns, optimizer)
+        times = times_of_steps(runs, options.repeats)
+        medians = {m: 1e3 * float(np.median(some)) for m, some in times.items()}
+        # sizes take turns, so a moment that slows one size slows its neighbours in time: ratios turn by turn
+        first = sizes[0][0]
+        ratios = {m: float(np.median(np.array(times[m]) / np.array(times[first]))) for m in medians}
+        for m, ms in medians.items():
+            row = {"way": way, "m": m, "ms": ms, "best_ms": 1e3 * min(times[m]), "over_smallest": ratios[m]}
+            found.append(row)
+            print(
+                f"{way:24} m = {m:9,}  {ms:7.1f} ms (fastest {row['best_ms']:.1f}), {ratios[m]:.3f} of the smallest m"
+            )
     return found
 
 
@@ -235,10 +285,11 @@ def scores(probability: np.ndarray, truth: np.ndarray) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("steps", "memory", "control", "table", "digits"))
+    parser.add_argument("what", choices=("steps", "columns", "memory", "control", "table", "digits"))
     parser.add_argument("--data", type=Path, default=Path("shared/data"))
     parser.add_argument("--tables", nargs="+", default=["kin40k", "protein", "keggdirected"])
     parser.add_argument("--ways", nargs="+", default=["QSGP", "QSGP-0", "QSGP-100", "SVGP-512"])
+    parser.add_argument("--column-ways", nargs="+", help="kinds of root that columns times; default: all")
     parser.add_argument("--digits-ways", nargs="+", help="methods that digits compares; default: all")
     parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--first-split", type=int, default=0)

@@ -53,8 +53,8 @@ class SparseAdaGrad(SparseAscent):
 
     def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient over the root of the sum of squares."""
-        squares = state[name][place] + gradient.square()
-        state[name][place] = squares
+        squares = place.read(state[name]) + gradient.square()
+        place.write(state[name], squares)
         return gradient / (squares.sqrt() + self.epsilon)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -116,11 +116,12 @@ class SparseAdam(SparseAscent):
         """Return the average gradient over the root of the average square."""
         firsts, seconds = state[f"first.{name}"], state[f"second.{name}"]
         # An index can be touched because of another array: entries without a gradient stay as they are.
-        drawn, known, before = gradient != 0, firsts[place], seconds[place]
+        drawn, known, before = gradient != 0, place.read(firsts), place.read(seconds)
         square = gradient.square()
         second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
         first = torch.lerp(gradient, known, self.beta1)
-        firsts[place], seconds[place] = torch.where(drawn, first, known), torch.where(drawn, second, before)
+        place.write(firsts, torch.where(drawn, first, known))
+        place.write(seconds, torch.where(drawn, second, before))
         return torch.where(drawn, first / (second.sqrt() + self.epsilon), 0.0)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -213,9 +213,10 @@ class SparseRun:
             return False
         self._begin_tail(changes)
         for name, change in changes.items():
-            self.arrays[name][found.place(name)] += change
+            array, place = self.arrays[name], found.place(name)
+            place.write(array, place.read(array) + change)
             if self.tail is not None:
-                self.tail.add(name, found.place(name), change, self.step)
+                self.tail.add(name, place, change, self.step)
         self.objective.moved(found, changes)
         if learns and not self._move_hyperparameters(found.hyperparameters, share):
             return False

@@ -35,8 +35,9 @@ class TailAverage:
         self._missing = {name: torch.zeros_like(array) for name, array in self._arrays.items()}
 
     def add(self, name: str, place: Place, change: Tensor, step: int) -> None:
-        """Follow a change of some entries of an array, distinct ones, in a step."""
-        self._missing[name][place] += change * (step - 1 - self.first)
+        """Follow a change of some entries of an array in a step."""
+        missing = self._missing[name]
+        place.write(missing, place.read(missing) + change * (step - 1 - self.first))
 
     def settle(self, step: int) -> None:
         """Put the means up to a step into the arrays."""

@@ -135,8 +135,8 @@ class Anchor:
             own = self.basis.columns(X, index)
         elif features.requires_grad:  # the anchor's functions do not move with the hyperparameters
             own = features.detach()
-        vectors, fitted = self.vectors[index], self.fitted[rows]
-        images = None if self.images is None else self.images[index]
+        vectors, fitted = self.vectors.index_select(0, index), self.fitted.index_select(0, rows)
+        images = None if self.images is None else self.images.index_select(0, index)
 
         def origin(part: slice) -> Origin:
             found = Origin(vectors[:, part], fitted[:, part], own)

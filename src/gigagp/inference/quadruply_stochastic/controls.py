@@ -187,7 +187,7 @@ class Controls:
         else:
             weights = features.new_ones(len(features))
         if name.endswith(COLUMNS):
-            which = None if sample.columns is None else sample.columns.index
+            which = None if sample.columns is None else sample.columns.slice
             value = sample.sum_of_columns(self.quadratic[name].value(features, vectors, sample, weights, which))
         else:
             value = self.quadratic[name].value(features, vectors, sample, weights).sum()
@@ -205,7 +205,7 @@ class Controls:
                 known = self._features[kind] = self.quadratic[name].features(index)
         return known
 
-    def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: Tensor | None = None) -> None:
+    def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: slice | None = None) -> None:
         """Follow a step of the touched numbers, which the weights have taken already.
 
         Parameters
@@ -214,7 +214,7 @@ class Controls:
         index : Tensor of shape (w,), int64
             The touched functions.
         changes : dict of str to Tensor
-        columns : Tensor of shape (s,), int64, or None
+        columns : slice or None
             The dense columns that the step has seen; None: all.
         """
         if self.linear is not None:
@@ -252,7 +252,7 @@ class Controls:
             self.coefficients[LINEAR] = Coefficient(**header[LINEAR])
 
 
-def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: Tensor | None) -> Tensor:
+def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: slice | None) -> Tensor:
     """Return the change of the touched part of the dense columns in a step that the weights have taken, (w, s)."""
     now, entries = weights.log_scale[index], changes[COLUMNS]
     before = touched_root(now - changes[LOG_SCALE], torch.zeros_like(entries), index, columns)

@@ -180,7 +180,7 @@ class MinibatchObjective(WeightObjective):
             self._basis_batch(state.basis),
             state.generator,
             n_head=state.weights.n_columns,
-            n_columns=self._column_batch(state.weights),
+            column_batch=self._column_batch(state.weights),
             replacement=self.problem.options.replacement,
             dtype=X.dtype,
             device=X.device,
@@ -201,9 +201,9 @@ class MinibatchObjective(WeightObjective):
         fixed = {LOG_PRECISION} | (set() if self._learns_diagonal else {LOG_SCALE})
         assert state.spread is None or not hyperparameters
         moving = {name: value for name, value in self.arrays().items() if name not in fixed}
-        columns = {} if sample.columns is None else {COLUMNS: sample.columns.index}
+        columns = {} if sample.columns is None else {COLUMNS: sample.columns.slice}
         found = SampledEvaluation(0.0, sample.index, {}, {}, columns)
-        touched = {name: value[found.place(name)] for name, value in self.arrays().items()}
+        touched = {name: found.place(name).read(value) for name, value in self.arrays().items()}
         leaves = {name: touched[name].requires_grad_() for name in moving}
         names = self.learned_names(model) if hyperparameters else ()
         values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}

@@ -66,8 +66,8 @@ class Drawn(NamedTuple):
     @property
     def root(self) -> Tensor:
         """The touched part of the dense columns, shape (w, s), diagonal included."""
-        which = None if self.sample.columns is None else self.sample.columns.index
-        return touched_root(self.log_scale, self.columns, self.sample.index, which)
+        seen = None if self.sample.columns is None else self.sample.columns.slice
+        return touched_root(self.log_scale, self.columns, self.sample.index, seen)
 
     @property
     def log_scale_of_columns(self) -> Tensor:

@@ -13,7 +13,7 @@ from gigagp.bases import Basis
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 
 
-def touched_root(log_scale: Tensor, columns: Tensor | None, index: Tensor, which: Tensor | None = None) -> Tensor:
+def touched_root(log_scale: Tensor, columns: Tensor | None, index: Tensor, seen: slice | None = None) -> Tensor:
     """Return the rows of dense columns of the root that a sample touches, diagonal included, shape (w, s).
 
     Parameters
@@ -24,17 +24,18 @@ def touched_root(log_scale: Tensor, columns: Tensor | None, index: Tensor, which
         The entries below the diagonal; those elsewhere are ignored. None: there are no dense columns.
     index : Tensor of shape (w,), int64
         The touched functions, sorted; those of the columns are among them.
-    which : Tensor of shape (s,), int64, or None
-        The columns, sorted; None: all of them, so that the first s functions are theirs.
+    seen : slice or None
+        The columns; None: all of them, so that the first s functions are theirs.
     """
     if columns is None or not columns.shape[1]:
         return log_scale.new_zeros(len(log_scale), 0)
-    if which is None:
+    if seen is None:
         k = columns.shape[1]
         top = columns[:k].tril(-1) + torch.diag(log_scale[:k].exp())
         return torch.cat([top, columns[k:]])
-    places, own = torch.searchsorted(index, which), torch.arange(len(which), device=which.device)
-    below = columns * (index[:, None] > which)
+    own = torch.arange(columns.shape[1], device=index.device)
+    places = torch.searchsorted(index, own + seen.start)
+    below = columns * (index[:, None] > own + seen.start)
     return below.index_put((places, own), log_scale[places].exp())
 
 

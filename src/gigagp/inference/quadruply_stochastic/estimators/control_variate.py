@@ -42,16 +42,13 @@ class QuadraticControl:
         for index, values in blocks:
             self.running += self.features(index).double() @ values.double()
 
-    def update(self, features: Tensor, change: Tensor, which: Tensor | None = None) -> None:
+    def update(self, features: Tensor, change: Tensor, which: slice | None = None) -> None:
         """Follow a change of the touched part of v, shape (w, q), or of some of the vectors."""
         added = (features @ change.to(features)).double()
-        if which is None:
-            self.running += added
-        else:
-            self.running[:, which] += added
+        self.running[:, which or slice(None)] += added
 
     def value(
-        self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor, which: Tensor | None = None
+        self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor, which: slice | None = None
     ) -> Tensor:
         """Return the control, zero in the mean, shape (q,), with an unbiased sparse gradient.
 
@@ -64,12 +61,10 @@ class QuadraticControl:
         sample : BasisSample
         weights : Tensor of shape (support,)
             Of the support rows; derivatives go through them too.
-        which : Tensor of int64 or None
+        which : slice or None
             The vectors that are given; None: all.
         """
-        offset, running = self.offset, self.running
-        if which is not None:
-            offset, running = offset[:, which], running[:, which]
+        offset, running = (one[:, which or slice(None)] for one in (self.offset, self.running))
         first, second = both_products(features, vectors, sample)
         sampled = weights @ ((first - offset) * (second - offset))
         # F.1: the value is that of all of v. The slope in the touched part is scaled so that its mean is the whole

@@ -61,17 +61,14 @@ def latent_spread(
     """
     k, weights = sample.n_head, sample.linear[sample.n_head :]
     dense = latent_functions(features, columns, sample.for_columns(), origin)
-    of_columns = None if sample.columns is None else sample.columns.weights.to(features)
+    of_columns = 1.0 if sample.columns is None else sample.columns.weight
     if form == "linear":
         entries = features[:, k:] * (weights * log_scale[k:].exp()).to(features)
         squared = entries.square().sum(1)
-        if of_columns is not None:
-            dense = dense * of_columns
+        of_columns **= 2
     else:
         squared = features[:, k:].square() @ (weights * (2 * log_scale[k:]).exp()).to(features)
-        if of_columns is not None:
-            dense = dense * of_columns.sqrt()
-    squared = squared + dense.square().sum(1)
+    squared = squared + of_columns * dense.square().sum(1)
     if form == "as_printed":
         return squared
     # The root's slope at zero is infinite. No variance that matters is as small as this.
