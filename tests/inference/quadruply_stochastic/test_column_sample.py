@@ -20,7 +20,7 @@ from gigagp.likelihoods import Gaussian, Logistic
 from gigagp.means import ZeroMean
 from gigagp.model import Model
 from helpers import draw_targets, generator, points, within_standard_errors
-from inference.quadruply_stochastic.reference import pairs, sampled, samples, small
+from inference.quadruply_stochastic.reference import pairs, sampled, small
 
 KERNEL = kernels.Matern(1.5, 0.7).bind(2)
 
@@ -76,7 +76,7 @@ def dense_bound(Phi, S, y, noise, arrays):
     return -0.5 * (terms + (root * (S @ root)).sum()) + arrays[LOG_SCALE].sum()
 
 
-# Estimators ------------------------------------------------------------------------------------------------------------
+# Estimators -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -125,7 +125,7 @@ def test_the_touched_part_of_the_root_is_that_of_the_root():
             assert torch.equal(found, weights.root_rows(one.index)[:, seen.slice])
 
 
-# Objectives ------------------------------------------------------------------------------------------------------------
+# Objectives -----------------------------------------------------------------------------------------------------------
 
 X, Y = points(6, 2), draw_targets(kernels.RBF(0.8), points(6, 2), 0.1)[:, :1]
 ENUMERATED = {
@@ -276,7 +276,7 @@ def test_a_step_with_a_full_covariance_is_free_of_functions(seen):
         assert counts[2000] <= 1.2 * counts[200] <= 1.2 * 50 * 45 * 2
 
 
-# Settings --------------------------------------------------------------------------------------------------------------
+# Settings -------------------------------------------------------------------------------------------------------------
 
 
 def test_which_columns_a_step_sees():

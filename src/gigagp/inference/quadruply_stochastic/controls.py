@@ -35,7 +35,7 @@ _JITTER = 1e-8
 
 
 class Controls:
-    """The control variates that the settings ask for, each with a fitted multiple; none without support rows.
+    """The control variates that the settings ask for, each with its multiple; none without support rows.
 
     Parameters
     ----------
@@ -61,9 +61,12 @@ class Controls:
         if not problem.is_gaussian:
             return
         if problem.options.linear_control:
-            self.coefficients[LINEAR] = Coefficient()
+            self.coefficients[LINEAR] = self._coefficient()
         if problem.options.n_support:
             self._make_quadratic(weights, generator)
+
+    def _coefficient(self) -> Coefficient:
+        return Coefficient(fixed=1.0 if self._problem.options.control == "as_printed" else None)
 
     def _make_quadratic(self, weights: Weights, generator: torch.Generator) -> None:
         """Make the controls at support rows."""
@@ -71,8 +74,11 @@ class Controls:
         count = min(problem.options.n_support, table.n_rows)
         self.rows = sample_indices(table.n_rows, count, generator).to(table.X.device)
         X, t, k = table.X[self.rows], weights.mean.shape[1], weights.n_columns
-        fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
-        self._weights = fitted.to(X)
+        if problem.options.control == "as_printed":
+            self._weights = X.new_full((count,), problem.n_rows / count)
+        else:
+            fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
+            self._weights = fitted.to(X)
 
         def at_support(index: Tensor) -> Tensor:
             return basis.columns(X, index)
@@ -91,7 +97,7 @@ class Controls:
             self.quadratic[f"prior {MEAN}"] = QuadraticControl(whitened, X.new_zeros(count, t))
             if k:
                 self.quadratic[f"prior {COLUMNS}"] = QuadraticControl(whitened, X.new_zeros(count, k))
-        self.coefficients |= {name: Coefficient() for name in self.quadratic}
+        self.coefficients |= {name: self._coefficient() for name in self.quadratic}
 
     @torch.no_grad()
     def restart(self, weights: Weights, targets: Tensor, anchor: Anchor | None) -> None:

@@ -41,7 +41,7 @@ class WeightOptions(Settings):
     start_rows: CountOrZero | None = None
     anchor: bool = True
     n_support: CountOrZero = 0
-    control: Literal["residual", "quadratic"] = "residual"
+    control: Literal["residual", "quadratic", "as_printed"] = "residual"
     prior_control: bool = False
     linear_control: bool = False
     order: Literal["given", "information"] = "given"

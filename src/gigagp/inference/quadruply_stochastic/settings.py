@@ -35,9 +35,9 @@ class QuadruplyStochastic(WeightOptions, Inference):
 
     Small tables need no samples. All rows and functions are used at once where a step on them is affordable (by default
     up to 20,000 rows and 2,000 functions) and nothing asks for a sampled fit (``row_batch``, ``basis_batch``,
-    ``column_batch``, ``n_support``, a sparse optimizer with a number of steps). The weights then have their exact posterior, or for other
-    likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum for up to 1,000 rows,
-    under the same likelihood.
+    ``column_batch``, ``n_support``, a sparse optimizer with a number of steps). The weights then have their exact
+    posterior, or for other likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum
+    for up to 1,000 rows, under the same likelihood.
 
     When to use: for classes, counts and heavy tails at any number of rows, and for many rows of a function that needs
     many basis functions, where solves with all rows are too slow or too large. In a sampled fit the mean starts at the
@@ -98,9 +98,11 @@ class QuadruplyStochastic(WeightOptions, Inference):
         Rows of the control variates, which is their rank; 0: none. In a step they cost about as much as the same number
         of rows in the batch. They remove variance that the sampling of the basis causes; ``variance_removed`` of the
         posterior says how much.
-    control : {"residual", "quadratic"}, default "residual"
-        What the control variates follow: the residuals of the support rows, or the quadratic part alone (the paper's
-        eq. 3).
+    control : {"residual", "quadratic", "as_printed"}, default "residual"
+        What the control variates follow: the residuals of the support rows, or the quadratic part alone. Support rows
+        have the weights that represent all rows best, and every control the multiple that removes most variance.
+        "as_printed" is the paper's eq. 3: the quadratic part, equal weights, and the multiple 1, which can add variance
+        where the rank is low or the lengthscale short.
     prior_control : bool, default False
         Whether the prior term has control variates too, by Nystrom's approximation at the support rows; for
         ``basis="inducing"``.

@@ -127,7 +127,9 @@ class Coefficient:
     memory : float
         Weight of the earlier steps in the running moments.
     warm_up : int
-        Steps before the control is used.
+        Steps before the control is used, if its multiple is learned.
+    fixed : float or None
+        A multiple to use instead, from the first step; None: the learned one.
     """
 
     memory: float = 0.99
@@ -137,10 +139,13 @@ class Coefficient:
     covariance: float = 0.0
     control_variance: float = 0.0
     variance: float = 0.0
+    fixed: float | None = None
 
     @property
     def value(self) -> float:
-        """The multiple: 0 before the warm-up has ended."""
+        """The multiple: 0 before the warm-up has ended, unless it is fixed."""
+        if self.fixed is not None:
+            return self.fixed
         if self.steps < self.warm_up or self.control_variance <= 0:
             return 0.0
         return min(max(-self.covariance / self.control_variance, 0.0), 1.5)
