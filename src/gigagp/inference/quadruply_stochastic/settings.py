@@ -75,11 +75,11 @@ class QuadruplyStochastic(WeightOptions, Inference):
     column_batch : int or None, default None
         Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
         2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10
-        of 100 columns a step takes a little more than half of the time, and with a full covariance its time does not
-        depend on m. Each column moves only when it is seen, and anchors cover the mean alone. None: all of up to 128
-        columns, and 64 of more. To see all columns and average over them is better where they are few: the features
-        cost more than the columns then, the reported bound is less noisy, and the columns have an anchor. A relevance
-        vector machine always sees all of them, because its precisions depend on all.
+        of 100 columns a step takes about half of the time, and with a full covariance its time does not depend on m.
+        Each column moves only when it is seen, and anchors cover the mean alone. None: all of up to 128 columns, and 64
+        of more. To see all columns and average over them is better where they are few: the features cost as much as the
+        columns then, the reported bound is less noisy, and the columns have an anchor. A relevance vector machine
+        always sees all of them, because its precisions depend on all.
     diagonal : {"learned", "closed_form"}, default "learned"
         How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
         pass over the rows, O(n m). The closed form is for a Gaussian likelihood.
@@ -191,8 +191,10 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     When to use: where a small, readable model is wanted. Predictions cost as much as the relevance vectors. The
     variance is small far from all of them. Up to some 5,000 rows all rows are used at once and the precisions converge:
-    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more, because the precisions of
-    superfluous weights grow ever more slowly (27 vectors of 100 rows after 1,000 steps).
+    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more. A precision is at most
+    one over the square of its weight, so the noise of the steps holds the precisions of superfluous weights down, and
+    where neighbours share a weight it takes many steps to remove one of them. Anchors take away most of that noise; a
+    larger ``row_batch``, more steps and a smaller ``final_share`` of the optimizer take away more.
 
     Parameters
     ----------
