@@ -14,6 +14,7 @@ from benchmark_data import make_folder
 #: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
 RUNS = {
     "truncation_baselines": "--data DATA --tables pol --rows 60 --size 20 --json OUT/rows.json",
+    "truncation_predictions": "--data DATA --tables pol --rows 40 --start-rows 30 --json OUT/rows.json",
     "truncation_table": "--data DATA --tables pol --rows 40 --steps 2 --iterations 20 --curves 2 --json OUT/rows.json"
     " --plots OUT --plot-rows 40 --plot-draws 2 --plot-steps 1",
     "truncation_variance": "--data DATA --table pol --rows 40 --draws 3 --probes 2 --json OUT/rows.json",
