@@ -24,7 +24,7 @@ _LACKS = {
 }
 _SIZES: dict[str, dict[str, Any]] = {
     "smoke": {"rows": 48, "steps": 2, "learning_rate": 0.05, "iterations": 20},
-    "quick": {"rows": 500, "steps": 60, "learning_rate": 0.05, "iterations": 40, "limit": 100},
+    "quick": {"rows": 300, "steps": 60, "learning_rate": 0.05, "iterations": 40, "limit": 100},
     "full": {"rows": 2000, "steps": None, "learning_rate": 0.01, "iterations": 100, "limit": 7200},
 }
 _PAPERS = {"rows": None, "steps": None, "learning_rate": 0.01}
@@ -83,7 +83,7 @@ FIGURE_1 = Experiment(
     ),
     levels={
         "smoke": {"rows": 48, "draws": 2, "cells": 4},
-        "quick": {"rows": 300, "draws": 60, "limit": 100},
+        "quick": {"rows": 200, "draws": 60, "limit": 100},
         "full": {"rows": 600, "draws": 10_000, "limit": 20_000},
     },
     paper_settings={"draws": 10_000},
@@ -103,7 +103,7 @@ FIGURE_2 = Experiment(
     columns=(Column("at the shortest length", "first", digits=3), Column("at the longest", "last", digits=3)),
     levels={
         "smoke": {"steps": 1, "cells": 1},
-        "quick": {"steps": 60, "limit": 100},
+        "quick": {"steps": 40, "limit": 100},
         "full": {"steps": 300, "limit": 3600},
     },
     note=(
@@ -130,7 +130,7 @@ FIGURE_3 = Experiment(
     ),
     levels=_levels(
         {"iterations": 20, "frequencies": 8, "nodes": 3, "cells": 6},
-        {"iterations": 20, "nodes": 15, "frequencies": 100},
+        {"iterations": 20, "nodes": 15, "frequencies": 60},
         {"iterations": 20, "nodes": 30, "frequencies": 350, "steps": 500, "learning_rate": 0.02},
     ),
     note=(
