@@ -46,7 +46,7 @@ OWN_MODELS = ("poe", "svgp")
 #: Numbers of Adam steps in the paper for CG, RR-CG and Cholesky.
 PAPER_STEPS = {"pol": 1500, "elevators": 1500, "bike": 1500, "kin40k": 800, "protein": 800, "keggdirected": 800}
 FEATURE_STEPS, EPOCHS = 500, 300
-#: Rows of a minibatch, of an expert, and number of inducing points in the paper.
+#: Rows of a minibatch and of an expert, inducing points, and minibatches of a step of sgGP in the paper.
 BATCH = 1024
 #: Rate of the paper's law, exp(-0.05 J), and its mean length above the minimum.
 RATE, OFFSET = 0.05, 20
@@ -85,11 +85,12 @@ class Setting:
     probes: int
     rank: int
     dtype: str
+    batch: int = BATCH
 
     @classmethod
     def of(cls, method: str, table: str, seed: int, n_rows: int, options: argparse.Namespace) -> Setting:
         """Return the settings of a method for a table: the options, and the paper's where these are None."""
-        epochs = EPOCHS * -(-n_rows // BATCH)
+        epochs = EPOCHS * -(-n_rows // options.batch)
         steps = {"rff": FEATURE_STEPS, "ss-rff": FEATURE_STEPS, "svgp": epochs, "sggp": epochs}
         # A few hundred rows cannot use 700 frequencies, which would give more columns than rows.
         frequencies = options.frequencies or min(700, max(n_rows // 5, 2))
@@ -106,6 +107,7 @@ class Setting:
             options.probes,
             options.rank,
             options.dtype,
+            options.batch,
         )
 
     def law(self) -> ExponentialDecay | OneOverJ:
@@ -128,9 +130,9 @@ class Setting:
         if self.method in ("cholesky", "poe"):
             return inference.Exact()
         if self.method == "svgp":
-            return inference.SparseVariational(BATCH, batch_size=BATCH)
+            return inference.SparseVariational(self.batch, batch_size=self.batch)
         if self.method == "sggp":
-            return Minibatches()
+            return Minibatches(count=self.batch)
         if self.method == "rff":
             return inference.RandomFeatures(2 * self.frequencies, redraw=True)
         if self.method == "ss-rff":
@@ -210,7 +212,7 @@ def learn(setting: Setting, data: Sequence[np.ndarray], verbose: int = 0) -> GPR
 def run(setting: Setting, data: tuple[np.ndarray, ...], exact_rows: int, curves: int, verbose: int) -> dict:
     """Learn, evaluate, and return scores and costs."""
     X, y, X_test, y_test = data
-    parts = split_rows(len(y), BATCH, setting.seed) if setting.method == "poe" else [np.arange(len(y))]
+    parts = split_rows(len(y), setting.batch, setting.seed) if setting.method == "poe" else [np.arange(len(y))]
     started, cpu = time.perf_counter(), time.process_time()
     fits = [learn(setting, (X[part], y[part]), verbose) for part in parts]
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
@@ -280,6 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--feature-step", type=int, default=100, help="step of SS-RFF, in frequencies")
     parser.add_argument("--probes", type=int, default=10)
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=BATCH,
+        help="rows of a minibatch and of an expert, inducing points, and minibatches of a step of sgGP",
+    )
     parser.add_argument("--rank", type=int, default=5, help="rank of the preconditioner; 0: none")
     parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
     parser.add_argument(

@@ -18,7 +18,7 @@ from gigagp.errors import GigaGPError, SolverWarning
 from gigagp.metrics import gaussian_nll, rmse
 
 #: Options of `truncation_table.Setting` that all cells share.
-_SHARED = {"feature_step": 100, "probes": 10, "rank": 5, "dtype": "float64", "frequencies": None, "iterations": 100}
+_SHARED = {"feature_step": 100, "probes": 10, "rank": 5, "dtype": "float64", "frequencies": None}
 #: Rows up to which losses and predictions are exact.
 _EXACT_ROWS = 12_000
 
