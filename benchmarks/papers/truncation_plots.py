@@ -30,6 +30,12 @@ def _panels(plt: Any, columns: int, width: float = 4.0) -> tuple[Any, np.ndarray
     return figure, axes[0]
 
 
+def _log_lengths(plt: Any, axis: Any) -> None:
+    """Make the axis of lengths logarithmic, with labels at powers of two."""
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(plt.FuncFormatter(lambda length, _: f"{length:g}"))
+
+
 def _legend(axis: Any) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=7)
@@ -47,7 +53,7 @@ def figure_1(plt: Any, results: Results) -> Any:
                     axis.errorbar(lengths, errors, yerr=2 * spread, fmt="o", color=_COLOURS[method], label=method)
         for axis, name in zip(axes[2 * place :], ("data fit", "log-determinant"), strict=False):
             axis.axhline(0, color="black", ls="--", lw=0.8)
-            axis.set_xscale("log")
+            _log_lengths(plt, axis)
             axis.set_yscale("symlog", linthresh=10)
             axis.set(title=f"{name}, estimate minus exact", xlabel=("iterations", "frequencies")[place])
             _legend(axis)
@@ -62,7 +68,8 @@ def figure_2(plt: Any, results: Results) -> Any:
             for numbers in _method(results, method)[:1]:
                 axis.plot(numbers["lengths"], numbers["ratios"], "o-", color=_COLOURS[method], label=method)
         axis.axhline(0, color="black", ls="--", lw=0.8)
-        axis.set(xlabel=f"(expected) {label}", ylabel="log(learned / exact lengthscale)", xscale="log")
+        axis.set(xlabel=f"(expected) {label}", ylabel="log(learned / exact lengthscale)")
+        _log_lengths(plt, axis)
         _legend(axis)
     return figure
 
@@ -82,6 +89,7 @@ def figure_3(plt: Any, results: Results) -> Any:
             axis.plot(numbers["lengthscales"], numbers["noises"], color=_COLOURS[method], lw=1)
             axis.plot(numbers["lengthscale"], numbers["noise"], "o", color=_COLOURS[method])
         axis.set(xscale="log", yscale="log", xlabel="lengthscale", ylabel="noise variance", title=method)
+        axis.xaxis.set_minor_formatter(plt.NullFormatter())
     return figure
 
 
