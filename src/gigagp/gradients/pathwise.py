@@ -67,7 +67,7 @@ class Pathwise(GradientEstimator):
     When to use: by default. The solutions are posterior samples (eq. 16), so that predictions need no further solve. At
     low noise the solves are shorter. With exact prior samples the variance is ``2 tr((H^-1 D)^2)`` for each probe,
     which is never above that of Hutchinson's estimator with Gaussian probes. Rademacher probes have a smaller variance
-    for the noise and the kernel's variance, and had a larger one for the lengthscales of every table that was measured.
+    for the noise and the kernel's variance, and usually a larger one for lengthscales.
 
     Parameters
     ----------
