@@ -217,7 +217,7 @@ def test_points_beyond_the_grid() -> None:
     settings = {"optimizer": None, "noise_variance": 0.03}
     with pytest.raises(InvalidInputError, match=r"row 0 .*outside="):
         fitted(**settings).predict(far)
-    # the message gives the region in the data's own units, two cells around the rows, with the names of the inputs
+    # the message gives the region in the data's own units, one cell around the rows, with the names of the inputs
     named = pd.DataFrame({"east": X[:, 0], "north": 1e6 + 100 * X[:, 1]})
     gp = GPRegressor(kernels.Matern(2.5, [0.6, 50.0]), inference.Grid(size=24), **settings).fit(named, Y)
     message = r"1 of 1 rows lie .*'east' from -0\.15\d+ to 3\.15\d+, 'north' from 9999\d\d.*'east' = 50, 'north' = 1e"
