@@ -32,8 +32,10 @@ from gigagp.inference.computation_aware import RecordingMatrix
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
 from gigagp.means import ZeroMean
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import is_compiled
 
 
 def main() -> None:
@@ -100,8 +102,11 @@ def main() -> None:
         solution = solver.solve(matrix, right, generator=torch.Generator().manual_seed(1), n_targets=1)
         targets, samples = solution.value[:, :1], solution.value[:, 1:]
         seconds = time.process_time() - started
-        none = targets.new_zeros(0, 1)
-        plain = PathwisePosterior(model, table, targets, samples, none, probes.prior, solver)
+        no_basis = Trend(targets.new_zeros(0, 1), targets.new_zeros(0, 0))
+        values = right[:, 1:] if is_compiled(kernel, table.X.device) else None
+        plain = PathwisePosterior(
+            model, table, targets, samples, table.basis, no_basis, probes.prior, solver, probe_values=values
+        )
         residual = float(solution.relative_residual[0])
         show(f"{name}: plain, residual {residual:.2g}", plain, seconds)
         aware = matrix.posterior()

@@ -78,6 +78,8 @@ def number(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
     mean = float(np.mean(values))
+    if len(values) == 1 and mean.is_integer() and abs(mean) >= 1:
+        return f"{mean:,.0f}"
     places = digits - 1 - int(np.floor(np.log10(abs(mean)))) if mean else digits
     places = min(max(places, 0), 6)
     if len(values) == 1:
@@ -233,5 +235,5 @@ def write(modules: Sequence[str], results: Path, docs: Path) -> None:
                 path = docs / "papers" / paper.name / f"{experiment.name}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 figure = experiment.draw(plt, known)
-                figure.savefig(path, dpi=100, metadata={"Software": None})
+                figure.savefig(path, dpi=80, metadata={"Software": None})
                 plt.close(figure)
