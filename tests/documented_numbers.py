@@ -1,6 +1,8 @@
 """Numbers in documents, and the records that they come from.
 
-A table, list or paragraph with measured numbers is followed by a comment that says where each of them is::
+A table, list or paragraph with measured numbers is followed by a comment that says where each of them is. In a table
+every number counts as measured, elsewhere those with a decimal point or a unit. ``<!-- numbers: given -->`` says that
+none is. ::
 
     | table | rows | NLL |
     |---|---|---|
@@ -40,10 +42,15 @@ class Block:
     source: list[str] | None
 
     @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.text.startswith("|")
+
+    @property
     def rows(self) -> list[str]:
         """The body rows of a table, or the whole text."""
         lines = [line for line in self.text.splitlines() if not re.fullmatch(r"[|\s:-]+", line)]
-        return lines[1:] if self.text.startswith("|") else [" ".join(lines)]
+        return lines[1:] if self.is_table else [" ".join(lines)]
 
 
 def blocks(page: str) -> list[Block]:
@@ -103,8 +110,10 @@ def check(page: str) -> tuple[list[str], int]:
     missing = 0
     for block in blocks(page):
         if block.source is None:
-            if numbers_in(block.text, _MEASURED):
-                wrong.append(f"line {block.line}: no source of {numbers_in(block.text, _MEASURED)}")
+            pattern = _NUMBER if block.is_table else _MEASURED
+            found = [number for row in block.rows for number in numbers_in(row, pattern)]
+            if found:
+                wrong.append(f"line {block.line}: no source of {found}")
             continue
         file, lines = block.source[0].strip(), block.source[1:]
         if file == "given":

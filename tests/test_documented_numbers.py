@@ -10,6 +10,18 @@ import documented_numbers
 ROOT = Path(__file__).parents[1]
 #: Pages that are checked, and how many of their numbers still have no record.
 PAGES = {"docs/iterative.md": 11, "docs/computation-aware.md": 22}
+#: Pages whose numbers have no sources yet. The pages of `docs/papers` are written from records as they are.
+LATER = {
+    "README.md",
+    "docs/architecture.md",
+    "docs/grids.md",
+    "docs/how-to-choose.md",
+    "docs/neighbours.md",
+    "docs/quadruply-stochastic.md",
+    "docs/randomized-truncation.md",
+    "docs/reliability.md",
+    "docs/troubleshooting.md",
+}
 PAGE = """# Title
 
 The error is 0.25 after 3 steps, a third of `--rate 0.9`, and 50 % of what it was.
@@ -45,11 +57,17 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(documented_numbers, "RESULTS", tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES)
+PAGE_FILES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGE_FILES if page != "docs/papers.md"])
 def test_the_numbers_of_a_page_are_in_records(page):
     wrong, missing = documented_numbers.check((ROOT / page).read_text(encoding="utf-8"))
-    assert wrong == []
-    assert missing == PAGES[page]
+    if page in LATER:
+        assert wrong, f"{page} has all its sources now: take it out of LATER"
+    else:
+        assert wrong == []
+        assert missing == PAGES.get(page, 0)
 
 
 def test_right_numbers_pass(made):
