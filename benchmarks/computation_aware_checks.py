@@ -41,9 +41,8 @@ def smallest_difference(problems: int) -> tuple[float, float]:
         each = model.noise_variance.expand(n)
         matrix = KernelMatrix(kernel, X, noise, storage="tiles")
         seen = Evidence(model, table, actions.DenseActions(S), "projected", each, matrix)
-        ours = ComputationAwarePosterior(
-            model, table, seen.actions, seen.factor, seen.weights, seen.coefficients, each
-        ).mean_and_variance(x)[1]
+        posterior = ComputationAwarePosterior(model, table, seen.actions, seen.factor, seen.conditioned(), each)
+        ours = posterior.mean_and_variance(x)[1]
         cross = kernel.block(X, x)
         exact = kernel.diagonal(x) - (cross * torch.linalg.solve(matrix.to_dense(), cross)).sum(0)
         found.append((ours - exact).numpy())

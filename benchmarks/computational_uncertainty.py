@@ -32,8 +32,10 @@ from gigagp.inference.computation_aware import RecordingMatrix
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import Trend
 from gigagp.means import ZeroMean
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import is_compiled
 
 
 def main() -> None:
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=1000, help="block size of alternating projections")
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--solvers", nargs="+", default=["none", "CG", "AP", "SGD"], help="none: CG without help")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", SolverWarning)
@@ -80,6 +83,9 @@ def main() -> None:
             flush=True,
         )
         results.append(row)
+        if arguments.json is not None:
+            settings = {"table": arguments.table, "rows": len(y), "budget": arguments.budget, "version": __version__}
+            arguments.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1))
 
     if arguments.exact:
         started = time.process_time()
@@ -87,21 +93,25 @@ def main() -> None:
         show("exact", exact, time.process_time() - started)
     limits = {"tolerance": 1e-8, "max_epochs": arguments.budget}
     tried = {
-        "CG, no preconditioner": solvers.ConjugateGradients(preconditioner=None, **limits),
+        "none": solvers.ConjugateGradients(preconditioner=None, **limits),
         "CG": solvers.ConjugateGradients(**limits),
         "AP": solvers.AlternatingProjections(block_size=arguments.block_size, **limits),
         "SGD": solvers.StochasticGradientDescent(**limits),
     }
     probes = Pathwise(n_probes=64).draw(model, table.X, torch.Generator().manual_seed(0))
-    for name, solver in tried.items():
+    for key in arguments.solvers:
+        solver, name = tried[key], {"none": "CG, no preconditioner"}.get(key, key)
         started = time.process_time()
         matrix = RecordingMatrix(model, table, arguments.capacity)
         right = torch.cat([table.Y, probes.right_hand_sides(model, matrix, 2**30)], 1)
         solution = solver.solve(matrix, right, generator=torch.Generator().manual_seed(1), n_targets=1)
         targets, samples = solution.value[:, :1], solution.value[:, 1:]
         seconds = time.process_time() - started
-        none = targets.new_zeros(0, 1)
-        plain = PathwisePosterior(model, table, targets, samples, none, probes.prior, solver)
+        no_basis = Trend(targets.new_zeros(0, 1), targets.new_zeros(0, 0))
+        values = right[:, 1:] if is_compiled(kernel, table.X.device) else None
+        plain = PathwisePosterior(
+            model, table, targets, samples, table.basis, no_basis, probes.prior, solver, probe_values=values
+        )
         residual = float(solution.relative_residual[0])
         show(f"{name}: plain, residual {residual:.2g}", plain, seconds)
         aware = matrix.posterior()
@@ -109,9 +119,6 @@ def main() -> None:
         matrix.add_blocks(targets)
         more = matrix.posterior()
         show(f"{name}: + blocks, {more.n_actions} actions", more, time.process_time() - started)
-    if arguments.json is not None:
-        settings = {"table": arguments.table, "rows": len(y), "budget": arguments.budget, "version": __version__}
-        arguments.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ def figure_2(plt: Any, results: Results) -> Any:
     """Draw magnitudes of eigenvectors and actions, and the distance of their spans by step."""
     shown = [("eigenvectors", results[0][1][0]["eigenvectors"], results[0][1][0]["points"])]
     shown += [(row.name, cells[0]["actions"], cells[0]["points"]) for row, cells in results]
-    figure = plt.figure(figsize=(14, 2.2 * len(shown)), layout="constrained")
+    figure = plt.figure(figsize=(10, 1.5 * len(shown)), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(5, 2))
     axes = left.subplots(len(shown), 5, squeeze=False)
     for line, (name, vectors, points) in zip(axes, shown, strict=True):
         for j, axis in enumerate(line):
             sizes = np.abs(vectors[j]) / np.abs(vectors[j]).max()
-            axis.scatter(*np.array(points).T, c=sizes, s=5, cmap="viridis")
+            axis.scatter(*np.array(points).T, c=sizes, s=2, cmap="viridis")
             axis.set(xticks=[], yticks=[], ylabel=name if j == 0 else "")
     axis = right.subplots()
     for row, cells in results:

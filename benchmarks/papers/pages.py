@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,11 @@ def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found |
             missed = [record for record in every if record["status"] != "done"]
             planned = (settings(experiment, row, level) or {"splits": len(every)})["splits"]
             known.append(Found(level, (done or missed)[0]["settings"], done, missed, planned))
-    return next((found for found in known if found.done), known[0] if known else None)
+    if not known:
+        return None
+    best = next((k for k, found in enumerate(known) if found.done), 0)
+    larger = [record for found in known[:best] for record in found.missed]  # failures stay in sight
+    return replace(known[best], missed=larger + known[best].missed)
 
 
 def differences(experiment: Experiment, found: Found) -> str:
@@ -70,7 +74,7 @@ def values_of(found: Found | None, column: Column) -> list[float]:
     if found is None:
         return []
     values = [record["numbers"].get(column.key) for record in found.done]
-    return [float(value) for value in values if value is not None]
+    return [value for value in values if value is not None]
 
 
 def number(values: Sequence[float], digits: int) -> str:
@@ -78,6 +82,8 @@ def number(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
     mean = float(np.mean(values))
+    if len(values) == 1 and isinstance(values[0], int):
+        return f"{values[0]:,}"
     places = digits - 1 - int(np.floor(np.log10(abs(mean)))) if mean else digits
     places = min(max(places, 0), 6)
     if len(values) == 1:
@@ -113,7 +119,7 @@ def remark(experiment: Experiment, row: Row, found: Found | None, notes: list[st
         said.append(chr(ord("a") + notes.index(differing)))
     if found.done and len(found.done) < found.planned:
         said.append(f"{len(found.done)} of {found.planned} splits")
-    said += sorted({f"{record['status']}: {record['error']}" for record in found.missed})
+    said += sorted({f"{record['level']} size {record['status']}: {record['error']}" for record in found.missed})
     if row.why:
         said.append(row.why)
     return "; ".join(said)
@@ -233,5 +239,5 @@ def write(modules: Sequence[str], results: Path, docs: Path) -> None:
                 path = docs / "papers" / paper.name / f"{experiment.name}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 figure = experiment.draw(plt, known)
-                figure.savefig(path, dpi=100, metadata={"Software": None})
+                figure.savefig(path, dpi=80, metadata={"Software": None})
                 plt.close(figure)

@@ -124,8 +124,8 @@ def test_a_page_has_a_number_or_a_reason_for_every_row(tmp_path):
     assert "1.10 ± 0.05 | 1.000 |" in lines["one row"]
     assert lines["one row"].endswith("| - | a |")
     assert "a: training rows 12 (paper: all)." in text
-    assert "failed: ValueError: a made error" in lines["fails"]
-    assert "out of time: stopped after 1 s" in lines["too slow"]
+    assert "quick size failed: ValueError: a made error" in lines["fails"]
+    assert "quick size out of time: stopped after 1 s" in lines["too slow"]
     assert "data set absent is not to be had" in lines["large"]
     assert "not run at this size" in lines["nap 3"]
     assert "3 rows have numbers." in text
@@ -139,6 +139,7 @@ def test_full_results_come_before_quick_ones_and_are_judged(tmp_path):
             row = made_paper.TABLE.rows[k]
             record = {
                 "split": split,
+                "level": "full",
                 "settings": {"rows": None},
                 "status": status,
                 "error": "made",
@@ -148,9 +149,22 @@ def test_full_results_come_before_quick_ones_and_are_judged(tmp_path):
             records.write(path, json.dumps(record))
     text = pages.page(made_paper.PAPER, tmp_path)
     assert "| one row | 1.10 ± 0.05 | 1.100 ± 0.058 | - | 3 | yes |  |" in text
-    assert "| far off | 7.3 ± 0.1 | 1.150 ± 0.050 | - | 2 | no: score | 2 of 3 splits; failed: made; the paper" in text
+    assert (
+        "| far off | 7.3 ± 0.1 | 1.150 ± 0.050 | - | 2 | no: score | 2 of 3 splits; full size failed: made; the paper"
+        in text
+    )
     index = pages.index([made_paper.PAPER], tmp_path)
     assert "| table 1: made numbers | 7 | 2 | 0 | 1 | 0 | 4 |" in index
+
+
+def test_a_failure_at_full_size_is_said_beside_quick_numbers(tmp_path):
+    row = made_paper.TABLE.rows[0]
+    for level, status in (("full", "out of time"), ("quick", "done")):
+        record = {"split": 0, "level": level, "settings": {"rows": 12}, "status": status, "error": "stopped"}
+        path = records.path_of(tmp_path, "made", made_paper.TABLE, level, row, 0)
+        records.write(path, json.dumps({**record, "numbers": {"score": 1.0}}))
+    text = pages.page(made_paper.PAPER, tmp_path)
+    assert "| one row | 1.10 ± 0.05 | 1.000 | - | 1 | - | a; full size out of time: stopped |" in text
 
 
 def test_documents_and_figures_are_written(tmp_path):
