@@ -37,8 +37,8 @@ def fit(
         str,
         typer.Option(
             help=f"auto or one of {', '.join(options.INFERENCES)}. Tables that do not fit into memory need grid, which "
-            "reads them once (one to three inputs), or quadruply-stochastic or relevance-vectors, which read "
-            "minibatches."
+            "reads them once (one to three inputs, or an additive kernel), or quadruply-stochastic or "
+            "relevance-vectors, which read minibatches."
         ),
     ] = "auto",
     likelihood: Annotated[
