@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, inference, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.errors import FitWarning
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.laplace import LaplaceObjective
 from gigagp.means import ZeroMean
 from gigagp.model import Model
 from gigagp.optimization import Auto, ParameterSpace
@@ -136,3 +138,48 @@ def test_the_same_generator_gives_the_same_path():
 
     assert torch.equal(path(1), path(1))
     assert not torch.equal(path(1), path(2))
+
+
+def test_learning_goes_on_while_it_gains():
+    """Rows in groups that differ in one quickly varying input. Ten gradients after the subsets were not enough."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.uniform(-2, 2, (60, 5)), 8, axis=0) + 1e-3 * rng.standard_normal((480, 5))
+    levels = np.repeat(rng.standard_normal(60), 8)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * levels + 0.3 * np.sin(30 * X[:, 3])
+
+    def value(optimizer):
+        return GPRegressor(random_state=0, optimizer=optimizer).fit(X, y).log_marginal_likelihood().value
+
+    best = value(optimization.LBFGS(300))
+    assert value("auto") > best - 25  # the weak prior has its share
+    with pytest.warns(FitWarning, match="stopped after 10 gradients"):
+        assert value(Auto(polish_steps=10)) < best - 150  # the control
+
+
+def test_a_limit_that_ends_learning_too_early_is_said():
+    X = points(60, 2)
+    y = draw_targets(kernels.Matern(1.5, [0.3, 4.0]), X, 1e-4)[:, 0].numpy()
+    with pytest.warns(FitWarning, match=r"stopped after 1 gradients, where another step promised .* polish_steps"):
+        GPRegressor(optimizer=Auto(subset_steps=1, polish_steps=1)).fit(X.numpy(), y)
+    GPRegressor().fit(X.numpy(), y)  # the control
+
+
+def labels_of_a_wave(seed, n=100, d=3):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (1000 + n, d))
+    y = (rng.random(len(X)) < 1 / (1 + np.exp(-3 * (np.sin(2 * X[:, 0]) + X[:, -1])))).astype(int)
+    return X[:n], y[:n]
+
+
+def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
+    X, y = labels_of_a_wave(1)
+
+    def evidence(**settings):
+        classifier = GPClassifier(random_state=0, inference=inference.Vecchia(60), **settings).fit(X, y)
+        return classifier.latent_.log_marginal_likelihood().value
+
+    found = evidence()
+    kernel = kernels.RBF(list(0.4 * 3**0.5 * X.std(0)), 4.0)
+    assert found > evidence(kernel=kernel) - 0.5
+    monkeypatch.setattr(LaplaceObjective, "has_distant_optima", False)
+    assert found > evidence() + 3  # the control

@@ -61,6 +61,11 @@ class TableObjective(ABC):
         return False
 
     @property
+    def has_distant_optima(self) -> bool:
+        """Whether learning should begin from two starts; not for Gaussian noise, whose starts end alike."""
+        return False
+
+    @property
     def is_likelihood(self) -> bool:
         """Whether the value is the log marginal likelihood of the model or an estimate of it, and not a bound."""
         return True

@@ -46,6 +46,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def has_distant_optima(self) -> bool:
+        """Whether scoring from the usual start may end far below the optimum, and a second start is worth its cost."""
+        ...
+
+    @property
     def is_likelihood(self) -> bool:
         """Whether this is the log marginal likelihood or an estimate of it, and not a bound or another function."""
         ...

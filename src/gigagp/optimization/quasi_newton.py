@@ -48,6 +48,8 @@ class QuasiNewton:
         Replaces ``tolerance`` if there are only gradients, which come from unconverged solves.
     takes_small_step : bool
         Whether the next step is returned even if its predicted decrease is below the tolerance, or a step of zero.
+    unfinished : callable
+        Called with the predicted decrease if the steps are used up while it exceeds the tolerance.
     """
 
     steps: int
@@ -57,6 +59,7 @@ class QuasiNewton:
     patience: int = 1
     tolerance_without_values: float | None = None
     takes_small_step: bool = True
+    unfinished: Callable[[float], None] = lambda predicted: None
 
 
 def minimise(
@@ -117,7 +120,11 @@ def minimise(
         small = small + 1 if predicted < (tolerance() if callable(tolerance) else tolerance) else 0
         if small >= settings.patience and not settings.takes_small_step:
             return vector, torch.zeros_like(vector), True
-        if small >= settings.patience or iteration == settings.steps:
+        if small >= settings.patience:
+            break
+        if iteration == settings.steps:
+            if not small:
+                settings.unfinished(predicted)
             break
         found, finite = _search(evaluate, box, vector, step, value, gradient)
         if found is None:  # no decrease left, or nothing finite

@@ -105,6 +105,15 @@ class ParameterSpace:
             start += shape.numel()
         return replace(self.template.replace(values), free=free)
 
+    def rougher(self, vector: torch.Tensor, lengths: float, deviations: float) -> torch.Tensor:
+        """Return a vector with the kernel's lengthscales and standard deviations multiplied, in the "log" transform."""
+        factors = {"lengthscale": lengths, "variance": deviations}
+        kinds = [label.split("[")[0].split(".")[-1] for label in self.labels]
+        shift = torch.tensor([factors.get(kind, 1.0) for kind in kinds], dtype=torch.float64).log()
+        moved = vector.clone()
+        moved[: self.n_hyperparameters] += shift
+        return self.box.clip(moved)
+
     def jacobian(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the derivative of each natural value by its unconstrained coordinate; 1 for free numbers."""
         scale = self._scale(vector)

@@ -123,6 +123,11 @@ class LaplaceObjective(TableObjective):
         return True
 
     @property
+    def has_distant_optima(self) -> bool:
+        """Always true: labels are explained by a smooth function with a steep slope as well as by a rougher one."""
+        return True
+
+    @property
     def target_variance(self) -> float:
         """Typical variance of the latent function, which sets the scale of the prior of hyperparameters.
 
