@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.truncation import ExponentialDecay, OneOverJ, SingleSample
 
-LOSS_ROWS, DRAWS = 600, 60
 LOSS_ITERATIONS = (2, 4, 8, 16, 24, 32, 48, 64)
 LOSS_FREQUENCIES = (4, 8, 16, 32, 64, 128, 256)
 TOY_ITERATIONS = (3, 5, 7, 10, 15, 20)
@@ -42,12 +42,27 @@ TOY_START = math.log(2)
 COLOURS = {"cg": "C0", "rr-cg": "C1", "rff": "C2", "ss-rff": "C3"}
 
 
-def draw_all(folder: Path, results: list[dict], data: Path, table: str) -> None:
-    """Draw every figure for which there are numbers."""
+def draw_all(folder: Path, results: list[dict], data: Path, table: str, n_rows: int, n_draws: int, steps: int) -> None:
+    """Draw every figure for which there are numbers.
+
+    Parameters
+    ----------
+    folder : Path
+        Where figures are written.
+    results : list of dict
+        Rows of the table, some with a curve.
+    data, table : Path, str
+        Data folder, and the table of Figure 1.
+    n_rows, n_draws : int
+        Training rows and draws of Figure 1.
+    steps : int
+        Steps of Adam in Figure 2.
+    """
+    X, y, _, _ = read_shuffled(data, table, 0, n_rows)
     numbers = {
-        "terms": terms_against_length(data, table),
-        "bias": bias_against_length(),
-        "recovery": recovered_lengthscales(),
+        "terms": {"table": table, "draws": n_draws, **terms_against_length(X, y, n_draws)},
+        "bias": bias_against_length(3 * n_draws),
+        "recovery": recovered_lengthscales(steps),
     }
     (folder / "figures.json").write_text(json.dumps(numbers, indent=1))
     draw_terms(numbers["terms"], folder / "loss_against_length.png")
@@ -74,25 +89,26 @@ def _lengths(panel: Axes, rows: list[list[float]], label: str) -> None:
 # Figure 1: the two terms of the loss ----------------------------------------------------------------------------------
 
 
-def terms_against_length(data: Path, table: str) -> dict:
+def terms_against_length(X: np.ndarray, y: np.ndarray, n_draws: int, methods: Sequence[str] = tuple(COLOURS)) -> dict:
     """Return data fit and log-determinant at the exact optimum against the (expected) length, for every estimator."""
-    X, y, _, _ = read_shuffled(data, table, 0, LOSS_ROWS)
     gp = GPRegressor(kernels.RBF(), inference.Exact(), mean="zero", standardize=False).fit(X, y)
     model = Model(gp.kernel_, ZeroMean(), torch.tensor(max(gp.noise_variance_, 0.01), dtype=torch.float64))
     rows = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], ZeroMean(), 2**31)
     matrix = KernelMatrix(model.kernel, rows.X, model.noise_variance, storage="dense")
     exact = _exact_terms(matrix, rows.Y)
+    lengths = [count for count in LOSS_ITERATIONS if count <= len(y)]
     counts = [count for count in LOSS_FREQUENCIES if count <= len(y) // 2 - 8]
-    return {
-        "table": table,
-        "rows": len(y),
-        "noise_variance": float(model.noise_variance),
-        "exact": exact,
-        "cg": [_cg_terms(matrix, rows.Y, count) for count in LOSS_ITERATIONS],
-        "rr-cg": [_roulette_terms(matrix, rows.Y, count) for count in LOSS_ITERATIONS if count > 4],
-        "rff": _feature_terms(model, rows, counts, DRAWS),
-        "ss-rff": [_sample_terms(model, rows, exact, count) for count in counts if count > 4],
-    }
+    found: dict = {"rows": len(y), "noise_variance": float(model.noise_variance), "exact": exact}
+    for method in methods:
+        if method == "cg":
+            found[method] = [_cg_terms(matrix, rows.Y, count, n_draws) for count in lengths]
+        elif method == "rr-cg":
+            found[method] = [_roulette_terms(matrix, rows.Y, count, n_draws) for count in lengths if count > 4]
+        elif method == "rff":
+            found[method] = _feature_terms(model, rows, counts, n_draws)
+        else:
+            found[method] = [_sample_terms(model, rows, exact, count, n_draws) for count in counts if count > 4]
+    return found
 
 
 def _exact_terms(matrix: KernelMatrix, Y: torch.Tensor) -> list[float]:
@@ -105,21 +121,21 @@ def _summary(length: float, draws: np.ndarray) -> list[float]:
     return [length, *(float(part) for column in draws.T for part in (column.mean(), column.std(ddof=1)))]
 
 
-def _cg_terms(matrix: KernelMatrix, Y: torch.Tensor, iterations: int) -> list[float]:
+def _cg_terms(matrix: KernelMatrix, Y: torch.Tensor, iterations: int, n_draws: int) -> list[float]:
     solver = solvers.ConjugateGradients(tolerance=1e-13, max_epochs=iterations, preconditioner=None)
     fit = float((Y * solver.solve(matrix, Y).value).sum())
     draws = []
-    for seed in range(DRAWS):
+    for seed in range(n_draws):
         generator = torch.Generator().manual_seed(seed)
         draws.append([fit, log_determinant(matrix, None, 1, iterations, generator).value])
     return _summary(iterations, np.asarray(draws))
 
 
-def _roulette_terms(matrix: KernelMatrix, Y: torch.Tensor, iterations: int) -> list[float]:
+def _roulette_terms(matrix: KernelMatrix, Y: torch.Tensor, iterations: int, n_draws: int) -> list[float]:
     law = ExponentialDecay.from_moments(iterations, min(20.0, iterations / 3))
     solver = solvers.ConjugateGradients(truncation=law, preconditioner=None)
     draws = []
-    for seed in range(DRAWS):
+    for seed in range(n_draws):
         generator = torch.Generator().manual_seed(seed)
         fit = float((Y * solver.solve(matrix, Y, generator=generator).value).sum())
         draws.append([fit, log_determinant(matrix, None, 1, None, generator, truncation=law).value])
@@ -145,12 +161,12 @@ def _feature_terms(model: Model, rows: TrainingTable, counts: list[int], n_draws
     return [_summary(count, whole[:, place]) for place, count in enumerate(counts)]
 
 
-def _sample_terms(model: Model, rows: TrainingTable, exact: list[float], count: int) -> list[float]:
+def _sample_terms(model: Model, rows: TrainingTable, exact: list[float], count: int, n_draws: int) -> list[float]:
     base = max(1, round(count / 2))
     law = OneOverJ(base=base, maximum=min(4 * base, rows.n_rows // 2), step=max(1, base // 4))
     series, generator = SingleSample(law), torch.Generator().manual_seed(count)
     draws = []
-    for seed in range(DRAWS):
+    for seed in range(n_draws):
         parts = series.coefficients(law.sample(generator))
         total = parts.pop(law.support()[-1], 0.0) * np.asarray(exact)
         for n_frequencies, space in _spaces(model, rows, list(parts), seed).items():
@@ -171,20 +187,20 @@ def draw_terms(numbers: dict, path: Path) -> None:
                 spread = rows[:, 2 + 2 * column]
                 panel.errorbar(lengths, errors, yerr=spread, fmt="none", ecolor=colour, elinewidth=0.8)
                 thick = {"fmt": "o", "color": colour, "elinewidth": 3, "markersize": 3, "label": method}
-                panel.errorbar(lengths, errors, yerr=2 * spread / DRAWS**0.5, **thick)
+                panel.errorbar(lengths, errors, yerr=2 * spread / numbers["draws"] ** 0.5, **thick)
             panel.axhline(0, color="black", linestyle="--", linewidth=0.8)
             panel.set_yscale("symlog", linthresh=10)
             panel.set_title(f"{name}, estimate minus exact", fontsize=9)
             _lengths(panel, numbers[pair[0]], ("(expected) iterations", "(expected) frequencies")[place])
             panel.legend(fontsize=8)
-    figure.suptitle(f"{numbers['table']}, {numbers['rows']} rows, {DRAWS} draws", fontsize=9)
+    figure.suptitle(f"{numbers['table']}, {numbers['rows']} rows, {numbers['draws']} draws", fontsize=9)
     figure.savefig(path, dpi=150)
 
 
 # Decay of the biases: exponential for CG, like 1 / J for features -----------------------------------------------------
 
 
-def bias_against_length(n_draws: int = 200) -> dict:
+def bias_against_length(n_draws: int) -> dict:
     """Return |bias| of both terms for 200 points on a line with noise variance 1, which attain the proven rates."""
     i = torch.arange(200, dtype=torch.float64)
     x = (i / 199)[:, None]
@@ -254,28 +270,34 @@ def _learned(method: object, steps: int) -> float:
     return float(learned[len(learned) // 2 :].mean())
 
 
-def recovered_lengthscales(steps: int = 300) -> dict:
+def recovered_lengthscales(steps: int, methods: Sequence[str] = tuple(COLOURS)) -> dict:
     """Return log(learned / exact lengthscale) against the (expected) length."""
     exact = _learned(inference.Exact(), steps)
     probes = gradients.Hutchinson(10, law="rademacher")
-    found: dict = {"exact": exact, "cg": [], "rr-cg": [], "rff": [], "ss-rff": []}
 
     def iterative(**settings: object) -> inference.Iterative:
         solver = solvers.ConjugateGradients(tolerance=1e-12, preconditioner=None, **settings)
         return inference.Iterative(solver, probes, warm_start=False, n_samples=1)
 
-    for count in TOY_ITERATIONS:
-        found["cg"].append([count, _learned(iterative(max_epochs=count), steps) - exact])
-    for minimum in (1, 3, 6, 11):
-        law = ExponentialDecay(0.1, minimum)
-        found["rr-cg"].append([law.mean, _learned(iterative(truncation=law), steps) - exact])
-    for count in TOY_FREQUENCIES:
-        plain = inference.RandomFeatures(2 * count, redraw=True)
-        found["rff"].append([count, _learned(plain, steps) - exact])
-    for base in (5, 10, 20):
-        law = OneOverJ(base=base, maximum=50, step=5)
-        sampled = inference.RandomFeatures(truncation=law, redraw=True, prediction="features")
-        found["ss-rff"].append([law.mean, _learned(sampled, 10 * steps) - exact])  # its gradients are much noisier
+    def away(method: inference.Inference, steps: int = steps) -> float:
+        return _learned(method, steps) - exact
+
+    found: dict = {"exact": exact}
+    for method in methods:
+        if method == "cg":
+            found[method] = [[count, away(iterative(max_epochs=count))] for count in TOY_ITERATIONS]
+        elif method == "rr-cg":
+            laws = [ExponentialDecay(0.1, minimum) for minimum in (1, 3, 6, 11)]
+            found[method] = [[law.mean, away(iterative(truncation=law))] for law in laws]
+        elif method == "rff":
+            redrawn = {count: inference.RandomFeatures(2 * count, redraw=True) for count in TOY_FREQUENCIES}
+            found[method] = [[count, away(plain)] for count, plain in redrawn.items()]
+        else:
+            sampled = []
+            for law in (OneOverJ(base=base, maximum=50, step=5) for base in (5, 10, 20)):
+                features = inference.RandomFeatures(truncation=law, redraw=True, prediction="features")
+                sampled.append([law.mean, away(features, 10 * steps)])  # its gradients are much noisier
+            found[method] = sampled
     return found
 
 

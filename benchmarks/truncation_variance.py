@@ -102,8 +102,10 @@ def main() -> None:
             _, finished, _ = draw(table, model, estimator, 2, tolerance=1e-8, max_epochs=5000, **recipe)
             laws: list[tuple[str, truncation.Distribution]] = []
             for rate, minimum in LAWS[which]:
+                if minimum >= len(y):
+                    continue  # no series of this table is so long
                 decay = truncation.ExponentialDecay(rate, minimum)
-                stopped = round(decay.expected_longest())
+                stopped = min(round(decay.expected_longest()), len(y))
                 laws += [(f"{rate}, {minimum}", decay), (f"stopped at {stopped}", truncation.Fixed(stopped))]
             for label, law in laws:
                 found, iterations, seconds = draw(table, model, estimator, options.draws, truncation=law, **recipe)

@@ -1,12 +1,26 @@
-"""Benchmarks are run by hand, so their imports from the package are checked here."""
+"""Benchmarks are run by hand. Here their imports are checked, and they are run on a few dozen rows."""
 
 import ast
 import importlib
+import json
+import math
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").rglob("*.py"))
+from benchmark_data import make_folder
+
+#: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
+RUNS = {
+    "truncation_baselines": "--data DATA --tables pol --rows 60 --size 20 --json OUT/rows.json",
+    "truncation_predictions": "--data DATA --tables pol --rows 40 --start-rows 30 --json OUT/rows.json",
+    "truncation_table": "--data DATA --tables pol --rows 40 --steps 2 --iterations 20 --curves 2 --json OUT/rows.json"
+    " --plots OUT --plot-rows 40 --plot-draws 2 --plot-steps 1",
+    "truncation_variance": "--data DATA --table pol --rows 40 --draws 3 --probes 2 --json OUT/rows.json",
+}
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted(BENCHMARKS.rglob("*.py"))
 
 
 def missing_names(source: str) -> list[str]:
@@ -37,3 +51,45 @@ def test_a_benchmark_imports_only_what_the_package_has(script):
 def test_names_that_are_gone_are_found():
     source = "def main():\n    from gigagp.nowhere import x\n    from gigagp import GPRegressor, nothing\n"
     assert missing_names(source) == ["gigagp.nowhere", "gigagp.nothing"]
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("data"))
+
+
+def run_driver(name: str, line: str, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a benchmark as from the command line, in this process; forget the modules that it imports by short names."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    monkeypatch.setattr(sys, "argv", [name, *line.replace("DATA", str(data)).replace("OUT", str(out)).split()])
+    before, short = dict(sys.modules), ("load", *(path.stem for path in BENCHMARKS.glob("*.py")))
+    try:
+        for module in short:
+            sys.modules.pop(module, None)
+        importlib.import_module(name).main()
+    finally:
+        for module in short:
+            sys.modules.pop(module, None)
+            if module in before:
+                sys.modules[module] = before[module]
+
+
+def numbers_in(value: object) -> list[float]:
+    """Return all numbers of nested lists and dictionaries."""
+    if isinstance(value, dict | list):
+        return [
+            number for part in (value.values() if isinstance(value, dict) else value) for number in numbers_in(part)
+        ]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+@pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):
+    run_driver(name, RUNS[name], data_folder, tmp_path, monkeypatch)
+    written = list(tmp_path.glob("*.json"))
+    assert written or "OUT" not in RUNS[name]
+    for path in written:
+        found = numbers_in(json.loads(path.read_text()))
+        assert found
+        assert all(map(math.isfinite, found))

@@ -467,7 +467,7 @@ WIDE = RNG.normal(size=(50, 6))
 @pytest.mark.parametrize(
     ("settings", "source", "options", "match"),
     [
-        ({}, (WIDE, WIDE[:, 0]), {}, "1 to 4 inputs; got 6"),
+        ({}, (WIDE, WIDE[:, 0]), {}, "sum of terms of at most 3 inputs"),
         ({}, (X[:1], Y[:1]), {}, "must have two rows|is constant"),
         ({}, "no such file.parquet", {"target": "y"}, "does not exist"),
         ({}, (X, Y), {"checkpoint": "state"}, "needs a file or a folder"),
@@ -477,7 +477,7 @@ WIDE = RNG.normal(size=(50, 6))
         ({}, (X, Y), {"bounds": 3}, "a pair"),
         ({}, (X, Y), {"chunk_rows": 0}, "chunk_rows of GPRegressor.fit_table must be an int"),
         ({}, (X, Y), {"chunk_rows": 1e6}, "chunk_rows of GPRegressor.fit_table must be an int"),
-        ({"kernel": kernels.Linear()}, (X, Y), {}, "must be stationary"),
+        ({"kernel": kernels.Linear() * kernels.RBF()}, (X, Y), {}, "must be stationary"),
         ({"kernel": "rbf"}, (X, Y), {}, "kernel of GPRegressor"),
         ({"noise_variance": np.full(N, 0.1)}, (X, Y), {}, "one number, or None, for fit_table"),
         ({"noise_variance": -1.0}, (X, Y), {}, "must be positive"),

@@ -59,6 +59,8 @@ FITS = {
         "optimizer": optimization.Adam(steps=3),
     },
     "vecchia": {"inference": inference.Vecchia(5), "optimizer": AUTO},
+    "vecchia, gross outliers": {"inference": inference.Vecchia(5), "optimizer": AUTO, "likelihood": "student-t"},
+    "vecchia, counts": {"inference": inference.Vecchia(5), "optimizer": AUTO, "likelihood": "poisson"},
     "random features": {"inference": inference.RandomFeatures(n_features=30), "optimizer": AUTO},
     "grid": {"inference": inference.Grid(size=24), "optimizer": optimization.Adam(steps=4)},
     "grid of many nodes": {
@@ -120,7 +122,7 @@ def make(name):
 
 
 def targets(name):
-    if name == "poisson":
+    if FITS[name].get("likelihood") == "poisson":
         return np.round(np.exp(y))
     return np.column_stack([y, y**2]) if "two targets" in name else y
 

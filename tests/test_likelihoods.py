@@ -15,7 +15,10 @@ from gigagp.likelihoods import (
     Logistic,
     Poisson,
     Probit,
+    StudentT,
+    check_laplace,
     check_log_concave,
+    is_default,
     resolve_likelihood,
 )
 
@@ -23,11 +26,13 @@ F64 = {"dtype": torch.float64}
 TARGETS = {
     "gaussian": [-1.2, 0.3, 4.0],
     "laplace": [-1.2, 0.3, 4.0],
+    "student-t": [-1.2, 0.3, 40.0],
     "logistic": [-1.0, 1.0, 1.0],
     "probit": [-1.0, 1.0, 1.0],
     "poisson": [0.0, 1.0, 7.0],
 }
-BUILT_IN = (Gaussian(), Laplace(), Logistic(), Probit(), Poisson())
+LOG_CONCAVE = (Gaussian(), Laplace(), Logistic(), Probit(), Poisson())
+BUILT_IN = (*LOG_CONCAVE, StudentT(), StudentT(2.1))
 
 
 def number(value):
@@ -73,11 +78,16 @@ def test_gradients_are_finite_where_there_is_no_spread(likelihood):
 
 
 @pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
-def test_they_are_log_concave_and_densities(likelihood):
+def test_they_are_densities(likelihood):
     y = number(TARGETS[likelihood.name])
     likelihood.check_targets(y)
-    check_log_concave(likelihood, y)
-    assert resolve_likelihood(likelihood.name) == likelihood
+    check_laplace(likelihood, y)
+    if likelihood.is_log_concave:
+        check_log_concave(likelihood, y)
+    else:
+        with pytest.raises(InvalidInputError, match=r"does not declare it .* Use one of gaussian, laplace, logistic"):
+            check_log_concave(likelihood, y)
+    assert (resolve_likelihood(likelihood.name) == likelihood) is is_default(likelihood)
     f, noise = number(0.4), number(0.5)
     if likelihood.name in ("logistic", "probit"):
         total = sum(float(likelihood.log_density(number(sign), f, noise).exp()) for sign in (-1.0, 1.0))
@@ -90,13 +100,17 @@ def test_they_are_log_concave_and_densities(likelihood):
         assert float(averaged) == pytest.approx(float(likelihood.probability(0.7 + 1.3 * z) @ weights), abs=1e-9)
     elif likelihood.name == "poisson":
         total = float(likelihood.log_density(torch.arange(60, **F64), f, noise).exp().sum())
+    elif likelihood == StudentT(2.1):  # whose variance is in tails that no grid reaches
+        return
     else:
-        grid = torch.linspace(-30, 30, 600_001, **F64)
+        half = 30 if likelihood.name != "student-t" else 3000
+        grid = torch.linspace(-half, half, 600_001, **F64)
         total = float(likelihood.log_density(grid, f, noise).exp().sum() * (grid[1] - grid[0]))
         variance = float(
             ((grid - f).square() * likelihood.log_density(grid, f, noise).exp()).sum() * (grid[1] - grid[0])
         )
-        assert variance == pytest.approx(0.5, rel=1e-5)  # the noise variance has the same meaning for both
+        # the noise variance has the same meaning for all; Student's tails beyond the grid have 1e-3 of it
+        assert variance == pytest.approx(0.5, rel=1e-5 if likelihood.name != "student-t" else 2e-3)
     assert total == pytest.approx(1, rel=1e-6)
 
 
@@ -115,6 +129,58 @@ def test_what_is_not_log_concave_is_refused():
         check_log_concave(Silent(), number([0.0]))
     with pytest.raises(InvalidInputError, match=r"Student is convex near f = .* for y = 0"):
         check_log_concave(Student(), number([0.0]))
+
+
+@pytest.mark.parametrize("likelihood", BUILT_IN, ids=lambda one: one.name)
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 1.0), (-1.0, 0.5), (0.2, 0.02)])
+def test_predictive_densities(likelihood, mean, std):
+    z = torch.linspace(-12, 12, 400_001, **F64)
+    weights = torch.exp(-0.5 * z**2) * float(z[1] - z[0]) / math.sqrt(2 * math.pi)
+    for y in TARGETS[likelihood.name]:
+        found = likelihood.predictive_log_density(number(y), number(mean), number(std), number(0.5))
+        exact = (likelihood.log_density(number(y), mean + std * z, number(0.5)).exp() @ weights).log()
+        assert float(found) == pytest.approx(float(exact), abs=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", [StudentT(), StudentT(2.1), StudentT(50.0)], ids=repr)
+def test_student_noise_of_any_size(likelihood):
+    """Quadrature fails for noise that is small beside the spread, and these do not."""
+    mean, std = number(0.3), number(2.0)
+    z = torch.linspace(-12, 12, 1_000_001, **F64)
+    weights = torch.exp(-0.5 * z**2) * float(z[1] - z[0]) / math.sqrt(2 * math.pi)
+    for noise in (1e-6, 1e-2, 1e6):
+        for y in (0.3, -5.0, 1e5):
+            each = likelihood.log_density(number(y), mean + std * z, number(noise))
+            found = likelihood.predictive_log_density(number(y), mean, std, number(noise))
+            assert float(found) == pytest.approx(float(torch.logsumexp(each + weights.log(), 0)), abs=1e-6)
+            expected = likelihood.expected_log_density(number(y), mean, std, number(noise))
+            assert float(expected) == pytest.approx(float(each @ weights), rel=1e-6)
+    rough = Likelihood.expected_log_density(likelihood, number(0.3), mean, std, number(1e-6))  # the control
+    fine = likelihood.expected_log_density(number(0.3), mean, std, number(1e-6))
+    assert abs(float(rough - fine)) > 1e-3
+
+
+@pytest.mark.parametrize("likelihood", [Laplace(), StudentT(), StudentT(2.5), StudentT(30.0)], ids=repr)
+def test_the_expected_information(likelihood):
+    """It is the mean square of the slope."""
+    noise = number(0.7)
+    gap = torch.sinh(torch.linspace(-40, 40, 800_001, **F64)).requires_grad_()
+    logs = likelihood.log_density(gap, number(0.0), noise)
+    (slope,) = torch.autograd.grad(logs.sum(), gap)
+    with torch.no_grad():
+        mean = torch.trapezoid(slope.square() * logs.exp(), gap)
+    assert float(likelihood.information(noise)) == pytest.approx(float(mean), rel=1e-6)
+
+
+def test_degrees_of_freedom():
+    for bad in (2.0, 0.0, math.nan, math.inf, "4"):
+        with pytest.raises(InvalidInputError, match=r"df of StudentT must be a number above 2.*noise variance is inf"):
+            StudentT(bad)
+    assert StudentT(3) == StudentT(3.0)
+    gaussian, wide = Gaussian(), StudentT(1e7)
+    for y in (-1.0, 3.0):
+        found, limit = (one.log_density(number(y), number(0.4), number(0.5)) for one in (wide, gaussian))
+        assert float(found) == pytest.approx(float(limit), abs=1e-5)
 
 
 def test_bad_targets_and_names():

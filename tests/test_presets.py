@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import gigagp
 from gigagp import GPRegressor, gradients, inference, kernels, optimization, solvers
 from gigagp.errors import InvalidInputError
-from gigagp.presets import lin2024
+from gigagp.presets import evans2020, lin2024
 from helpers import draw_targets, points
 
 X = points(120, 3)
@@ -58,3 +59,49 @@ def test_other_names_are_refused():
         lin2024("lu")
     with pytest.raises(InvalidInputError, match='estimator of lin2024 must be "standard" or "pathwise"'):
         lin2024(estimator="exact")
+
+
+# Evans and Nair 2020 --------------------------------------------------------------------------------------------------
+
+
+def test_the_settings_of_evans_and_nair():
+    settings = evans2020()
+    chosen, ascent = settings["inference"], settings["optimizer"].then
+    assert settings["kernel"] == kernels.RBF()
+    assert settings["mean"] == "zero"
+    assert (chosen.n_basis, chosen.basis_batch, chosen.row_batch, chosen.n_columns) == (100_000, 10_000, 500, 100)
+    assert (chosen.n_support, chosen.control, chosen.start_rows, chosen.anchor) == (500, "as_printed", 0, False)
+    assert isinstance(ascent, optimization.SparseAdaGrad)
+    assert (ascent.learning_rate, ascent.hyper_learning_rate, ascent.hyper_start) == (0.1, 1e-5, 0.1)
+    assert (ascent.steps, ascent.tail_share) == (100_000, 0.0)
+    assert settings["optimizer"].rows == 1000
+    assert evans2020(n_columns=0)["inference"].n_columns == 0
+    points_of_table_3 = evans2020("inducing")["inference"]
+    assert (points_of_table_3.basis, points_of_table_3.augment, points_of_table_3.prior_control) == (
+        "inducing",
+        True,
+        True,
+    )
+    assert (points_of_table_3.row_batch, points_of_table_3.basis_batch, points_of_table_3.n_support) == (
+        3000,
+        3000,
+        200,
+    )
+    assert evans2020("inducing")["optimizer"].then.hyper_learning_rate == 0
+    machine = evans2020("relevance", n_basis=500)["inference"]
+    assert isinstance(machine, inference.RelevanceVectorMachine)
+    assert (machine.row_batch, machine.basis_batch, machine.n_columns, machine.n_support) == (100, 250, 10, 250)
+    with pytest.raises(InvalidInputError, match='model of evans2020 must be "fourier", "inducing" or "relevance"'):
+        evans2020("rbf")
+
+
+@pytest.mark.parametrize("model", ["fourier", "inducing", "relevance"])
+def test_every_model_of_evans_and_nair_runs_and_is_kept_in_a_file(model, tmp_path):
+    settings = evans2020(model, n_basis=120, row_batch=40, basis_batch=50, n_support=30, steps=400)
+    gp = GPRegressor(**settings).fit(X.numpy(), Y.numpy())
+    assert gp.posterior_.from_samples
+    assert gp.score(X.numpy(), Y.numpy()) > 0.5
+    gp.save(tmp_path / "model.gp")
+    again = gigagp.load(tmp_path / "model.gp")
+    assert again.optimizer == settings["optimizer"]
+    assert torch.equal(torch.as_tensor(again.predict(X.numpy())), torch.as_tensor(gp.predict(X.numpy())))

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from gigagp import actions, gradients, inference, optimization, solvers, truncation
+from gigagp import actions, gradients, inference, likelihoods, optimization, solvers, truncation
 from gigagp.custom import MARK, NOTHING, Custom, marked, state_of
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel, from_dict
 from gigagp.kernels.serialization import describe, foreign_classes
 from gigagp.likelihoods import Likelihood
 
-_ROOMS = (inference, solvers, gradients, optimization, truncation)
+_ROOMS = (inference, solvers, gradients, optimization, truncation, likelihoods)
 
 
 def _settings() -> dict[str, type]:

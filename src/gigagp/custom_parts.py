@@ -16,7 +16,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimator import FittedEstimator
 from gigagp.kernels import Kernel, from_dict
 from gigagp.kernels.serialization import foreign_classes
-from gigagp.likelihoods import is_own, resolve_likelihood
+from gigagp.likelihoods import is_default, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.model import NOISE
 from gigagp.scaling import Scaling
@@ -39,7 +39,7 @@ def checked_again(estimator: FittedEstimator, header: Mapping[str, Any]) -> dict
     plain = [value for name, value in estimator.get_params(deep=False).items() if name not in apart]
     plain += [estimator.inference_, estimator.solver_]
     plain += [kept_optimizer(one) for one in (estimator.optimizer, estimator.optimizer_)]
-    if not is_own(likelihood):
+    if not is_default(likelihood):
         plain.append(likelihood)
     parts: list[Item] = [*foreign_classes(model.kernel), *means.foreign_parts(model.mean)]
     parts += [one for value in plain for one in foreign_parts(value)]

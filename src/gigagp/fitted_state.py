@@ -13,7 +13,7 @@ from gigagp.configuration import kept_optimizer, to_plain
 from gigagp.custom_parts import checked_again
 from gigagp.estimator import FittedEstimator
 from gigagp.kernels.serialization import describe
-from gigagp.likelihoods import is_own, resolve_likelihood
+from gigagp.likelihoods import is_default, resolve_likelihood
 from gigagp.model import NOISE
 
 #: Names of the tensors of a `Scaling`.
@@ -39,7 +39,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         if name not in ("mean", NOISE, "random_state", "verbose", "likelihood")
     }
     likelihood = resolve_likelihood(estimator.likelihood)
-    settings["likelihood"] = likelihood.name if is_own(likelihood) else to_plain(likelihood)
+    settings["likelihood"] = likelihood.name if is_default(likelihood) else to_plain(likelihood)
     # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
     for name in ("random_state", "verbose"):
         if getattr(estimator, name) is None or isinstance(getattr(estimator, name), int):
@@ -55,6 +55,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "solver": to_plain(estimator.solver_),
         "history": estimator.history_.to_dict(),
         "interrupted": estimator.history_.interrupted,
+        "gap": None if estimator.history_.gap is None else list(estimator.history_.gap),
         "posterior": {"kind": posterior.kind, **posterior_header},
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],

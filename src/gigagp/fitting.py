@@ -186,7 +186,7 @@ def fit_rows(
     estimator, mean, likelihood, dtype = arguments.estimator, arguments.mean, arguments.likelihood, arguments.dtype
     offset = mean.offset(X)[:, None]
     targets = (y if y.ndim == 2 else y[:, None]) - offset
-    scaling = Scaling.fit(X, targets, estimator.standardize)
+    scaling = Scaling.fit(X, targets, estimator.standardize, medians=likelihood.scales_by_medians)
     if not likelihood.has_noise:  # counts and signs have no scale
         scaling = scaling.of_inputs_only()
     model = start_model(estimator, mean, len(X), targets.shape[1]).standardized(scaling.units())
@@ -329,6 +329,7 @@ def learn_posterior(
         X = objective.table.X[:_CHECKED_ROWS]
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
+        trace.history.gap = posterior.gap()
         trace.meter.step()
     if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"

@@ -1,7 +1,8 @@
 """Likelihoods, which relate a target to the latent function at its row.
 
-A likelihood here is a log-concave density ``g(y, f)``. Variational bounds then have a single optimum, and their
-estimates from sampled basis functions remain lower bounds (Evans and Nair 2020, arXiv:2006.03015, Theorem 3).
+A likelihood here is a density ``g(y, f)``. All except `StudentT` are log-concave in f. Variational bounds then have a
+single optimum, and their estimates from sampled basis functions remain lower bounds (Evans and Nair 2020,
+arXiv:2006.03015, Theorem 3). Laplace approximations also take a density that states its expected information.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.fields import Range, Remedy, Settings
 
 __all__ = [
     "Gaussian",
@@ -24,6 +27,8 @@ __all__ = [
     "Logistic",
     "Poisson",
     "Probit",
+    "StudentT",
+    "check_laplace",
     "check_log_concave",
     "resolve_likelihood",
 ]
@@ -39,12 +44,14 @@ class Likelihood(ABC):
     are then computed by quadrature. Objects are frozen and contain only settings.
     """
 
-    #: whether ``log g`` is concave in f for every y; other likelihoods are rejected
+    #: whether ``log g`` is concave in f for every y; variational inference rejects other likelihoods
     is_log_concave: bool = False
     #: whether it has a learned noise variance; the others ignore it
     has_noise: bool = False
     #: typical variance of the latent function; None: that of the targets
     signal_variance: float | None = None
+    #: whether some targets may be grossly wrong, so that medians set the units of the standardized problem
+    scales_by_medians: bool = False
     #: name by which users select it
     name: str
 
@@ -66,6 +73,20 @@ class Likelihood(ABC):
         f = mean[..., None] + std[..., None] * places
         return self.log_density(y[..., None], f, noise[..., None]) @ weights
 
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return ``log E g(y, f)`` for ``f ~ N(mean, std^2)``, by default with Gauss-Hermite quadrature.
+
+        It is the log score of a prediction.
+
+        Parameters
+        ----------
+        y, mean, std, noise : Tensor
+            Of shapes that broadcast.
+        """
+        places, weights = (one.to(mean) for one in _hermite(NODES))
+        f = mean[..., None] + std[..., None] * places
+        return torch.logsumexp(self.log_density(y[..., None], f, noise[..., None]) + weights.log(), -1)
+
     def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return a log density with three derivatives in f, for Laplace approximations; by default `log_density`."""
         return self.log_density(y, f, noise)
@@ -73,7 +94,8 @@ class Likelihood(ABC):
     def information(self, noise: Tensor) -> Tensor | None:
         """Return the expected information of a target about f, if it does not depend on f; by default None.
 
-        Laplace approximations take it as the curvature where second derivatives of the log density say little.
+        Laplace approximations take it as the curvature where second derivatives of the log density say little, or are
+        positive.
         """
         return None
 
@@ -108,6 +130,10 @@ class Gaussian(Likelihood):
         """Return the expectation in closed form."""
         return self.log_density(y, mean, noise) - 0.5 * std.square() / noise
 
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the normal log density with both variances."""
+        return self.log_density(y, mean, noise + std.square())
+
 
 @dataclass(frozen=True)
 class Laplace(Likelihood):
@@ -136,6 +162,14 @@ class Laplace(Likelihood):
         )
         return -(2 * b).log() - folded / b
 
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the log density of the sum of normal and double-exponential errors, in closed form."""
+        b = (0.5 * noise).sqrt()
+        spread = std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)
+        gap, share = (y - mean) / spread, spread / b
+        sides = (torch.special.log_ndtr(sign * gap - share) - sign * gap * share for sign in (1.0, -1.0))
+        return 0.5 * share.square() + torch.logaddexp(*sides) - (2 * b).log()
+
     def smooth_log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return the mean log density for f with a standard deviation of ``b / 4``, which has no kink."""
         return self.expected_log_density(y, f, 0.25 * (0.5 * noise).sqrt(), noise)
@@ -143,6 +177,72 @@ class Laplace(Likelihood):
     def information(self, noise: Tensor) -> Tensor:
         """Return ``1 / b^2``."""
         return 2 / noise
+
+
+#: Logarithms at which `StudentT` integrates by the trapezoidal rule, which converges exponentially there.
+_LOGARITHMS = torch.arange(-84.0, 6.0, 0.2, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class StudentT(Settings, Likelihood):
+    """``y = f + noise`` with Student-t noise, for regression with gross outliers.
+
+    The noise variance is ``s^2 df / (df - 2)`` for the scale s, so a model's ``noise_variance`` has its usual meaning.
+
+    When to use: where some targets are simply wrong. Beyond ``s df^(1/2)`` the pull of a target on the function falls
+    with its distance, whereas that of `Laplace` noise stays the same. The density is not log-concave, so a mode can be
+    one of several; `gigagp.inference.Vecchia` is the one inference that takes it.
+
+    Parameters
+    ----------
+    df : float, default 4.0
+        Degrees of freedom, above 2, because the variance is infinite otherwise. It is not learned: compare
+        ``log_marginal_likelihood()`` for several. As it grows, the noise becomes Gaussian.
+
+    References
+    ----------
+    Jylanki, Vanhatalo and Vehtari 2011, Robust Gaussian process regression with a Student-t likelihood, JMLR 12,
+    3227-3257.
+    """
+
+    df: Annotated[float, Range(above=2), Remedy("With less, the noise variance is infinite.")] = 4.0
+
+    has_noise = True
+    scales_by_medians = True
+    name = "student-t"
+
+    def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
+        """Return Student's log density."""
+        squares = self._squares(noise)
+        constant = math.lgamma(0.5 * (self.df + 1)) - math.lgamma(0.5 * self.df) - 0.5 * math.log(math.pi)
+        return constant - 0.5 * squares.log() - 0.5 * (self.df + 1) * torch.log1p((y - f).square() / squares)
+
+    def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
+        """Return the expectation from ``log(1 + x) = int (1 - e^(-u x)) e^-u du / u``, for any noise and spread."""
+        squares = self._squares(noise)
+        logs = _LOGARITHMS.to(mean)
+        u = logs.exp()
+        scaled = 2 * u * (std.square() / squares)[..., None]
+        exponent = -u * ((y - mean).square() / squares)[..., None] / (1 + scaled) - 0.5 * torch.log1p(scaled)
+        integral = -torch.expm1(exponent) @ (-u).exp() * float(_LOGARITHMS[1] - _LOGARITHMS[0])
+        return self.log_density(mean, mean, noise) - 0.5 * (self.df + 1) * integral
+
+    def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        """Return the log density, as a mixture of normal ones over the precision of the noise."""
+        half, logs = 0.5 * self.df, _LOGARITHMS.to(mean)
+        # log p(v) of the precision's logarithm v, v = log(x / half), x of a gamma distribution with the shape half
+        weights = half * logs - logs.exp() - math.lgamma(half) + math.log(float(_LOGARITHMS[1] - _LOGARITHMS[0]))
+        variance = std.square()[..., None] + 0.5 * self._squares(noise)[..., None] * (-logs).exp()
+        normal = -0.5 * ((2 * math.pi * variance).log() + (y - mean).square()[..., None] / variance)
+        return torch.logsumexp(normal + weights, -1)
+
+    def information(self, noise: Tensor) -> Tensor:
+        """Return ``(df + 1) / ((df + 3) s^2)``."""
+        return (self.df + 1) * self.df / ((self.df + 3) * self._squares(noise))
+
+    def _squares(self, noise: Tensor) -> Tensor:
+        """Return ``df s^2``."""
+        return (self.df - 2) * noise
 
 
 class _Binary(Likelihood):
@@ -242,7 +342,9 @@ class Poisson(Likelihood):
         return max(float(y.double().mean()), 0.1)
 
 
-_BY_NAME: dict[str, type[Likelihood]] = {kind.name: kind for kind in (Gaussian, Laplace, Logistic, Probit, Poisson)}
+_BY_NAME: dict[str, type[Likelihood]] = {
+    kind.name: kind for kind in (Gaussian, Laplace, StudentT, Logistic, Probit, Poisson)
+}
 
 
 def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> None:
@@ -270,14 +372,29 @@ def check_log_concave(likelihood: Likelihood, y: Tensor, noise: float = 1.0) -> 
         reason = f"is convex near f = {float(grid[row, place + 1]):.3g} for y = {float(tried[row]):.3g}"
     msg = (
         f"likelihood must be log-concave in the latent function; {type(likelihood).__name__} {reason}. "
-        f"Use one of {', '.join(_BY_NAME)}."
+        f"Use one of {', '.join(name for name, kind in _BY_NAME.items() if kind.is_log_concave)}."
     )
     raise InvalidInputError(msg)
 
 
-def is_own(likelihood: Likelihood) -> bool:
-    """Whether a likelihood is part of this package, so that its name suffices to recreate it."""
-    return type(likelihood) in _BY_NAME.values()
+def check_laplace(likelihood: Likelihood, y: Tensor) -> None:
+    """Raise `InvalidInputError` for a likelihood that Laplace approximations cannot take.
+
+    They need a curvature that is never negative: that of a log-concave density, or the expected information.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    y : Tensor
+        Targets.
+    """
+    if likelihood.information(torch.ones((), dtype=torch.float64)) is None:
+        check_log_concave(likelihood, y)
+
+
+def is_default(likelihood: Likelihood) -> bool:
+    """Whether the name of a likelihood suffices to recreate it."""
+    return type(likelihood) is _BY_NAME.get(likelihood.name) and likelihood == type(likelihood)()
 
 
 def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words, checked
-from gigagp.inference import Exact, Grid, Inference, Iterative, QuadruplyStochastic
+from gigagp.inference import Exact, Grid, Inference, Iterative, QuadruplyStochastic, Vecchia
 from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
 
@@ -39,7 +39,8 @@ def resolve_inference(
     budget : int
         Memory budget in bytes.
     likelihood : Likelihood or None, default None
-        Likelihood of the targets. None: Gaussian. For others, ``"auto"`` is `gigagp.inference.QuadruplyStochastic`.
+        Likelihood of the targets. None: Gaussian. For others, ``"auto"`` is `gigagp.inference.QuadruplyStochastic`, or
+        `gigagp.inference.Vecchia` where the density is not log-concave.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def resolve_inference(
     if given is not None:
         return given
     if not isinstance(likelihood, Gaussian | None):
-        return QuadruplyStochastic()
+        return _of_other(likelihood)
     return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
 
 
@@ -64,7 +65,7 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
     """
     given = _checked(inference, likelihood)
     if given is None:
-        return Grid() if isinstance(likelihood, Gaussian) else QuadruplyStochastic()
+        return Grid() if isinstance(likelihood, Gaussian) else _of_other(likelihood)
     if not given.abilities.streams:
         msg = (
             f"fit_table of GPRegressor works with {streaming_names()}, which read rows in chunks; {given.label} does "
@@ -72,6 +73,11 @@ def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:
         )
         raise InvalidInputError(msg)
     return given
+
+
+def _of_other(likelihood: Likelihood) -> Inference:
+    """Return the inference method of a likelihood that is not Gaussian."""
+    return QuadruplyStochastic() if likelihood.is_log_concave else Vecchia()
 
 
 def _checked(inference: object, likelihood: Likelihood | None) -> Inference | None:

@@ -96,10 +96,11 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
-    likelihood : {"gaussian", "laplace", "poisson"} or Likelihood, default "gaussian"
-        Distribution of a target given the latent function (`gigagp.likelihoods`). Laplace noise is robust to outliers;
-        Poisson counts have the rate ``exp(f)``. All except the Gaussian need ``inference.QuadruplyStochastic``, which
-        ``"auto"`` then selects.
+    likelihood : {"gaussian", "laplace", "student-t", "poisson"} or Likelihood, default "gaussian"
+        Distribution of a target given the latent function (`gigagp.likelihoods`). Laplace noise is robust to outliers,
+        Student-t noise also to gross ones (``likelihoods.StudentT(df=4.0)``); Poisson counts have the rate ``exp(f)``.
+        All except the Gaussian need ``inference.QuadruplyStochastic``, which ``"auto"`` then selects, or
+        ``inference.Vecchia``, which it selects for Student-t noise.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Several targets
@@ -243,8 +244,8 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         When to use: for tables in files, and for more rows than fit into memory or than `fit` can handle. The inference
         method must support streams. `inference.Grid`, the default for Gaussian noise, reads all rows once and holds
-        none; it takes one to three inputs (four are possible but expensive). `inference.QuadruplyStochastic`, the
-        default for other likelihoods, takes any number of inputs and reads minibatches from random places.
+        none; it takes one to three inputs, or more with an additive kernel. `inference.QuadruplyStochastic`, the
+        default for other log-concave likelihoods, takes any number of inputs and reads minibatches from random places.
         `inference.Vecchia` holds the numbers of all rows, since predictions need the rows near them, and returns what
         `fit` does: some three hundred bytes a row with two inputs.
 

@@ -15,6 +15,7 @@ from gigagp.configuration import from_plain
 from gigagp.custom import NOTHING, Custom
 from gigagp.custom_parts import are_close, known_values
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
+from gigagp.estimate import Estimate
 from gigagp.estimator import Estimator, FittedEstimator
 from gigagp.fitted_state import SCALES
 from gigagp.inference import Inference
@@ -74,7 +75,7 @@ _HEADER = record(
         "one_target": flag,
         "feature_names": listing(text),
     },
-    {"interrupted": one_of("", "learning", "last solve")},
+    {"interrupted": one_of("", "learning", "last solve"), "gap": optional(listing(number(), 2))},
 )
 
 
@@ -134,7 +135,10 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
-    estimator.history_.interrupted = header.get("interrupted", "")  # absent in files of earlier versions
+    # both are absent in files of earlier versions
+    estimator.history_.interrupted = header.get("interrupted", "")
+    gap = header.get("gap")
+    estimator.history_.gap = None if gap is None else Estimate(*gap)
     estimator._one_target = header["one_target"]
     saved = Saved(
         Model(kernel, mean, variance, noise_is_learned=not held),

@@ -14,6 +14,8 @@ _quiet = np.errstate(over="ignore", invalid="ignore")
 
 #: A column is constant if its spread is below this share of its largest entry; dividing by it would amplify rounding.
 _CONSTANT = 1e-12
+#: Standard deviation of a normal distribution over its median absolute deviation.
+_NORMAL = 1.4826
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class Scaling:
     y_scale: np.ndarray
 
     @classmethod
-    def fit(cls, X: np.ndarray, Y: np.ndarray, standardize: bool) -> Scaling:
-        """Return the scaling from the statistics of a training table, or one that changes nothing."""
+    def fit(cls, X: np.ndarray, Y: np.ndarray, standardize: bool, *, medians: bool = False) -> Scaling:
+        """Return the scaling from the statistics of a training table, or one that changes nothing.
+
+        ``medians`` is for targets of which some may be grossly wrong.
+        """
         if not standardize:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
-        return cls(*_statistics(X), *_statistics(Y))
+        return cls(*centre_and_spread(X), *centre_and_spread(Y, medians=medians))
 
     def of_inputs_only(self) -> Scaling:
         """Return the scaling of the inputs alone, which leaves targets unchanged."""
@@ -85,11 +90,21 @@ class Scaling:
         return mean * self.y_scale.reshape(shape) + self.y_centre.reshape(shape)
 
 
-def _statistics(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and standard deviations, where the deviation of a constant column is 1."""
+def centre_and_spread(columns: np.ndarray, *, medians: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and standard deviations, where the deviation of a constant column is 1.
+
+    With ``medians``, they are the median and, from the median absolute deviation, the standard deviation of a normal
+    distribution, unless more than half of a column is constant.
+    """
     # Divide by the largest entry: sums and squares of huge or tiny numbers would leave the range of float64.
     largest = np.abs(columns).max(0)
     largest = np.where(largest > 0, largest, 1.0)
     relative = columns / largest
     centre, spread = relative.mean(0), relative.std(0)
+    if medians:
+        middle = np.median(relative, 0)
+        robust = _NORMAL * np.median(np.abs(relative - middle), 0)
+        sound = robust > np.finfo(float).eps * np.abs(middle)
+        centre, spread = np.where(sound, middle, centre), np.where(sound, robust, spread)
+        return centre * largest, np.where(sound | (spread > _CONSTANT), spread * largest, 1.0)
     return centre * largest, np.where(spread > _CONSTANT, spread * largest, 1.0)

@@ -20,7 +20,7 @@ def run(draw: Draw) -> str:
     labels = draw_labels(draw, rows)
     settings = {
         "kernel": draw.one_of([None, kernels.Matern(nu=1.5), kernels.RBF(ard=False)]),
-        "inference": draw.one_of(["auto", inference.QuadruplyStochastic(n_basis=20)]),
+        "inference": draw.one_of(["auto", inference.QuadruplyStochastic(n_basis=20), inference.Vecchia(8)]),
         "optimizer": draw.weighted({None: 0.8, "auto": 0.2}),
         "likelihood": draw.one_of(["logistic", "probit"]),
         "standardize": draw.chance(0.9),

@@ -222,7 +222,7 @@ def _arguments(draw: Draw, folder: Path, *, tame: bool) -> list[str]:
             "--columns": ["a", "a,b", "a,a", "c", odd],
             "--noise-column": ["b", odd],
             "--checkpoint": ["fit.checkpoint", "no/where", ".", odd],
-            "--likelihood": ["gaussian", "laplace", "poisson", "logistic", odd],
+            "--likelihood": ["gaussian", "laplace", "student-t", "poisson", "logistic", odd],
             "--functions": ["10", odd],
         }
     elif command == "diagnose":

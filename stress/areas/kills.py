@@ -60,6 +60,7 @@ def _estimator(name: str) -> Any:
         ),
         "iterative, auto": lambda: GPRegressor(inference=inference.Iterative(n_samples=4)),
         "neighbours": lambda: GPRegressor(inference=inference.Vecchia(5, 8)),
+        "neighbours, gross outliers": lambda: GPRegressor(inference=inference.Vecchia(5, 8), likelihood="student-t"),
         "sparse, auto": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=6)),
         "aware, Adam": lambda: GPRegressor(
             inference=inference.ComputationAware(n_actions=4), optimizer=optimization.Adam(steps=12)
@@ -80,6 +81,7 @@ FITS = (
         "iterative, Adam",
         "iterative, auto",
         "neighbours",
+        "neighbours, gross outliers",
         "sparse, auto",
         "aware, Adam",
     ),

@@ -15,6 +15,8 @@ KINDS = (
     "linear mean",
     "iterative",
     "neighbours",
+    "gross outliers",
+    "classes by neighbours",
     "features",
     "aware",
     "inducing",
@@ -44,6 +46,7 @@ def model(kind: str, seed: int = 0) -> Any:
     ways = {
         "iterative": inference.Iterative(n_samples=4),
         "neighbours": inference.Vecchia(n_neighbors=5, prediction_neighbors=8),
+        "gross outliers": inference.Vecchia(n_neighbors=5, prediction_neighbors=8),
         "features": inference.RandomFeatures(n_features=12, prediction="features"),
         "aware": inference.ComputationAware(n_actions=4, policy=actions.UnitVectors()),
         "inducing": inference.SparseVariational(n_inducing=5),
@@ -52,11 +55,13 @@ def model(kind: str, seed: int = 0) -> Any:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if kind == "classifier":
-            way = inference.QuadruplyStochastic(n_basis=10)
+        if kind in ("classifier", "classes by neighbours"):
+            way = inference.QuadruplyStochastic(n_basis=10) if kind == "classifier" else inference.Vecchia(5, 8)
             return GPClassifier(inference=way, optimizer=None).fit(X, np.where(y > 0, "up", "down"))
         gp = GPRegressor(inference=ways.get(kind, "auto"), optimizer=None)
-        if kind == "noise by row":
+        if kind == "gross outliers":
+            gp.set_params(likelihood="student-t")
+        elif kind == "noise by row":
             gp.set_params(noise_variance=np.full(len(X), 0.05))
         elif kind == "linear mean":
             gp.set_params(mean="linear")

@@ -107,6 +107,7 @@ def draw_optimizer(draw: Draw) -> Any:
 def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return arguments of `GPRegressor`."""
     from gigagp import optimization
+    from gigagp.likelihoods import StudentT
 
     arguments: dict[str, Any] = {
         "kernel": draw_kernel(draw),
@@ -117,6 +118,9 @@ def draw_estimator(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
         "dtype": draw.weighted({"float64": 0.8, "float32": 0.1, "mixed": 0.1}),
         "random_state": draw.whole(0, 3),
     }
+    if type(arguments["inference"]).__name__ == "Vecchia":
+        likelihoods = {"gaussian": 0.6, "laplace": 0.15, "student-t": 0.2, StudentT(2.1): 0.05}
+        arguments["likelihood"] = draw.weighted(likelihoods)
     if getattr(arguments["inference"], "batch_size", None) is not None:
         if arguments["optimizer"] == "auto":
             arguments["optimizer"] = None  # "auto" ends with thousands of steps on minibatches

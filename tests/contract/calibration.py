@@ -17,7 +17,7 @@ from scipy import stats
 
 from contract import dense
 from contract.dense import Array, Covariance
-from contract.problems import Problem, Table
+from contract.problems import Problem, Table, draw_targets
 from contract.systems import SYSTEMS, System
 from gigagp import kernels
 
@@ -79,7 +79,9 @@ class Ranks:
         return float((places[self.ranks] ** 2).mean() / (places**2).mean())
 
 
-def draw_problem(seed: int, mean: str = "constant", covariance: Covariance = PRIOR) -> tuple[Problem, Array]:
+def draw_problem(
+    seed: int, mean: str = "constant", covariance: Covariance = PRIOR, likelihood: str = "gaussian"
+) -> tuple[Problem, Array]:
     """Return a problem from the prior and the true function at its points; the rows do not depend on the covariance."""
     draw = np.random.default_rng([seed, 20])
     X = np.sort(np.concatenate([[-2.0, 2.0], draw.uniform(-2, 2, size=N_ROWS - 2)]))[:, None]
@@ -90,9 +92,10 @@ def draw_problem(seed: int, mean: str = "constant", covariance: Covariance = PRI
     f = root @ draw.normal(size=len(both))
     if mean != "zero":
         f = f + 5.0 + (3.0 * both[:, 0] if mean == "linear" else 0.0)
-    y = f[:N_ROWS] + math.sqrt(NOISE) * draw.normal(size=N_ROWS)
+    noise = np.full(N_ROWS, NOISE)
+    Y = draw_targets(draw, f[:N_ROWS, None], noise, likelihood)
     table = Table("from the prior", X, new, kernels.Matern(1.5, LENGTHSCALE), covariance, NOISE)
-    return Problem(table, y[:, None], mean, np.full(N_ROWS, NOISE), False, "float64", "gaussian"), f[N_ROWS:]
+    return Problem(table, Y, mean, noise, False, "float64", likelihood), f[N_ROWS:]
 
 
 def simulate(
@@ -104,13 +107,15 @@ def simulate(
     shrink: float = 1.0,
     first: int = 0,
     own_prior: bool = False,
+    likelihood: str = "gaussian",
 ) -> Ranks:
     """Rank the truth among the samples of a system.
 
     Parameters
     ----------
     system : System
-    Number of problems.
+    problems : int
+        Number of problems.
     draws : int
         Number of samples per problem.
     mean : {"zero", "constant", "linear"}
@@ -121,10 +126,13 @@ def simulate(
     own_prior : bool
         Whether functions are drawn from the process that the system is exact for, if that does not depend on targets;
         otherwise they are drawn from the kernel.
+    likelihood : str
+        Of the targets. The posterior of those that are not Gaussian is not: ranks are then taken in the coordinates of
+        Laplace's approximation by dense algebra, and gains are over its variance.
     """
     ranks, scores, gains = [], [], []
     for seed in range(first, first + problems):
-        cell, truth = draw_problem(seed, mean)
+        cell, truth = draw_problem(seed, mean, likelihood=likelihood)
         if own_prior:
             covariance = system.limit(system.fit(cell, random_state=seed), cell).covariance
             cell, truth = draw_problem(seed, mean, covariance)
@@ -133,7 +141,11 @@ def simulate(
         samples = gp.sample_y(table.new, draws, random_state=seed)
         found, std = gp.predict(table.new), system.std(gp, table.new)
         samples = found[:, None] + shrink * (samples - found[:, None])
-        exact = dense.kriging(table.covariance, table.X, cell.Y, table.new, cell.noise, cell.basis)
+        rows = table.covariance, table.X, cell.Y, table.new, cell.noise
+        if likelihood == "gaussian":
+            exact = dense.kriging(*rows, cell.basis)
+        else:
+            exact = dense.laplace_approximation(*rows, likelihood, cell.basis)
         root = np.linalg.cholesky(exact.covariance)
         apart = np.linalg.solve(root, samples - truth[:, None])
         ranks.append((apart < 0).sum(1))

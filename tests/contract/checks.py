@@ -11,7 +11,7 @@ import pytest
 
 from contract import dense
 from contract.dense import Array, Dense
-from contract.problems import DTYPES, MEANS, NOISES, TARGETS, Problem, problem
+from contract.problems import DTYPES, MEANS, NOISES, NOISY, TARGETS, Problem, problem
 from contract.systems import System
 from gigagp import GPRegressor
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError
@@ -63,7 +63,7 @@ def reference(system: System, gp: GPRegressor, cell: Problem) -> tuple[Dense, fl
     else:
         expectation = dense.EXPECTATIONS[cell.likelihood]
         # some coefficients for counts and signs are infinite at the optimum; they are held at zero
-        basis = cell.basis if cell.likelihood == "laplace" else dense.no_basis
+        basis = cell.basis if cell.likelihood in NOISY else dense.no_basis
         if system.laplace:
             arguments = limit.covariance, table.X, Y, table.new, cell.noise, cell.likelihood, basis
             found = dense.laplace_approximation(*arguments)
@@ -116,7 +116,7 @@ def answers(system: System, gp: GPRegressor, cell: Problem) -> list[Answer]:
     result.append(Answer("mean beside a covariance", targets(both), mean, of_mean))
     cubes = covariance[:, :, None] if t == 1 else covariance
     result.append(Answer("covariance", cubes, np.repeat(found.covariance[:, :, None], t, 2), of_variance))
-    if cell.likelihood in ("gaussian", "laplace") and not cell.rows_known:
+    if cell.likelihood in NOISY and not cell.rows_known:
         own = gp.predict(new, return_std=True)[1] ** 2
         noise = targets(gp.predict(new, return_std=True, include_noise=True)[1] ** 2 - own)
         result.append(Answer("noise", noise, np.full_like(noise, cell.noise[0]), of_variance))

@@ -247,6 +247,14 @@ def laplace(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Arr
     return -np.log(2 * b) - (2 * std * density + gap * side) / b, side / b, 2 * density / (std * b)
 
 
+def student(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """Student's density with four degrees of freedom and the variance ``noise``, at the mean alone."""
+    square, gap = noise / 2, y - mean
+    value = gammaln(2.5) - gammaln(2.0) - 0.5 * np.log(4 * math.pi * square) - 2.5 * np.log1p(gap**2 / (4 * square))
+    below = 4 * square + gap**2
+    return value, 5 * gap / below, 5 * (4 * square - gap**2) / below**2
+
+
 def poisson(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Array, Array]:
     """Counts with the rate ``exp(f)``."""
     rate = np.exp(mean + 0.5 * std**2)
@@ -261,7 +269,12 @@ def logistic(y: Array, mean: Array, std: Array, noise: Array) -> tuple[Array, Ar
     return value, 0.5 * (y + 1) - share @ _WEIGHTS, (share * (1 - share)) @ _WEIGHTS
 
 
-EXPECTATIONS: dict[str, Expectation] = {"laplace": laplace, "poisson": poisson, "logistic": logistic}
+EXPECTATIONS: dict[str, Expectation] = {
+    "laplace": laplace,
+    "student-t": student,
+    "poisson": poisson,
+    "logistic": logistic,
+}
 
 
 def variational(
@@ -340,12 +353,13 @@ def laplace_approximation(
     """Return Laplace's approximation, one covariance for all targets (Rasmussen and Williams 2006, section 3.4).
 
     Log densities with a kink are averaged over latent values with a standard deviation of a quarter of their scale,
-    and their curvature is the expected information.
+    and the curvature of noise with heavy tails is the expected information.
     """
     t, K, Phi, expectation = Y.shape[1], covariance(X, X), basis(X), EXPECTATIONS[likelihood]
     size = _balanced(Phi)
     own, scale = Phi / size, np.sqrt(noise / 2)
-    std, information = (scale / 4, 1 / scale**2) if likelihood == "laplace" else (np.full(len(X), 1e-9), None)
+    std = scale / 4 if likelihood == "laplace" else np.full(len(X), 1e-9)
+    information = {"laplace": 1 / scale**2, "student-t": 5 / (7 * scale**2)}.get(likelihood)
     means, slopes, bends, coefficients, evidence = [], [], [], [], 0.0
     for y in Y.T:
         alpha, beta = np.zeros(len(X)), np.linalg.lstsq(own, y, rcond=None)[0]

@@ -14,7 +14,9 @@ from contract.dense import Array, Covariance
 from gigagp import kernels
 
 TARGETS, MEANS, NOISES = ("one", "several"), ("zero", "constant", "linear", "function"), ("one", "rows")
-DTYPES, LIKELIHOODS = ("float64", "float32", "mixed"), ("gaussian", "laplace", "poisson", "logistic")
+DTYPES, LIKELIHOODS = ("float64", "float32", "mixed"), ("gaussian", "laplace", "student-t", "poisson", "logistic")
+#: Likelihoods with a noise variance.
+NOISY = LIKELIHOODS[:3]
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,7 @@ class Problem:
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of the estimator except the inference."""
-        has_noise = self.likelihood in ("gaussian", "laplace")
-        one = self.table.noise if has_noise else None
+        one = self.table.noise if self.likelihood in NOISY else None
         return {
             "kernel": self.table.kernel,
             "optimizer": None,
@@ -159,6 +160,20 @@ class Problem:
         return known_mean(X)[:, None] if self.mean == "function" else np.zeros((len(X), 1))
 
 
+def draw_targets(draw: np.random.Generator, f: Array, noise: Array, likelihood: str) -> Array:
+    """Return targets at latent values (n, t) with noise variances (n,)."""
+    scale = np.sqrt(noise / 2)[:, None]
+    if likelihood == "gaussian":
+        return f + np.sqrt(noise)[:, None] * draw.normal(size=f.shape)
+    if likelihood == "laplace":
+        return f + draw.laplace(scale=scale, size=f.shape)
+    if likelihood == "student-t":  # four degrees of freedom, whose variance is twice the squared scale
+        return f + scale * draw.standard_t(4, size=f.shape)
+    if likelihood == "poisson":
+        return draw.poisson(np.exp(f)).astype(float)
+    return np.where(draw.uniform(size=f.shape) < 1 / (1 + np.exp(-f)), 1.0, -1.0)
+
+
 @cache
 def problem(place: int, targets: str, mean: str, noise: str, dtype: str, likelihood: str = "gaussian") -> Problem:
     """Return the problem of a cell: one of `TABLES` with targets drawn from its model."""
@@ -166,16 +181,9 @@ def problem(place: int, targets: str, mean: str, noise: str, dtype: str, likelih
     draw, n, t = np.random.default_rng(100 + place), len(table.X), 1 if targets == "one" else 3
     each = table.noise * (draw.uniform(0.5, 2.0, size=n) if noise == "rows" else np.ones(n))
     f = np.linalg.cholesky(table.covariance(table.X, table.X) + 1e-10 * np.eye(n)) @ draw.normal(size=(n, t))
-    if likelihood == "gaussian":
-        Y = f + np.sqrt(each)[:, None] * draw.normal(size=(n, t))
-    elif likelihood == "laplace":
-        Y = f + draw.laplace(scale=np.sqrt(each / 2)[:, None], size=(n, t))
-    elif likelihood == "poisson":
-        Y = draw.poisson(np.exp(np.clip(f, -3, 3))).astype(float)
-    else:
-        Y = np.where(draw.uniform(size=(n, t)) < 1 / (1 + np.exp(-f)), 1.0, -1.0)
+    Y = draw_targets(draw, f if likelihood != "poisson" else np.clip(f, -3, 3), each, likelihood)
     found = Problem(table, Y, mean, each, noise == "rows", dtype, likelihood)
-    if likelihood in ("gaussian", "laplace"):
+    if likelihood in NOISY:
         spread = np.where(table.X.std(0) > 0, table.X.std(0), 1.0)
         trend = {"zero": 0.0, "function": 0.0, "constant": 2.0, "linear": 2.0 + (table.X / spread).sum(1)[:, None]}
         Y += trend[mean] + found.offset(table.X)

@@ -116,6 +116,18 @@ def test_many_probes_approach_the_exact_gradient():
         torch.testing.assert_close(found, exact_gradient(model), rtol=0.05, atol=0.5)
 
 
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_pathwise_probes_never_vary_more_than_gaussian_ones_and_rademacher_ones_can_vary_less(noise):
+    """With exact draws the variance of a probe is 2 tr((H^-1 D)^2); for the noise it equals that of Gaussian probes."""
+    model = model_of(kernels.Matern(1.5, 1.0, 1.0), noise)
+    laws = (Pathwise(1, prior="exact"), Hutchinson(1), Hutchinson(1, law="rademacher"))
+    pathwise, gaussian, signs = (estimates(one, model, repeats=300).var(0) for one in laws)
+    assert (pathwise < 1.5 * gaussian).all()  # a ratio of two estimates has a standard error of 12 %
+    noise_place = len(pathwise) - 1
+    assert list(model.parameters())[-1] == NOISE
+    assert signs[noise_place] < 0.8 * pathwise[noise_place]
+
+
 # Laws of the probes ---------------------------------------------------------------------------------------------------
 
 

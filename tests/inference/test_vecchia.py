@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import objective as objective_module
@@ -27,23 +27,15 @@ from helpers import (
     relative_error,
     within_standard_errors,
 )
+from vecchia_cases import NEW, clumps, duplicates, gradients, killed_at_write, model_of, objective_of, tables
 
 KERNEL = (kernels.Matern(1.5, [0.8, 1.7], 1.3) + kernels.White(0.02)).bind(2)
 NOISE = 0.05
 N = 120
 
 
-def clumps(n):
-    return torch.cat([points(n - n // 3, 2), 1e-2 * points(n // 3, 2, seed=1) + 2.0])
-
-
-def duplicates(n):
-    return points(n // 2, 2).repeat(2, 1)
-
-
-TABLES = {"Gaussian": lambda n: points(n, 2), "clumps": clumps, "duplicates": duplicates}
-tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
-NEW = torch.cat([points(15, 2, seed=2), torch.tensor([[9.0, -9.0], [2.0, 2.0]], dtype=torch.float64)])
+def at_model(mean=None, kernel=KERNEL):
+    return model_of(kernel, NOISE, mean)
 
 
 def posterior(method, X, Y, mean=None, noise=NOISE, kernel=KERNEL):
@@ -180,7 +172,7 @@ def test_a_single_row_is_exact():
     torch.testing.assert_close(found.mean(NEW), exact.mean, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(found.covariance(NEW), exact.covariance, rtol=1e-9, atol=1e-10)
     assert found.log_marginal_likelihood(generator()).value == pytest.approx(exact.log_likelihood, rel=1e-10)
-    assert math.isfinite(objective_of(X, Y).evaluate(model_of()).value)
+    assert math.isfinite(objective_of(X, Y).evaluate(at_model()).value)
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])
@@ -220,6 +212,37 @@ def test_a_description_says_how_many_rows_float64_cannot_tell_from_their_neighbo
         raised = next(line for line in gp.describe().splitlines() if line.startswith("floor"))
         assert int(raised.split(" rows")[0].split()[-1]) >= N // 2
     assert "floor" not in GPRegressor(noise_variance=1e-6, **given).fit(X, np.sin(X[:, 0])).describe()
+
+
+def test_the_history_has_the_gap(tmp_path):
+    """The mean divergence of a row's density from that with eight times the neighbours, here all."""
+    X = clumps(N).numpy()
+    given = {"optimizer": None, "noise_variance": 0.01, "standardize": False, "kernel": kernels.Matern(1.5, 1.0, 1.3)}
+    values = []
+    for neighbours in (2, 16, N):
+        gp = GPRegressor(inference=inference.Vecchia(neighbours, 20), mean="zero", **given).fit(X, X[:, 0])
+        gap, line = gp.history_.gap, next(one for one in gp.describe().splitlines() if one.startswith("neighbours"))
+        assert f"{gap.value:.2g} nats" in line
+        gp.save(tmp_path / "model.gp")
+        assert gigagp.load(tmp_path / "model.gp").history_.gap == gap
+        values.append(gap.value)
+    assert values[0] > 3 * values[1] > 0
+    assert abs(values[2]) < 1e-12
+    # the expected difference of the log likelihoods, from determinants alone: the rows are those of the model
+    model = model_of(kernels.Matern(1.5, 1.0, 1.3).bind(2), 0.01)
+    own, zeros = [], torch.zeros(N, 1, dtype=torch.float64)
+    for neighbours in (2, 16):
+        own.append(objective_of(clumps(N), zeros, neighbours=neighbours).evaluate(model).value)
+    gap = GPRegressor(inference=inference.Vecchia(2, 20), mean="zero", **given).fit(X, X[:, 0]).history_.gap
+    assert gap.value == pytest.approx((own[1] - own[0]) / N, abs=1e-9 + 4 * gap.standard_error)
+    assert GPRegressor(inference=inference.Exact(), **given).fit(X, X[:, 0]).history_.gap is None
+
+
+def test_a_memory_budget_without_room_for_the_gap():
+    X = points(900, 2).numpy()
+    gp = GPRegressor(inference=inference.Vecchia(40, 40), optimizer=None, memory_budget=2**22).fit(X, X[:, 0])
+    assert "the memory budget has no room for more of them" in gp.describe()
+    assert gp.history_.gap is None
 
 
 def test_learning_on_uneven_rows_finds_what_exact_learning_does():
@@ -310,10 +333,6 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
         np.testing.assert_array_equal(answer(gp), answer(loaded))
 
 
-class Killed(BaseException):
-    """Exception that stands for a kill."""
-
-
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
     "optimizer",
@@ -324,26 +343,16 @@ class Killed(BaseException):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path):
     X, path = clumps(N).numpy(), tmp_path / "fit.checkpoint"
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
 
     def estimator():
         return GPRegressor(inference=inference.Vecchia(6, 9, learning_rows=70), optimizer=optimizer)
 
-    whole, written = estimator().fit(X, y), []
-
-    def killing(self, write=checkpoint.Checkpoint.write):
-        write(self)
-        written.append(1)
-        if len(written) == kill_at:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint, "write", killing)
-        with pytest.raises(Killed):
-            estimator().fit(X, y, checkpoint=path)
+    whole = estimator().fit(X, y)
+    with killed_at_write(kill_at):
+        estimator().fit(X, y, checkpoint=path)
     resumed = estimator().fit(X, y, checkpoint=path)
     np.testing.assert_array_equal(
         whole.predict(NEW.numpy(), return_std=True), resumed.predict(NEW.numpy(), return_std=True)
@@ -354,35 +363,19 @@ def test_a_killed_fit_resumes_to_the_same_bits(optimizer, kill_at, tmp_path, mon
 # The objective ------------------------------------------------------------------------------------------------------
 
 
-def objective_of(X, Y, neighbours=8, rows=10_000, mean=None):
-    mean = mean or ZeroMean()
-    return VecchiaObjective(TrainingTable(X, Y, mean, 2**28), neighbours, 20, rows)
-
-
-def model_of(mean=None, kernel=KERNEL):
-    return Model(kernel, mean or ZeroMean(), torch.tensor(NOISE, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("mean", [ZeroMean(), LinearMean()], ids=repr)
 def test_the_gradient_is_that_of_differences(mean):
     X = clumps(N)
-    objective, model = objective_of(X, draw_targets(KERNEL, X, NOISE, columns=2) + X[:, :1], mean=mean), model_of(mean)
-    found = objective.evaluate(model)
-    for name, value in model.parameters().items():
-        for place in range(value.numel()):
-            move = torch.zeros_like(value).reshape(-1)
-            move[place] = 1e-5
-            move = move.reshape(value.shape)
-            above, below = (objective.evaluate(model.replace({name: value + s * move})).value for s in (1, -1))
-            slope = (above - below) / 2e-5
-            assert float(found.gradient[name].reshape(-1)[place]) == pytest.approx(slope, rel=1e-5, abs=1e-4)
+    objective = objective_of(X, draw_targets(KERNEL, X, NOISE, columns=2) + X[:, :1], mean=mean)
+    found, expected = gradients(objective, at_model(mean))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_the_information_is_the_slope_of_the_expected_gradient():
     """The columns of a root of H are targets whose sums over squares are expectations under the model."""
     X = clumps(60)
     root = torch.linalg.cholesky(reference_matrix(KERNEL, X, NOISE))
-    model, t = model_of(), len(X)
+    model, t = at_model(), len(X)
     drawn, none = objective_of(X, root), objective_of(X, torch.zeros_like(root))
     space = ParameterSpace(model, "log")
     at = space.encode(model)
@@ -407,7 +400,7 @@ def test_the_information_is_the_slope_of_the_expected_gradient():
 
 def test_the_information_does_not_need_the_evaluation_before():
     X = clumps(N)
-    objective, model = objective_of(X, draw_targets(KERNEL, X, NOISE)), model_of()
+    objective, model = objective_of(X, draw_targets(KERNEL, X, NOISE)), at_model()
     space = ParameterSpace(model, "log")
     at = space.encode(model)
     objective.start(model)
@@ -423,20 +416,20 @@ def test_enough_learning_rows_are_the_whole():
     Y = draw_targets(KERNEL, X, NOISE)
     one, other = (objective_of(X, Y, rows=rows) for rows in (N, 10_000))
     assert one.share == other.share == 1
-    assert one.evaluate(model_of()).value == other.evaluate(model_of()).value
-    assert one.evaluate(model_of()).value == pytest.approx(
-        one.posterior(model_of(), generator()).log_marginal_likelihood(generator()).value, rel=1e-12
+    assert one.evaluate(at_model()).value == other.evaluate(at_model()).value
+    assert one.evaluate(at_model()).value == pytest.approx(
+        one.posterior(at_model(), generator()).log_marginal_likelihood(generator()).value, rel=1e-12
     )
 
 
 def test_some_learning_rows_estimate_the_whole_without_bias(monkeypatch):
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
-    whole = objective_of(X, Y).evaluate(model_of())
+    whole = objective_of(X, Y).evaluate(at_model())
     found = []
     for seed in range(120):
         monkeypatch.setattr(objective_module, "_SEED", seed)
-        part = objective_of(X, Y, rows=30).evaluate(model_of())
+        part = objective_of(X, Y, rows=30).evaluate(at_model())
         found.append(torch.cat([torch.tensor([part.value]).double(), *(g.reshape(-1) for g in part.gradient.values())]))
     expected = torch.cat([torch.tensor([whole.value]).double(), *(g.reshape(-1) for g in whole.gradient.values())])
     drawn = torch.stack(found)
@@ -455,10 +448,10 @@ def test_known_noise_has_no_gradient():
 def test_neighbours_are_found_anew_when_lengthscales_have_moved():
     X = clumps(N)
     objective = objective_of(X, draw_targets(KERNEL, X, NOISE))
-    assert objective.refresh(model_of())
-    assert not objective.refresh(model_of())
+    assert objective.refresh(at_model())
+    assert not objective.refresh(at_model())
     value = KERNEL.parameters()["0.lengthscale"]
-    moved = model_of(kernel=KERNEL.replace({"0.lengthscale": value * torch.tensor([1.0, 4.0])}))
+    moved = at_model(kernel=KERNEL.replace({"0.lengthscale": value * torch.tensor([1.0, 4.0])}))
     before = objective.evaluate(moved).value
     assert objective.refresh(moved)
     assert objective.evaluate(moved).value != before
@@ -470,7 +463,7 @@ def test_the_likelihood_approaches_the_exact_one():
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
     exact = dense_posterior(KERNEL, X, Y, NEW, NOISE).log_likelihood
-    gaps = [abs(objective_of(X, Y, m).evaluate(model_of()).value - exact) for m in (1, 5, 20, 119)]
+    gaps = [abs(objective_of(X, Y, neighbours=m).evaluate(at_model()).value - exact) for m in (1, 5, 20, 119)]
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
     assert gaps[2] < 1.0
     assert gaps[3] < 1e-8 * abs(exact)
@@ -504,14 +497,14 @@ def test_learning_looks_at_more_rows_once_it_has_settled(monkeypatch):
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
     guide = objective_of(X, Y, rows=None)
-    assert guide.refresh(model_of())
+    assert guide.refresh(at_model())
     few = guide.rows
     assert len(few) == 30
-    assert guide.refresh(model_of())
+    assert guide.refresh(at_model())
     assert len(guide.rows) == N
     assert torch.isin(few, guide.rows).all()
-    assert guide.evaluate(model_of()).value == objective_of(X, Y, rows=N).evaluate(model_of()).value
-    assert not guide.refresh(model_of())
+    assert guide.evaluate(at_model()).value == objective_of(X, Y, rows=N).evaluate(at_model()).value
+    assert not guide.refresh(at_model())
     chosen = objective_of(X, Y, rows=30)
-    chosen.refresh(model_of())
-    assert not chosen.refresh(model_of())  # a number of your own stays
+    chosen.refresh(at_model())
+    assert not chosen.refresh(at_model())  # a number of your own stays

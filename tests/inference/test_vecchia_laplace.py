@@ -10,41 +10,21 @@ import torch
 
 import gigagp
 from contract import dense
-from gigagp import GPClassifier, GPRegressor, checkpoint, inference, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError
-from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import laplace, latent
 from gigagp.inference.vecchia.curvature import Curvature
-from gigagp.inference.vecchia.laplace import LaplaceObjective
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
-from gigagp.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit
-from gigagp.means import LinearMean, ZeroMean
-from gigagp.model import Model
+from gigagp.likelihoods import Laplace, Likelihood, Logistic, Poisson, Probit, StudentT
+from gigagp.means import LinearMean
 from gigagp.optimization.space import ParameterSpace
 from helpers import draw_targets, generator, points, relative_error
+from vecchia_cases import NEW, clumps, gradients, killed_at_write, model_of, objective_of, tables
 
 KERNEL = kernels.Matern(1.5, [0.8, 1.7], 1.3).bind(2)
 N = 90
-NEW = torch.cat([points(12, 2, seed=2), torch.tensor([[9.0, -9.0], [2.0, 2.0]], dtype=torch.float64)])
-LIKELIHOODS = [Logistic(), Probit(), Poisson(), Laplace()]
+LIKELIHOODS = [Logistic(), Probit(), Poisson(), Laplace(), StudentT()]
 likelihoods = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda one: one.name)
-
-
-def clumps(n):
-    return torch.cat([points(n - n // 3, 2), 1e-2 * points(n // 3, 2, seed=1) + 2.0])
-
-
-def gaps(n):
-    X = points(n, 2)
-    return X + 6.0 * (X[:, :1] > 0)
-
-
-def duplicates(n):
-    return points(n // 2, 2).repeat(2, 1)
-
-
-TABLES = {"Gaussian": lambda n: points(n, 2), "clumps": clumps, "gaps": gaps, "duplicates": duplicates}
-tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
 
 
 def targets(likelihood, X, columns=1):
@@ -57,13 +37,12 @@ def targets(likelihood, X, columns=1):
     return torch.where(uniform < torch.sigmoid(f), 1.0, -1.0).double()
 
 
-def objective(likelihood, X, Y, mean=None, neighbours=8, learning_rows=10**6, **options):
-    table = TrainingTable(X, Y, mean or ZeroMean(), 2**30)
-    return LaplaceObjective(table, likelihood, neighbours, 3 * neighbours, learning_rows, **options)
+def objective(likelihood, X, Y, mean=None, neighbours=8, **options):
+    return objective_of(X, Y, likelihood, neighbours=neighbours, more=3 * neighbours, mean=mean, **options)
 
 
 def model(kernel=KERNEL, mean=None, noise=0.2):
-    return Model(kernel, mean or ZeroMean(), torch.tensor(noise, dtype=torch.float64))
+    return model_of(kernel, noise, mean)
 
 
 # Gradients -----------------------------------------------------------------------------------------------------------
@@ -77,23 +56,12 @@ def test_the_gradient_is_that_of_the_value(table, likelihood):
     kernel = (KERNEL + kernels.White(0.05)).bind(2)
     own = objective(likelihood, X, targets(likelihood, X, 2), LinearMean())
     start = own.start(model(kernel, LinearMean()))
-    space = ParameterSpace(start, "log")
-    vector = space.encode(start)
-    gradient = own.evaluate(start).gradient
-    found = torch.cat([gradient[name].reshape(-1) for name in space.names]) * space.jacobian(vector)
-    expected = []
-    for k in range(len(vector)):
-        step = torch.zeros_like(vector)
-        step[k] = 1e-4
-        high, low = (own.evaluate(space.decode(vector + sign * step)).value for sign in (1, -1))
-        expected.append((high - low) / 2e-4)
-    expected = torch.tensor(expected, dtype=torch.float64)
+    found, expected = gradients(own, start)
     torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-5)
     if likelihood.name == "logistic":  # the control: the determinant's change through the mode matters
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Curvature, "of", lambda *given, of=Curvature.of: _still(of(*given)), raising=True)
-            without = own.evaluate(start).gradient
-        without = torch.cat([without[name].reshape(-1) for name in space.names]) * space.jacobian(vector)
+            without, _ = gradients(own, start)
         assert float((without - expected).abs().max()) > 1e-2
 
 
@@ -315,7 +283,7 @@ def test_a_share_of_the_rows_is_scaled_up_and_sound():
     assert bool((rows[1:] > rows[:-1]).all())
     assert len(spread_and_clustered(X, 3)) == 3
     Y = targets(Logistic(), X[:300])
-    own = objective(Logistic(), X[:300], Y, learning_rows=100)
+    own = objective(Logistic(), X[:300], Y, rows=100)
     part = objective(Logistic(), X[:300][own._rows], Y[own._rows])
     whole, alone = own.evaluate(own.start(model())), part.evaluate(part.start(model()))
     assert whole.value == pytest.approx(3 * alone.value)
@@ -334,31 +302,17 @@ def test_rows_cannot_be_added():
     np.testing.assert_array_equal(gp.predict(X), before)
 
 
-class Killed(BaseException):
-    """Raised in the middle of a fit."""
-
-
 @pytest.mark.parametrize("kill_at", [3, 8])
-def test_a_killed_fit_resumes_to_the_same_bits(kill_at, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+def test_a_killed_fit_resumes_to_the_same_bits(kill_at, tmp_path):
     X, y = labelled(200)
     path = tmp_path / "fit.checkpoint"
 
     def estimator():
         return GPClassifier(inference=inference.Vecchia(6, 9, learning_rows=150), optimizer=optimization.Adam(steps=12))
 
-    whole, written = estimator().fit(X, y), []
-
-    def killing(self, write=checkpoint.Checkpoint.write):
-        write(self)
-        written.append(1)
-        if len(written) == kill_at:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint, "write", killing)
-        with pytest.raises(Killed):
-            estimator().fit(X, y, checkpoint=path)
+    whole = estimator().fit(X, y)
+    with killed_at_write(kill_at):
+        estimator().fit(X, y, checkpoint=path)
     resumed = estimator().fit(X, y, checkpoint=path)
     np.testing.assert_array_equal(whole.predict_proba(X), resumed.predict_proba(X))
 

@@ -8,25 +8,19 @@ import pytest
 import torch
 
 import gigagp
+import vecchia_cases
 from gigagp import GPRegressor, inference, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.rows.access import RowAccess
 from helpers import draw_targets, points
+from vecchia_cases import clumps, duplicates
 
 KERNEL = kernels.Matern(1.5, [0.8, 1.7], 1.3)
 NOISE = 0.05
 N = 200
-NEW = torch.cat([points(15, 2, seed=2), torch.tensor([[9.0, -9.0], [2.0, 2.0]], dtype=torch.float64)]).numpy()
-
-
-def clumps(n):
-    return torch.cat([points(n - n // 3, 2), 1e-2 * points(n // 3, 2, seed=1) + 2.0])
-
-
-def duplicates(n):
-    return points(n // 2, 2).repeat(2, 1)
+NEW = vecchia_cases.NEW.numpy()
 
 
 def sorted_rows(n):

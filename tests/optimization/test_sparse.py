@@ -8,7 +8,7 @@ import torch
 
 from gigagp import GPRegressor, inference, kernels
 from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError
-from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights
+from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, bound_terms, exact_weights
 from gigagp.inference.table import TrainingTable
 from gigagp.means import ZeroMean
 from gigagp.model import Model
@@ -65,6 +65,21 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
     torch.testing.assert_close(Phi @ objective.state.weights.root(), Phi @ root, atol=2e-3, rtol=0)
 
 
+def test_a_full_covariance_is_learned_a_few_columns_at_a_time():
+    """It starts mean-field; the bound of its covariance ends near the best one, and far above mean-field's."""
+    X, Y = sine(60)
+    settings = from_nothing(n_basis=12, n_columns=12, column_batch=3)
+    objective, model = objective_of(settings, (X, Y), noise=0.3)
+    SparseAdam(0.05, steps=4000, final_share=0.003, hyper_learning_rate=0).run(
+        objective, model, new_trace(), generator(0)
+    )
+    Phi, S, mean, exact = exact_of(objective, model)
+    roots = {"learned": objective.state.weights.root(), "mean-field": best_chevron(Phi, S, 0.3, 0), "exact": exact}
+    bound = {name: bound_terms(Phi, S, Y[:, 0], 0.3, mean, root).bound for name, root in roots.items()}
+    assert bound["exact"] - bound["learned"] < 0.02 * (bound["exact"] - bound["mean-field"])
+    assert bound["exact"] - bound["mean-field"] > 3
+
+
 def test_sgd_on_everything_is_gradient_descent():
     """The error of the mean is multiplied by ``I - rate (Phi' Phi / noise + S)`` in every step, to rounding."""
     objective, model = objective_of(from_nothing(n_basis=20), sine(60), noise=0.3)
@@ -78,10 +93,12 @@ def test_sgd_on_everything_is_gradient_descent():
     assert float(left.norm()) < 0.2 * float(mean.norm())  # most of it is gone
 
 
-@pytest.mark.parametrize("steps", [None, 200])
-def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps):
+@pytest.mark.parametrize(("steps", "column_batch"), [(None, None), (200, None), (200, 2)])
+def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps, column_batch):
     """Against the mean of all entries at every step; the control is the result of the last step."""
-    settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=25, row_batch=60, n_columns=3)
+    settings = inference.QuadruplyStochastic(
+        n_basis=100, basis_batch=25, row_batch=60, n_columns=3, column_batch=column_batch
+    )
     objective, model = objective_of(settings)
     seen, original = [], sparse_ascent.SparseRun._take_step
 

@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
@@ -17,6 +18,7 @@ from gigagp.commands.blocks import Blocks
 from gigagp.commands.fit import resolve_column
 from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
+from gigagp.likelihoods import Gaussian, resolve_likelihood
 from gigagp.persistence import load_notes
 
 
@@ -45,41 +47,58 @@ def evaluate(
         raise InvalidInputError(msg)
     blocks = Blocks.of(table, header)
     target = resolve_column(target, blocks.names, str(table))
+    chosen = options.split_names(columns)
     if isinstance(regressor, gigagp.GPClassifier):
-        result, n_rows = _class_scores(regressor, blocks, options.split_names(columns), target)
-        if as_json:
-            typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
-        else:
-            typer.echo(f"{n_rows:,} rows of {table}, target {target}")
-            Console().print(_class_grid(result))
-        return
-    others = [target]
-    if noise_column is not None:
-        noise_column = resolve_column(noise_column, blocks.names, str(table))
-        others.append(noise_column)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for block in blocks.read(regressor, options.split_names(columns), others):
+        result, n_rows = _class_scores(regressor, blocks, chosen, target)
+        grid = _class_grid
+    else:
+        if noise_column is not None:
+            noise_column = resolve_column(noise_column, blocks.names, str(table))
+        result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)
+        grid = _grid
+    if as_json:
+        typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
+    else:
+        typer.echo(f"{n_rows:,} rows of {table}, target {target}")
+        Console().print(grid(result))
+
+
+def _regressor_scores(
+    regressor: gigagp.GPRegressor, blocks: Blocks, columns: list[str] | None, target: str, noise_column: str | None
+) -> tuple[dict[str, Any], int]:
+    """Return the scores of the predictions, and the number of rows."""
+    likelihood = resolve_likelihood(regressor.likelihood)
+    is_gaussian = isinstance(likelihood, Gaussian)
+    others = [target] if noise_column is None else [target, noise_column]
+    found: list[tuple[np.ndarray, ...]] = []
+    for block in blocks.read(regressor, columns, others):
         assert block.others is not None
+        measured = block.others.values[:, 0]
         # Measured targets contain noise, so the intervals for them include it.
-        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=noise_column is None)
+        includes = noise_column is None and likelihood.has_noise
+        mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
+        latent = std
+        if includes and not is_gaussian:
+            latent = regressor.predict(block.inputs, return_std=True)[1]
         if noise_column is not None:
             noise = block.others.values[:, 1]
             if np.any(noise < 0):
                 row = sum(len(part[0]) for part in found) + int(np.argmax(noise < 0)) + 1
-                msg = f"{table}: column {noise_column!r} must not be negative; row {row} is."
+                msg = f"{blocks.path}: column {noise_column!r} must not be negative; row {row} is."
                 raise InvalidInputError(msg)
-            std = np.sqrt(std**2 + noise)
-        found.append((block.others.values[:, 0], np.asarray(mean), np.asarray(std)))
+            std = np.sqrt(latent**2 + noise)
+        found.append((measured, mean, latent, std))
     if not found:
-        msg = f"{table} has no rows of data."
+        msg = f"{blocks.path} has no rows of data."
         raise InvalidInputError(msg)
-    measured, mean, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    result = scores(measured, mean, std)
-    if as_json:
-        typer.echo(json.dumps({"rows": len(measured), "target": target, **result}))
-    else:
-        typer.echo(f"{len(measured):,} rows of {table}, target {target}")
-        Console().print(_grid(result))
+    measured, mean, latent, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if is_gaussian:
+        return scores(measured, mean, std), len(measured)
+    y, m, s, whole = (torch.from_numpy(np.asarray(one, dtype=float)) for one in (measured, mean, latent, std))
+    likelihood.check_targets(y)
+    logs = likelihood.predictive_log_density(y, m, s, whole.square() - s.square())
+    rmse = {"rmse": metrics.rmse(measured, mean)} if likelihood.has_noise else {}
+    return {**rmse, "nll": -float(logs.mean())}, len(measured)
 
 
 def _class_scores(
@@ -133,10 +152,15 @@ def scores(measured: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str,
 
 def _grid(result: dict[str, Any]) -> Grid:
     grid = _score_grid()
-    grid.add_row("RMSE", f"{result['rmse']:.5g}", "error of the mean, in the target's units")
-    grid.add_row("NLL", f"{result['nll']:.4f}", "negative log density, nats per row")
-    grid.add_row("CRPS", f"{result['crps']:.5g}", "error of the distribution, in the target's units")
-    for level, share in result["coverage"].items():
+    rows = {
+        "rmse": ("RMSE", ".5g", "error of the mean, in the target's units"),
+        "nll": ("NLL", ".4f", "negative log density, nats per row"),
+        "crps": ("CRPS", ".5g", "error of the distribution, in the target's units"),
+    }
+    for name, (label, form, meaning) in rows.items():
+        if name in result:
+            grid.add_row(label, format(result[name], form), meaning)
+    for level, share in result.get("coverage", {}).items():
         nominal = f"{100 * float(level):.0f} %"
         grid.add_row(f"coverage {nominal}", f"{100 * share:.1f} %", f"rows inside the {nominal} interval")
     return grid

@@ -37,15 +37,16 @@ def fit(
         str,
         typer.Option(
             help=f"auto or one of {', '.join(options.INFERENCES)}. Tables that do not fit into memory need grid, which "
-            "reads them once (one to three inputs), or quadruply-stochastic or relevance-vectors, which read "
-            "minibatches."
+            "reads them once (one to three inputs, or an additive kernel), or quadruply-stochastic or "
+            "relevance-vectors, which read minibatches."
         ),
     ] = "auto",
     likelihood: Annotated[
         str,
         typer.Option(
-            help="gaussian, laplace (outliers) or poisson (counts); logistic or probit for a target of classes, whose "
-            "labels may be text. All but gaussian use --inference quadruply-stochastic."
+            help="gaussian, laplace (outliers), student-t (gross outliers) or poisson (counts); logistic or probit for "
+            "a target of classes, whose labels may be text. student-t uses --inference vecchia; the others but "
+            "gaussian use it or, by default, quadruply-stochastic."
         ),
     ] = "gaussian",
     functions: Annotated[
@@ -110,7 +111,7 @@ def fit(
         msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
         raise InvalidInputError(msg)
     if likelihood != "gaussian" and inference == "auto":
-        inference = "quadruply-stochastic"
+        inference = "vecchia" if likelihood == "student-t" else "quadruply-stochastic"
     of_classes = likelihood in options.OF_CLASSES
     of_some = {
         "--grid-size": options.grid_nodes(grid_size),

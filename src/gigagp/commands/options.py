@@ -51,7 +51,7 @@ INFERENCES = (
     "relevance-vectors",
     "random-features",
 )
-LIKELIHOODS = ("gaussian", "laplace", "poisson", "logistic", "probit")
+LIKELIHOODS = ("gaussian", "laplace", "student-t", "poisson", "logistic", "probit")
 #: Likelihoods of class labels.
 OF_CLASSES = ("logistic", "probit")
 

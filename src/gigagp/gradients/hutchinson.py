@@ -26,9 +26,10 @@ class _FixedProbes(Probes):
 class Hutchinson(GradientEstimator):
     """``tr(H^-1 D) = E[z' H^-1 D z]`` with ``E[z z'] = I`` (Lin et al. 2024, eq. 6; the "standard" estimator).
 
-    When to use: for comparisons. `Pathwise` has a smaller variance in every lengthscale and shorter solves at low
-    noise, and its solutions are posterior samples. Hutchinson's right-hand sides do not change with the
-    hyperparameters, which favours warm starts.
+    When to use: for comparisons. `Pathwise` never has a larger variance than Gaussian probes, has shorter solves at low
+    noise, and its solutions are posterior samples. Rademacher probes have a smaller variance than `Pathwise` for the
+    noise and the kernel's variance. Hutchinson's right-hand sides do not change with the hyperparameters, which favours
+    warm starts.
 
     Parameters
     ----------

@@ -11,8 +11,10 @@ from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.collect import GridCollector
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
+from gigagp.grids.grid_sum import GridSum
 from gigagp.grids.neighbourhoods import Neighbourhoods
 from gigagp.grids.statistics import GridStatistics
+from gigagp.grids.sum_gram import SumGram
 from gigagp.rows.sample import RowSample
 from gigagp.rows.source import source_bounds, stream_rows
 
@@ -20,10 +22,12 @@ __all__ = [
     "Accumulator",
     "GridCollector",
     "GridStatistics",
+    "GridSum",
     "Neighbourhoods",
     "RegularGrid",
     "RowSample",
     "StencilGram",
+    "SumGram",
     "source_bounds",
     "stream_rows",
 ]

@@ -11,8 +11,10 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, CountOrZero, Positive, checks_arguments
 from gigagp.grids.geometry import RegularGrid
+from gigagp.grids.grid_sum import GridSum, grid_from_dict
 from gigagp.grids.moments import Moments, survey
 from gigagp.grids.statistics import GridStatistics
+from gigagp.grids.sum_gram import SumMoments
 from gigagp.memory import require, resolve_budget
 from gigagp.rows.chunk import as_columns, as_table, refuse_not_finite
 
@@ -26,7 +28,7 @@ class Accumulator:
 
     Parameters
     ----------
-    grid : RegularGrid
+    grid : RegularGrid or GridSum
     n_targets : int
     n_probes : int
     seed : int
@@ -44,7 +46,7 @@ class Accumulator:
     @checks_arguments
     def __init__(
         self,
-        grid: RegularGrid,
+        grid: RegularGrid | GridSum,
         n_targets: Count,
         n_probes: CountOrZero = 0,
         seed: CountOrZero = 0,
@@ -62,10 +64,15 @@ class Accumulator:
         #: Names of the inputs, for messages.
         self.names: Sequence[str] | None = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
-        self._moments = Moments(grid, n_targets, n_probes, seed)
+        settings = (n_targets, n_probes, seed)
+        self._moments: Moments | SumMoments = (
+            SumMoments(grid, *settings) if isinstance(grid, GridSum) else Moments(grid, *settings)
+        )
         d = grid.n_inputs
         self._n_rows = 0
         self._target_squares = torch.zeros(n_targets, dtype=torch.float64)
+        #: sum and sum of logarithms of the weights
+        self._weights = torch.zeros(2, dtype=torch.float64)
         self._low = torch.full((d,), torch.inf, dtype=torch.float64)
         self._high = -self._low
 
@@ -74,13 +81,15 @@ class Accumulator:
         """Number of rows so far, including those of ``start``."""
         return self._n_rows + (self.start.n_rows if self.start is not None else 0)
 
-    def add(self, X: Any, Y: Any) -> None:
+    def add(self, X: Any, Y: Any, weights: Tensor | None = None) -> None:
         """Add rows: either all of them, or none and an error is raised.
 
         Parameters
         ----------
         X : array of shape (n, d)
         Y : array of shape (n,) or (n, t)
+        weights : Tensor of shape (n,), optional
+            Positive weights of the rows in all sums; ones by default.
 
         Raises
         ------
@@ -108,6 +117,13 @@ class Accumulator:
             raise self.grid.refusal(X, self.grid.covers(X), names=self.names)
         self._n_rows += len(X)
         self._low, self._high = torch.minimum(self._low, inputs.low), torch.maximum(self._high, inputs.high)
+        if weights is not None:
+            self._flush()
+            self._weights += torch.stack([weights.sum(), weights.log().sum()])
+            self._moments.add(X, Y, weights)
+            self._target_squares += (weights[:, None] * Y.square()).sum(0)
+            return
+        self._weights[0] += len(X)
         size = moments.block_rows
         missing = (size - sum(len(part) for part, _ in self._waiting)) % size
         if missing and len(X) >= missing:  # the waiting rows and these fill a block
@@ -145,7 +161,7 @@ class Accumulator:
         Y = [torch.zeros(0, t, dtype=torch.float64), *(part for _, part in self._waiting)]
         tensors = {f"moments.{name}": value for name, value in self._moments.state().items()}
         tensors |= {"waiting.X": torch.cat(X), "waiting.Y": torch.cat(Y), "target_squares": self._target_squares}
-        tensors |= {"input_low": self._low, "input_high": self._high}
+        tensors |= {"weights": self._weights, "input_low": self._low, "input_high": self._high}
         counts = {"n_targets": t, "n_probes": self._moments.n_probes, "seed": self._moments.seed}
         return tensors, {"grid": self.grid.to_dict(), "n_rows": self._n_rows, **counts}
 
@@ -154,13 +170,18 @@ class Accumulator:
         cls, tensors: Mapping[str, Tensor], header: Mapping[str, Any], memory_budget: int | str | None = None
     ) -> Accumulator:
         """Return the accumulator that `state` described."""
-        grid = RegularGrid.from_dict(header["grid"])
+        grid = grid_from_dict(header["grid"])
         found = cls(grid, header["n_targets"], header["n_probes"], header["seed"], memory_budget)
-        found._moments.take_over({name: tensors[f"moments.{name}"] for name in ("cells", "values", "columns")})
+        found._moments.take_over(
+            {name.removeprefix("moments."): value for name, value in tensors.items() if name.startswith("moments.")}
+        )
         found._wait(tensors["waiting.X"], tensors["waiting.Y"])
         found._target_squares = tensors["target_squares"].clone()
         found._low, found._high = tensors["input_low"].clone(), tensors["input_high"].clone()
         found._n_rows = header["n_rows"]
+        found._weights[0] = header["n_rows"]
+        if "weights" in tensors:  # versions without weights did not write them
+            found._weights.copy_(tensors["weights"])
         return found
 
     def statistics(self) -> GridStatistics:
@@ -176,9 +197,11 @@ class Accumulator:
             gram=moments.gram(),
             cross=cross,
             target_squares=self._target_squares.clone(),
-            target_sums=cross.sum(0),  # every row's weights sum to one
+            # Every row's weights sum to one, on each grid of a sum.
+            target_sums=cross[self.grid.places[0] if isinstance(self.grid, GridSum) else slice(None)].sum(0),
             probes=sums[:, moments.n_columns :].contiguous(),
             probe_squares=torch.full((n_probes,), float(self._n_rows), dtype=torch.float64),
+            weight_sums=self._weights.clone(),
             seed=moments.seed,
             position_sums=position_sums,
             position_squares=position_squares,

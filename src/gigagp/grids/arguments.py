@@ -30,14 +30,12 @@ def checked_bounds(lower: Sequence[float], upper: Sequence[float]) -> tuple[list
     Raises
     ------
     InvalidInputError
-        If a number is not finite, an input is constant, a lower corner is above the upper one, or there are too many
-        inputs.
+        If a number is not finite, an input is constant, or a lower corner is above the upper one.
     """
     low, high = numbers(lower, "lower"), numbers(upper, "upper")
     if len(low) != len(high):
         msg = f"lower and upper of a grid must have the same length; got {len(low)} and {len(high)}."
         raise InvalidInputError(msg)
-    check_inputs(len(low))
     for axis, (a, b) in enumerate(zip(low, high, strict=True)):
         if a == b:
             msg = f"Input {axis} is constant (always {a!r}): a grid needs inputs that vary. Leave it out."
@@ -52,8 +50,9 @@ def check_inputs(d: int) -> None:
     """Raise `InvalidInputError` unless a grid can have this number of inputs."""
     if not 1 <= d <= MAX_INPUTS:
         msg = (
-            f"A grid has 1 to {MAX_INPUTS} inputs; got {d}. Its stencils grow as 4^d: choose the inputs that matter, "
-            "or another inference (Iterative, SparseVariational)."
+            f"A grid has 1 to {MAX_INPUTS} inputs; got {d}. Its stencils grow as 4^d: choose the inputs that matter, a "
+            "kernel that is a sum of terms of at most three inputs each, or another inference (Iterative, "
+            "SparseVariational)."
         )
         raise InvalidInputError(msg)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.grids.accumulator import Accumulator
 from gigagp.grids.geometry import RegularGrid
+from gigagp.grids.grid_sum import GridSum
 from gigagp.grids.neighbourhoods import Neighbourhoods
 from gigagp.grids.statistics import GridStatistics, load_kind, warn_if_repeated
 from gigagp.progress import Meter, NoProgress
@@ -40,7 +41,7 @@ class GridCollector:
 
     Parameters
     ----------
-    grid : RegularGrid
+    grid : RegularGrid or GridSum
     n_targets : int
     n_probes : int
         Number of columns of random signs to sum, for log-determinants.
@@ -70,7 +71,7 @@ class GridCollector:
 
     def __init__(
         self,
-        grid: RegularGrid,
+        grid: RegularGrid | GridSum,
         n_targets: int = 1,
         n_probes: int = 0,
         seed: int = 0,
@@ -85,7 +86,7 @@ class GridCollector:
         self.neighbourhoods = neighbourhoods
 
     def _prepare(
-        self, settings: tuple[RegularGrid, int, int, int], memory_budget: int | str | None, sums: Accumulator
+        self, settings: tuple[RegularGrid | GridSum, int, int, int], memory_budget: int | str | None, sums: Accumulator
     ) -> None:
         self.grid, self.n_targets = settings[:2]
         self.done: dict[str, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -293,6 +293,7 @@ class RegularGrid:
             If there are four inputs, with the cost of a node and a row.
         """
         low, high = checked_bounds(lower, upper)
+        check_inputs(len(low))
         counts = [int(shape)] * len(low) if isinstance(shape, (int, np.integer)) else numbers(shape, "shape")
         if len(counts) != len(low):
             msg = f"shape of RegularGrid.around must have {len(low)} numbers, one an input; got {len(counts)}."
@@ -354,6 +355,7 @@ class RegularGrid:
             there are four inputs.
         """
         low, high = checked_bounds(lower, upper)
+        check_inputs(len(low))
         scales = numbers(lengthscales, "lengthscales")
         if len(scales) != len(low) or min(scales) <= 0 or not nodes_per_lengthscale > 0:
             msg = (
@@ -405,6 +407,10 @@ class RegularGrid:
     def statistics_bytes(self) -> int:
         """Bytes that statistics on this grid can take while they are collected, for one target and no probes."""
         return self.size * node_bytes(self.n_inputs, self.interpolation)
+
+    def extended(self, functions: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the values of functions of points at the nodes, shape (m, p)."""
+        return functions(self.nodes())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the grid as plain data."""

@@ -155,6 +155,11 @@ class StencilGram:
         """Return ``W'W 1``, shape (m,). It is ``W'1``, because rows of weights sum to one."""
         return self @ torch.ones(self.n, dtype=torch.float64)
 
+    @cached_property
+    def offset_sums(self) -> Tensor:
+        """Sum of the entries at each of `half_offsets`."""
+        return self.values.sum(1)
+
     def dense(self) -> Tensor:
         """Return the whole matrix, shape (m, m); for small grids."""
         out = torch.zeros(self.n, self.n, dtype=torch.float64)
@@ -164,6 +169,10 @@ class StencilGram:
             if step:
                 out.diagonal(-step).add_(row[: self.n - step])
         return out
+
+    def with_values(self, values: Tensor, grid: RegularGrid | None = None) -> StencilGram:
+        """Return the matrix with other values, or on a grid that was moved."""
+        return StencilGram(grid or self.grid, values)
 
     def __add__(self, other: StencilGram) -> StencilGram:
         """Return the matrix of both sets of rows."""

@@ -98,10 +98,10 @@ class Moments:
             self.values.copy_(state["values"])
         self.columns.copy_(state["columns"])
 
-    def add(self, X: Tensor, Y: Tensor) -> None:
-        """Add rows: X (n, d) accepted by the grid and Y (n, t), both float64, finite and contiguous."""
-        if _native is None:
-            return self._add_with_torch(X, Y)
+    def add(self, X: Tensor, Y: Tensor, weights: Tensor | None = None) -> None:
+        """Add rows: X (n, d) accepted by the grid, Y (n, t) and weights (n,), all float64, finite and contiguous."""
+        if _native is None or weights is not None:
+            return self._add_with_torch(X, Y, weights)
         rows = self.block_rows
         _native.grid_add(
             "",
@@ -119,7 +119,7 @@ class Moments:
         return None
 
     def counts(self) -> Tensor:
-        """Return the number of rows in each cell, shape (cells,); exact."""
+        """Return the number of rows in each cell, shape (cells,), exact; the sum of their weights if they have some."""
         return self.values[:, 0].clone()
 
     def position_sums(self) -> tuple[Tensor, Tensor]:
@@ -158,7 +158,7 @@ class Moments:
 
     # Without the compiled extension ---------------------------------------------------------------------------------
 
-    def _add_with_torch(self, X: Tensor, Y: Tensor) -> None:
+    def _add_with_torch(self, X: Tensor, Y: Tensor, weights: Tensor | None) -> None:
         grid, scheme = self.grid, self.grid.scheme
         width = self.values.shape[1]
         rows = max(1, _BLOCK // max(width, scheme.width**grid.n_inputs * (self.n_columns + self.n_probes)))
@@ -173,12 +173,14 @@ class Moments:
                 if axis == grid.n_inputs - 1:
                     one = torch.nn.functional.pad(one, (0, 1))
                 product = (product.unsqueeze(2) * one.unsqueeze(1)).flatten(1)
+            probes = signs(block, columns, self.n_probes, self.seed) if self.n_probes else columns[:, :0]
+            if weights is not None:
+                own = weights[start : start + rows, None]
+                product, columns, probes = product * own, columns * own, probes * own.sqrt()
             self.values.index_add_(0, cell, product)
-            if self.n_probes:
-                columns = torch.cat([columns, signs(block, columns, self.n_probes, self.seed)], 1)
-            indices, weights = grid.stencil(block)
-            for column, to in zip(columns.T, self.columns, strict=True):
-                to.index_add_(0, indices.flatten(), (weights * column.unsqueeze(1)).flatten())
+            indices, shares = grid.stencil(block)
+            for column, to in zip(torch.cat([columns, probes], 1).T, self.columns, strict=True):
+                to.index_add_(0, indices.flatten(), (shares * column.unsqueeze(1)).flatten())
 
     def _expand_with_torch(self, products: Tensor, target: Tensor, source: Tensor, values: Tensor) -> None:
         grid, scheme = self.grid, self.grid.scheme

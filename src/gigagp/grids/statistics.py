@@ -12,6 +12,8 @@ from torch import Tensor
 from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError, warn
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
+from gigagp.grids.grid_sum import GridSum, grid_from_dict
+from gigagp.grids.sum_gram import SumGram
 from gigagp.rows.chunk import as_columns, as_table
 from gigagp.rows.sample import SAMPLE_SIZE, RowSample
 from gigagp.tensor_file import load_state, save_state
@@ -32,6 +34,7 @@ _SUMS = (
     "position_sums",
     "position_squares",
     "cell_counts",
+    "weight_sums",
 )
 
 
@@ -46,9 +49,9 @@ class GridStatistics:
 
     Parameters
     ----------
-    grid : RegularGrid
+    grid : RegularGrid or GridSum
     n_rows : int
-    gram : StencilGram
+    gram : StencilGram or SumGram
         ``W'W``.
     cross : Tensor of shape (m, t)
         ``W'Y``.
@@ -68,11 +71,17 @@ class GridStatistics:
         Number of rows in each cell of the grid, numbered by `RegularGrid.cell_strides`.
     input_low, input_high : Tensor of shape (d,)
         Smallest and largest value of each input. A subtraction does not update them.
+    weight_sums : Tensor of shape (2,)
+        Sum and sum of logarithms of the rows' weights; (n, 0) without weights. With weights w every sum over rows is
+        a weighted one, ``W'diag(w)W`` in place of ``W'W``, and those of the probes have the roots of the weights.
+    noise : float or None
+        Noise variance of a row of weight one, if the noise variance of every row is known; weights are inversely
+        proportional to them.
     """
 
-    grid: RegularGrid
+    grid: RegularGrid | GridSum
     n_rows: int
-    gram: StencilGram
+    gram: StencilGram | SumGram
     cross: Tensor
     target_squares: Tensor
     target_sums: Tensor
@@ -84,12 +93,21 @@ class GridStatistics:
     cell_counts: Tensor
     input_low: Tensor
     input_high: Tensor
+    weight_sums: Tensor
+    noise: float | None = None
 
     # Making -----------------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_rows(
-        cls, grid: RegularGrid, X: Any, Y: Any, n_probes: int = 0, seed: int = 0, memory_budget: int | str | None = None
+        cls,
+        grid: RegularGrid | GridSum,
+        X: Any,
+        Y: Any,
+        n_probes: int = 0,
+        seed: int = 0,
+        memory_budget: int | str | None = None,
+        noise: Any = None,
     ) -> GridStatistics:
         """Return the statistics of rows that are in memory.
 
@@ -104,11 +122,14 @@ class GridStatistics:
             Seed of these signs.
         memory_budget : int, str or None
             Bytes; None: half of the free memory.
+        noise : array of shape (n,), optional
+            Known noise variance of each row, positive. Rows are weighted with their harmonic mean over each of them.
 
         Raises
         ------
         InvalidInputError
-            If a number is not finite or a row lies outside of the grid; the message names the first.
+            If a number is not finite, a noise variance is not positive, or a row lies outside of the grid; the message
+            names the first.
         MemoryBudgetError
             If the statistics on this grid do not fit; raised before anything is allocated.
 
@@ -117,22 +138,38 @@ class GridStatistics:
         GigaGPWarning
             If there are probes and many rows are copies of others.
         """
+        unit = None if noise is None else float(1 / (1 / _row_noise(noise, len(X))).mean())
+        return cls._summed(grid, X, Y, n_probes, seed, memory_budget, noise, unit)
+
+    @classmethod
+    def _summed(
+        cls,
+        grid: RegularGrid | GridSum,
+        X: Any,
+        Y: Any,
+        n_probes: int,
+        seed: int,
+        memory_budget: int | str | None,
+        noise: Any,
+        unit: float | None,
+    ) -> GridStatistics:
+        """Return the statistics with rows weighted by ``unit / noise``."""
         from gigagp.grids.accumulator import Accumulator
 
         X, Y = as_table(X, "X"), as_columns(Y)
         accumulator = Accumulator(grid, Y.shape[1], n_probes, seed, memory_budget)
-        accumulator.add(X, Y)
+        accumulator.add(X, Y, None if unit is None else unit / _row_noise(noise, len(X)))
         if n_probes:
             sample = RowSample(SAMPLE_SIZE, X.shape[1], Y.shape[1], seed)
             sample.add(X, Y)
             warn_if_repeated(sample)
-        return accumulator.statistics()
+        return replace(accumulator.statistics(), noise=unit)
 
-    def add_rows(self, X: Any, Y: Any) -> GridStatistics:
+    def add_rows(self, X: Any, Y: Any, noise: Any = None) -> GridStatistics:
         """Return the statistics with these rows added, on the same grid and with the same probes; see `from_rows`."""
-        return self + self._of(X, Y)
+        return self + self._of(X, Y, noise)
 
-    def remove_rows(self, X: Any, Y: Any) -> GridStatistics:
+    def remove_rows(self, X: Any, Y: Any, noise: Any = None) -> GridStatistics:
         """Return the statistics without these rows, which must have been added before with exactly the same numbers.
 
         Raises
@@ -140,10 +177,13 @@ class GridStatistics:
         InvalidInputError
             If a cell of the grid holds fewer rows than are removed from it: they were never added.
         """
-        return self - self._of(X, Y)
+        return self - self._of(X, Y, noise)
 
-    def _of(self, X: Any, Y: Any) -> GridStatistics:
-        return self.from_rows(self.grid, X, Y, self.n_probes, self.seed)
+    def _of(self, X: Any, Y: Any, noise: Any) -> GridStatistics:
+        if (noise is None) != (self.noise is None):
+            msg = "noise of GridStatistics must be given for these rows exactly if it was for the earlier ones."
+            raise InvalidInputError(msg)
+        return self._summed(self.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -163,14 +203,19 @@ class GridStatistics:
         return float((self.cell_counts > 0).double().mean())
 
     @property
+    def _total(self) -> Tensor:
+        """Sum of the weights; 1 without rows."""
+        return self.weight_sums[0] if self.n_rows else torch.ones((), dtype=torch.float64)
+
+    @property
     def target_means(self) -> Tensor:
         """Mean of each target, shape (t,)."""
-        return self.target_sums / max(self.n_rows, 1)
+        return self.target_sums / self._total
 
     @property
     def target_variances(self) -> Tensor:
         """Variance of each target, shape (t,)."""
-        return (self.target_squares / max(self.n_rows, 1) - self.target_means.square()).clamp(min=0)
+        return (self.target_squares / self._total - self.target_means.square()).clamp(min=0)
 
     @property
     def input_means(self) -> Tensor:
@@ -179,12 +224,12 @@ class GridStatistics:
             self.position_sums.new_tensor(self.grid.spacing),
             self.position_sums.new_tensor(self.grid.lower),
         )
-        return lower + spacing * self.position_sums / max(self.n_rows, 1)
+        return lower + spacing * self.position_sums / self._total
 
     @property
     def input_variances(self) -> Tensor:
         """Variance of each input, shape (d,)."""
-        n = max(self.n_rows, 1)
+        n = self._total
         variance = self.position_squares / n - (self.position_sums / n).square()
         return variance.clamp(min=0) * variance.new_tensor(self.grid.spacing).square()
 
@@ -211,8 +256,9 @@ class GridStatistics:
         return replace(
             self,
             cross=(self.cross - self.gram.row_sums().unsqueeze(1) * a) / b,
-            target_squares=(self.target_squares - 2 * a * self.target_sums + self.n_rows * a.square()) / b.square(),
-            target_sums=(self.target_sums - self.n_rows * a) / b,
+            target_squares=(self.target_squares - 2 * a * self.target_sums + self.weight_sums[0] * a.square())
+            / b.square(),
+            target_sums=(self.target_sums - self.weight_sums[0] * a) / b,
         )
 
     def for_inputs(self, shift: Any, scale: Any) -> GridStatistics:
@@ -234,7 +280,7 @@ class GridStatistics:
         return replace(
             self,
             grid=grid,
-            gram=StencilGram(grid, self.gram.values),
+            gram=self.gram.with_values(self.gram.values, grid),  # type: ignore[arg-type]
             input_low=(self.input_low - a) / b,
             input_high=(self.input_high - a) / b,
         )
@@ -244,7 +290,7 @@ class GridStatistics:
         self._check_same(other)
         return self._with(
             self.n_rows + other.n_rows,
-            self.gram + other.gram,
+            self.gram + other.gram,  # type: ignore[operator]
             {name: getattr(self, name) + getattr(other, name) for name in _SUMS},
             torch.minimum(self.input_low, other.input_low),
             torch.maximum(self.input_high, other.input_high),
@@ -253,31 +299,30 @@ class GridStatistics:
     def __sub__(self, other: GridStatistics) -> GridStatistics:
         """Return the statistics without the rows of ``other``; raises `InvalidInputError` if they are not in here."""
         self._check_same(other)
-        if bool((self.cell_counts < other.cell_counts).any()):
+        slack = 0.0 if self.noise is None else 1e-9  # weights are rounded, counts are not
+        if bool((self.cell_counts * (1 + slack) < other.cell_counts).any()):
             msg = "These rows were never added: a cell of the grid holds fewer rows than are to be taken out of it."
             raise InvalidInputError(msg)
         return self._with(
             self.n_rows - other.n_rows,
-            self.gram - other.gram,
+            self.gram - other.gram,  # type: ignore[operator]
             {name: getattr(self, name) - getattr(other, name) for name in _SUMS},
             self.input_low,
             self.input_high,
         )
 
     def _with(
-        self, n_rows: int, gram: StencilGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
+        self, n_rows: int, gram: StencilGram | SumGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
     ) -> GridStatistics:
-        return GridStatistics(
-            grid=self.grid, n_rows=n_rows, gram=gram, seed=self.seed, input_low=low, input_high=high, **sums
-        )
+        return replace(self, n_rows=n_rows, gram=gram, input_low=low, input_high=high, **sums)  # type: ignore[arg-type]
 
     def _check_same(self, other: GridStatistics) -> None:
-        mine = (self.grid, self.n_targets, self.n_probes, self.seed)
-        theirs = (other.grid, other.n_targets, other.n_probes, other.seed)
+        mine = (self.grid, self.n_targets, self.n_probes, self.seed, self.noise)
+        theirs = (other.grid, other.n_targets, other.n_probes, other.seed, other.noise)
         if mine != theirs:
             msg = (
-                "Statistics can be added or subtracted if they have the same grid, number of targets, number of probes "
-                f"and seed; got {mine} and {theirs}."
+                "Statistics can be added or subtracted if they have the same grid, number of targets, number of "
+                f"probes, seed and unit of weights; got {mine} and {theirs}."
             )
             raise InvalidInputError(msg)
 
@@ -304,7 +349,7 @@ class GridStatistics:
         dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
         dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
         n_rows = sum(one[-1] for one in alike)  # type: ignore[index]
-        return self._with(n_rows, StencilGram(self.grid, values), sums, low, high)
+        return self._with(n_rows, self.gram.with_values(values), sums, low, high)
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -312,15 +357,24 @@ class GridStatistics:
         """Return the statistics as tensors and plain data, for `from_state`."""
         tensors = {f"gram.{name}": value for name, value in self.gram.state.items()}
         tensors |= {name: getattr(self, name) for name in (*_SUMS, "input_low", "input_high")}
-        return tensors, {"grid": self.grid.to_dict(), "n_rows": self.n_rows, "seed": self.seed}
+        return tensors, {
+            "grid": self.grid.to_dict(),
+            "n_rows": self.n_rows,
+            "seed": self.seed,
+            "noise": self.noise,
+        }
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any]) -> GridStatistics:
         """Return the statistics that `state` described."""
-        grid = RegularGrid.from_dict(header["grid"])
-        gram = StencilGram.from_state(grid, {name: tensors[f"gram.{name}"] for name in ("nodes", "values")})
-        parts = {name: tensors[name] for name in (*_SUMS, "input_low", "input_high")}
-        return cls(grid=grid, n_rows=header["n_rows"], gram=gram, seed=header["seed"], **parts)
+        grid = grid_from_dict(header["grid"])
+        own = {name.removeprefix("gram."): value for name, value in tensors.items() if name.startswith("gram.")}
+        gram = SumGram.from_state(grid, own) if isinstance(grid, GridSum) else StencilGram.from_state(grid, own)
+        # versions without weights did not write them
+        parts = {"weight_sums": torch.tensor([float(header["n_rows"]), 0.0], dtype=torch.float64)}
+        parts |= {name: tensors[name] for name in (*_SUMS, "input_low", "input_high") if name in tensors}
+        noise = header.get("noise")
+        return cls(grid=grid, n_rows=header["n_rows"], gram=gram, seed=header["seed"], noise=noise, **parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to one file (safetensors), atomically; raises `ModelFileError` if that fails."""
@@ -357,6 +411,14 @@ def warn_if_repeated(sample: RowSample) -> None:
             "tells them apart, or merge them."
         )
         warn(message, GigaGPWarning)
+
+
+def _row_noise(value: Any, count: int) -> Tensor:
+    found = torch.as_tensor(value, dtype=torch.float64)
+    if found.shape != (count,) or not bool((found.isfinite() & (found > 0)).all()):
+        msg = f"noise of GridStatistics must hold a positive finite variance for each of {count} rows."
+        raise InvalidInputError(msg)
+    return found
 
 
 def _one_each(value: Any, count: int, name: str, of: str = "targets") -> Tensor:

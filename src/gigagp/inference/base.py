@@ -37,8 +37,8 @@ class Abilities:
         Numbers of rows that the method is intended for, in words, for the table in the documentation.
     kernels : {"any", "random features", "stationary"}, default "any"
         Supported kernels: all, those with `gigagp.kernels.Kernel.has_features`, or only stationary ones.
-    likelihoods : {"gaussian", "any"}, default "gaussian"
-        Supported likelihoods: the Gaussian one alone, or all.
+    likelihoods : {"gaussian", "log-concave", "any"}, default "gaussian"
+        Supported likelihoods: the Gaussian one alone, those with a log-concave density, or all.
     row_noise : bool, default True
         Whether the method accepts a known noise variance for each row.
     most_inputs : int or None, default None
@@ -65,7 +65,7 @@ class Abilities:
     name: str
     rows: str
     kernels: Literal["any", "random features", "stationary"] = "any"
-    likelihoods: Literal["gaussian", "any"] = "gaussian"
+    likelihoods: Literal["gaussian", "log-concave", "any"] = "gaussian"
     row_noise: bool = True
     most_inputs: int | None = None
     streams: bool = False
@@ -148,12 +148,14 @@ class Inference(Settings, ABC):
         InvalidInputError
             If the likelihood is not supported.
         """
-        if self.abilities.likelihoods == "gaussian" and not isinstance(likelihood, Gaussian):
-            msg = (
-                f'inference for the {likelihood.name} likelihood must be "auto", inference.QuadruplyStochastic or '
-                f"inference.Vecchia; got {self!r}."
-            )
-            raise InvalidInputError(msg)
+        can = self.abilities.likelihoods
+        if can == "any" or isinstance(likelihood, Gaussian) or (can == "log-concave" and likelihood.is_log_concave):
+            return
+        others = "inference.QuadruplyStochastic or " if likelihood.is_log_concave else ""
+        msg = f'inference for the {likelihood.name} likelihood must be "auto", {others}inference.Vecchia; got {self!r}.'
+        if can == "log-concave":
+            msg += " Its variational bound has one optimum only for log-concave densities (is_log_concave)."
+        raise InvalidInputError(msg)
 
     def check_precision(self, dtype: str, *, asked: bool = True) -> None:
         """Refuse a precision that this method does not support.

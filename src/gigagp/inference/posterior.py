@@ -129,6 +129,10 @@ class Posterior(ABC):
         """Return what else a description of the fit should say, by a word of at most 13 letters; by default nothing."""
         return {}
 
+    def gap(self) -> Estimate | None:
+        """Return `gigagp.optimization.History.gap`; by default None."""
+        return None
+
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the tensors and the plain data that a model file stores."""

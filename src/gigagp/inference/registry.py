@@ -133,7 +133,7 @@ def capability_table() -> str:
             f"`inference.{kind.__name__}`",
             can.rows,
             {"random features": "with a spectrum"}.get(can.kernels, can.kernels),
-            {"gaussian": "Gaussian", "any": "all"}[can.likelihoods],
+            {"gaussian": "Gaussian", "log-concave": "log-concave", "any": "all"}[can.likelihoods],
             *("yes" if one else "no" for one in (can.row_noise, can.streams, can.adds_rows)),
             ", ".join(precisions) + ("; CPU alone" if can.devices == "cpu" else ""),
         )

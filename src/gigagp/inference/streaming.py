@@ -132,7 +132,7 @@ def hold_rows(job: StreamJob, beside: int) -> tuple[TrainingTable, Scaling]:
             X[place], Y[place] = rows.X.numpy(), rows.Y.numpy()
             first += section.count
             job.meter.step(rows=f"{first:,}")
-    scaling = Scaling.fit(X, Y, job.standardize)
+    scaling = Scaling.fit(X, Y, job.standardize, medians=job.likelihood.scales_by_medians)
     if not job.likelihood.has_noise:  # counts and signs have no scale
         scaling = scaling.of_inputs_only()
     for first in range(0, n, CHUNK_ROWS):

@@ -204,6 +204,12 @@ class Leaf(Kernel):
         return self._columns
 
     @property
+    def active_columns(self) -> list[int]:
+        """The input columns that this bound kernel depends on."""
+        assert self._n_inputs is not None, "the kernel is bound"
+        return self._active_columns(self._n_inputs)
+
+    @property
     def ard(self) -> bool:
         """Whether hyperparameters that belong to inputs have one value each."""
         return self._ard
@@ -265,6 +271,14 @@ class Leaf(Kernel):
         other._bounds = {
             name: pair.multiplied(factors[name]) if name in factors else pair for name, pair in self._bounds.items()
         }
+        return other
+
+    def on_columns(self, columns: Sequence[int]) -> Self:
+        """Return this bound kernel for tables with only these columns, which include all that it depends on."""
+        other = copy.copy(self)
+        other._n_inputs = len(columns)
+        if self._columns is not None:
+            other._columns = tuple(columns.index(column) for column in self._columns)
         return other
 
     def _active_columns(self, n_inputs: int) -> list[int]:

@@ -9,6 +9,7 @@ from gigagp.optimization.optimizer import Minimiser, Optimizer, Unsaved
 from gigagp.optimization.restarts import Restarts
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.sparse import SparseAdaGrad, SparseAdam, SparseSGD
+from gigagp.optimization.subset_first import SubsetFirst
 from gigagp.optimization.subset_start import SubsetStart
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "SparseAdam",
     "SparseSGD",
     "Step",
+    "SubsetFirst",
     "SubsetStart",
     "Unsaved",
 ]

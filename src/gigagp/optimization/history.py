@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from gigagp.estimate import Estimate
 from gigagp.model import Model
 
 
@@ -102,11 +103,16 @@ class History:
     interrupted : {"", "learning", "last solve"}
         Stage in which Ctrl-C was pressed. In the learning, it ended the stage at the best hyperparameters so far. The
         last solve was completed regardless. Empty if it was not pressed.
+    gap : Estimate or None
+        How far the final approximation of the likelihood is from one with eight times the neighbours, in nats a row
+        with a standard error: the mean Kullback-Leibler divergence of a row's conditional density. It is at most that
+        from the exact likelihood. None where no density is conditioned on neighbours.
     """
 
     steps: list[Step] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter, repr=False)
     interrupted: Literal["", "learning", "last solve"] = ""
+    gap: Estimate | None = None
 
     def __len__(self) -> int:
         return len(self.steps)

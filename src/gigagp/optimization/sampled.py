@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from gigagp.model import Model
 from gigagp.optimization.objective import Objective
+
+
+@dataclass(frozen=True)
+class Place:
+    """The entries of an array that a sample touches: some rows, and there all columns or neighbouring ones.
+
+    Reading by `index_select` takes a tenth of the time of an indexed read where the array has a million rows.
+
+    Attributes
+    ----------
+    index : Tensor of shape (w,), int64
+        Distinct.
+    columns : slice or None
+        Of a matrix; None: all.
+    """
+
+    index: Tensor
+    columns: slice | None = None
+
+    def read(self, array: Tensor) -> Tensor:
+        """Return a copy of the entries."""
+        return self._seen(array).index_select(0, self.index)
+
+    def write(self, array: Tensor, values: Tensor) -> None:
+        """Replace the entries."""
+        self._seen(array).index_copy_(0, self.index, values)
+
+    def _seen(self, array: Tensor) -> Tensor:
+        return array if self.columns is None else array[:, self.columns]
 
 
 @dataclass(frozen=True)
@@ -24,12 +53,19 @@ class SampledEvaluation:
         For each array that moves, of shape (w, ...).
     hyperparameters : dict of str to Tensor
         Gradient by the hyperparameters in natural units; empty where that was not asked for.
+    columns : dict of str to slice
+        For each matrix of which the sample touches only some columns, these. Its gradient has the shape (w, s).
     """
 
     value: float
     index: Tensor
     gradient: dict[str, Tensor]
     hyperparameters: dict[str, Tensor]
+    columns: dict[str, slice] = field(default_factory=dict)
+
+    def place(self, name: str) -> Place:
+        """Return where an array is touched."""
+        return Place(self.index, self.columns.get(name))
 
 
 @runtime_checkable

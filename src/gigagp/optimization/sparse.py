@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gigagp.fields import Count, Positive, PositiveShare, ShareBelowOne
+from gigagp.optimization.sampled import Place
 from gigagp.optimization.sparse_ascent import USUAL_STEPS, SparseAscent
 
 
@@ -50,10 +51,10 @@ class SparseAdaGrad(SparseAscent):
 
     epsilon: Positive = 1e-10
 
-    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient over the root of the sum of squares."""
-        squares = state[name][index] + gradient.square()
-        state[name][index] = squares
+        squares = place.read(state[name]) + gradient.square()
+        place.write(state[name], squares)
         return gradient / (squares.sqrt() + self.epsilon)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -111,15 +112,16 @@ class SparseAdam(SparseAscent):
         rising = self.warm_up * (self.steps or USUAL_STEPS)
         return super().rate(step) * (min(1.0, step / rising) if rising else 1.0)
 
-    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
         """Return the average gradient over the root of the average square."""
         firsts, seconds = state[f"first.{name}"], state[f"second.{name}"]
         # An index can be touched because of another array: entries without a gradient stay as they are.
-        drawn, known, before = gradient != 0, firsts[index], seconds[index]
+        drawn, known, before = gradient != 0, place.read(firsts), place.read(seconds)
         square = gradient.square()
         second = torch.where(before == 0, square, torch.lerp(square, before, self.beta2))
         first = torch.lerp(gradient, known, self.beta1)
-        firsts[index], seconds[index] = torch.where(drawn, first, known), torch.where(drawn, second, before)
+        place.write(firsts, torch.where(drawn, first, known))
+        place.write(seconds, torch.where(drawn, second, before))
         return torch.where(drawn, first / (second.sqrt() + self.epsilon), 0.0)
 
     def start_state(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -143,7 +145,7 @@ class SparseSGD(SparseAscent):
 
     learning_rate: Positive = 1e-4
 
-    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
         """Return the gradient."""
         return gradient
 

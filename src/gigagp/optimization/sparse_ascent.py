@@ -18,7 +18,7 @@ from gigagp.model import Model
 from gigagp.optimization.auto import Auto
 from gigagp.optimization.history import Step, natural_values
 from gigagp.optimization.plateau import Plateau
-from gigagp.optimization.sampled import Sampleable, SampledObjective
+from gigagp.optimization.sampled import Place, Sampleable, SampledObjective
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.tail_average import TailAverage
 from gigagp.optimization.trace import Trace, in_range
@@ -69,7 +69,7 @@ class SparseAscent(Settings):
         return 1.0 if self.steps is None else self.final_share ** ((step - 1) / max(self.steps - 1, 1))
 
     @abstractmethod
-    def direction(self, gradient: Tensor, name: str, index: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def direction(self, gradient: Tensor, name: str, place: Place, state: dict[str, Tensor]) -> Tensor:
         """Return the step of an array's touched entries for the learning rate 1, and update the state there."""
 
     @abstractmethod
@@ -207,15 +207,16 @@ class SparseRun:
         changes, total = {}, 0.0
         for name, gradient in found.gradient.items():
             total += float(gradient.double().square().sum())
-            direction = settings.direction(gradient, name, found.index, self.state)
+            direction = settings.direction(gradient, name, found.place(name), self.state)
             changes[name] = direction.mul_(settings.learning_rate * share * self.units.get(name, 1.0))
         if not math.isfinite(total):
             return False
         self._begin_tail(changes)
-        if self.tail is not None:
-            self.tail.hold(found.index, self.step - 1)
         for name, change in changes.items():
-            self.arrays[name].index_add_(0, found.index, change)
+            array, place = self.arrays[name], found.place(name)
+            place.write(array, place.read(array) + change)
+            if self.tail is not None:
+                self.tail.add(name, place, change, self.step)
         self.objective.moved(found, changes)
         if learns and not self._move_hyperparameters(found.hyperparameters, share):
             return False

@@ -7,18 +7,21 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from gigagp.optimization.sampled import Place
+
 
 class TailAverage:
     """The mean of arrays over all steps since a first one.
 
     Steps on samples end in a cloud about the optimum, as wide as the learning rate makes it, and their mean is at its
-    centre (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). An entry that no step touches does not change,
-    so its sum is updated only when a step touches it, and at the end.
+    centre (Polyak and Juditsky 1992, https://doi.org/10.1137/0330046). The change of step s is missing from the s - 1
+    iterates before it. The mean of N iterates is therefore the last one less ``sum_s (s - 1) change_s / N``, and that
+    sum grows only where a step touches the arrays.
 
     Parameters
     ----------
     arrays : dict of str to Tensor
-        Of the same length, moved in place.
+        Moved in place.
     names : iterable of str
         The arrays whose mean is taken.
     step : int
@@ -28,36 +31,27 @@ class TailAverage:
     def __init__(self, arrays: dict[str, Tensor], names: Iterable[str], step: int) -> None:
         self._arrays = {name: arrays[name] for name in names}
         self.first = step
-        self._sums = {name: torch.zeros_like(array) for name, array in self._arrays.items()}
-        some = next(iter(arrays.values()))
-        #: steps since the first that the sums include, for every entry
-        self._included = torch.zeros(len(some), dtype=torch.int32, device=some.device)
+        #: what the last iterates lack, summed over all iterates
+        self._missing = {name: torch.zeros_like(array) for name, array in self._arrays.items()}
 
-    def hold(self, index: Tensor, step: int) -> None:
-        """Add the values of some entries up to a step to their sums: the entries are about to move."""
-        since = step - self.first
-        times = since - self._included[index]
-        for name, array in self._arrays.items():
-            values = array[index]
-            self._sums[name][index] += values * times.to(values).reshape(-1, *[1] * (values.ndim - 1))
-        self._included[index] = since
+    def add(self, name: str, place: Place, change: Tensor, step: int) -> None:
+        """Follow a change of some entries of an array in a step."""
+        missing = self._missing[name]
+        place.write(missing, place.read(missing) + change * (step - 1 - self.first))
 
     def settle(self, step: int) -> None:
         """Put the means up to a step into the arrays."""
         if step <= self.first:
             return
-        for index in torch.arange(len(self._included), device=self._included.device).split(2**20):
-            self.hold(index, step)
         for name, array in self._arrays.items():
-            array.copy_(self._sums[name] / (step - self.first))
+            array -= self._missing[name] / (step - self.first)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything."""
-        return {"first": torch.tensor(self.first), "included": self._included, **self._sums}
+        return {"first": torch.tensor(self.first), **self._missing}
 
     def take_over(self, state: dict[str, Tensor]) -> None:
         """Go on from a `state`."""
         self.first = int(state["first"])
-        self._included.copy_(state["included"])
-        for name, total in self._sums.items():
-            total.copy_(state[name])
+        for name, missing in self._missing.items():
+            missing.copy_(state[name])

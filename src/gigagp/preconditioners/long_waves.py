@@ -11,6 +11,7 @@ from torch import Tensor
 from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.grid.factorised import GridOperator
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.sum_kernel import SumKernel
 from gigagp.preconditioners import pivoting
 from gigagp.preconditioners.base import Preconditioner, factor_with_jitter
 
@@ -148,8 +149,8 @@ class LongWavesPreconditioner(Preconditioner):
 class _BetweenNodes(SymmetricMatrix):
     """``K_G`` as a matrix whose columns can be read."""
 
-    def __init__(self, kernel: GridKernel) -> None:
-        self._kernel, self._nodes = kernel, kernel.grid.nodes()
+    def __init__(self, kernel: GridKernel | SumKernel) -> None:
+        self._kernel = kernel
         self.n, self.dtype, self.device = kernel.n, torch.float64, torch.device("cpu")
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
@@ -175,5 +176,4 @@ class _BetweenNodes(SymmetricMatrix):
 
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return a block of entries."""
-        with torch.no_grad():
-            return self._kernel.kernel.block(self._nodes[rows], self._nodes[columns])
+        return self._kernel.between(rows, columns)

@@ -9,6 +9,7 @@ from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.factor import Factor
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators.grid.factorised import GridOperator
+from gigagp.operators.grid.kernel import GridKernel
 from gigagp.preconditioners.base import Preconditioner
 from gigagp.random import standard_normal
 
@@ -65,6 +66,7 @@ class NodesPreconditioner(Preconditioner):
         counts = rows[self.nodes]
         self._inverse = torch.zeros(self._m, 1, dtype=torch.float64)
         self._inverse[self.nodes, 0] = 1 / counts
+        assert isinstance(operator.kernel, GridKernel), "neighbours are among the nodes of one grid"
         kernel, points = operator.kernel.kernel, operator.kernel.grid.nodes()[self.nodes]
         self._n_neighbours = _NEIGHBOURS[points.shape[1] > 1]
         graph = NeighbourGraph(kernel, points, self._n_neighbours)

@@ -29,10 +29,9 @@ FORMS = ("sqrt", "linear", "as_printed")
 def estimate(likelihood, y, features, mean, root, sample, form, noise=0.5, n_head=0):
     """The expected log-likelihood from a sample, at all rows."""
     i = sample.index
-    headed = sample.with_head()
     columns = root[i][:, :n_head]
     latent = latent_functions(features[:, i], mean[i][:, None], sample)
-    spread = latent_spread(features[:, i], root.diagonal()[i].log(), columns, headed, form)
+    spread = latent_spread(features[:, i], root.diagonal()[i].log(), columns, sample, form)
     noise = torch.full((len(y),), noise, dtype=torch.float64)
     return float(expected_log_likelihood(likelihood, y[:, None], latent, spread, noise, 1.0))
 

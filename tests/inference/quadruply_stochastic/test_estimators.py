@@ -197,7 +197,7 @@ def test_a_head_that_is_always_there_keeps_columns_unbiased(replacement):
     found = {True: [], False: []}
     for plain in pairs(4, 2, replacement, n_head=2):
         for stratified in found:
-            sample = plain.with_head() if stratified else plain
+            sample = plain.for_columns() if stratified else plain
             rows = case.rows(None, sample.index)
             found[stratified].append(
                 column_terms(rows, case.root[sample.index][:, :2], sample, case.prior(sample.index))

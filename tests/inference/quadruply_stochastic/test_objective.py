@@ -13,6 +13,7 @@ from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference import QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic.closed_form import best_scale, bound_terms
 from gigagp.inference.quadruply_stochastic.controls import support_weights
+from gigagp.inference.quadruply_stochastic.estimators.control_variate import Coefficient
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Laplace, Logistic
@@ -81,7 +82,8 @@ SETTINGS = {
     "mean-field": QuadruplyStochastic(n_basis=8),
     "anchored": QuadruplyStochastic(n_basis=8, basis_batch=2, n_support=3),
     "controlled": QuadruplyStochastic(n_basis=8, n_support=3),
-    "controlled as printed": QuadruplyStochastic(n_basis=8, n_support=3, control="quadratic"),
+    "quadratic controls": QuadruplyStochastic(n_basis=8, n_support=3, control="quadratic"),
+    "controlled as printed": QuadruplyStochastic(n_basis=8, n_support=3, n_columns=2, control="as_printed"),
     "controlled targets": QuadruplyStochastic(n_basis=8, linear_control=True),
     "chevron": QuadruplyStochastic(n_basis=8, n_columns=2),
     "ordered chevron": QuadruplyStochastic(n_basis=8, n_columns=2, order="information"),
@@ -143,7 +145,8 @@ ENUMERATED = {
         n_basis=4, basis_batch=2, n_columns=2, n_support=3, linear_control=True
     ),
     "controlled": QuadruplyStochastic(n_basis=4, n_support=3),
-    "controlled as printed": QuadruplyStochastic(n_basis=4, n_support=3, control="quadratic"),
+    "quadratic controls": QuadruplyStochastic(n_basis=4, n_support=3, control="quadratic"),
+    "controlled as printed": QuadruplyStochastic(n_basis=4, n_support=3, n_columns=2, control="as_printed"),
     "controlled chevron": QuadruplyStochastic(n_basis=4, n_columns=2, n_support=3),
     "all controls, ordered": QuadruplyStochastic(
         n_basis=4, n_columns=2, n_support=3, linear_control=True, order="information"
@@ -178,6 +181,26 @@ def test_value_and_gradient_are_unbiased_over_all_samples(name):
     shared = [BasisSample.from_indices(one, one, 4, n_head=head) for one in samples(4, 2, False)]
     value, _ = enumerate_all(objective, model, False, shared)
     assert abs(value - whole.value) > 0.05
+
+
+def test_the_printed_control_is_equation_3():
+    """Against the paper's formula: equal weights, the multiple 1 from the first step, nothing of the targets."""
+    settings = QuadruplyStochastic(n_basis=8, n_support=3, control="as_printed", anchor=False)
+    objective, model = make(settings)
+    controls = objective.state.controls
+    controls.coefficients["mean"] = Coefficient(fixed=1.0)
+    assert controls._coefficient() == Coefficient(fixed=1.0)
+    P, mean = objective.state.basis.columns(X[controls.rows], torch.arange(8)), objective.state.weights.mean
+    noise = float(model.noise_variance) + 0.05
+    sample = BasisSample.draw(8, 3, generator(0))
+    controls.forget()
+    added = controls.mean(torch.tensor(2.0), model, mean[sample.index], sample, None) - 2.0
+    left, right = (
+        P[:, sample.index] @ (weights[:, None] * mean[sample.index]) for weights in (sample.left, sample.right)
+    )
+    expected = 6 / (3 * noise) * ((P @ mean).square().sum() - (left * right).sum())
+    torch.testing.assert_close(added, expected)
+    assert abs(float(expected)) > 0.1
 
 
 def test_the_running_value_of_the_targets_control_follows_steps():

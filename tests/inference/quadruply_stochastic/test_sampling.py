@@ -48,7 +48,7 @@ def test_weights_are_one_in_the_mean_and_repeats_count():
     assert sample.index.tolist() == [0, 1, 2, 3, 7]
     assert sample.left.tolist() == [0, 0, 7.5, 0, 2.5]
     assert sample.right.tolist() == [2.5, 2.5, 0, 2.5, 2.5]
-    assert sample.with_head().left.tolist() == [1, 1, 7.5, 0, 2.5]
+    assert sample.for_columns().left.tolist() == [1, 1, 7.5, 0, 2.5]
     shuffled = BasisSample.from_indices(torch.tensor([2, 7, 2, 2]), torch.tensor([0, 1, 3, 7]), 10, n_head=2)
     assert torch.equal(shuffled.left, sample.left)
     assert torch.equal(shuffled.index, sample.index)

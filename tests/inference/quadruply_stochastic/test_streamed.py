@@ -356,7 +356,11 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
 
 
 @pytest.mark.usefixtures("small_windows")
-@pytest.mark.parametrize("changes", [{}, {"n_support": 20}], ids=["plain", "controls"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_support": 20}, {"n_support": 20, "n_columns": 9, "column_batch": 4}],
+    ids=["plain", "controls", "sampled columns"],
+)
 def test_a_killed_fit_goes_on_to_the_same_model(tmp_path, monkeypatch, changes):
     path = folder(tmp_path / "p")
     options = {**OPTIONS, "inference": inference.QuadruplyStochastic(n_basis=150, basis_batch=100, **changes)}

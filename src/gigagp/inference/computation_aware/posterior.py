@@ -147,7 +147,8 @@ class ComputationAwarePosterior(SolvedPosterior):
             If these do not fit the memory budget.
         """
         n = self.table.n_rows
-        require(3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", "Use return_std instead.")
+        advice = "Leave out return_parts, or raise memory_budget."
+        require(3 * 8 * n * n, self.budget, f"The exact variance of {n:,} rows", advice)
         matrix = KernelMatrix(self.model.kernel, self.X.double(), self.noise, storage="tiles")
         root = cholesky(matrix.to_dense())
         seen = torch.linalg.qr(root.T @ self.actions.dense()).Q

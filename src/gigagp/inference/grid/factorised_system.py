@@ -13,7 +13,7 @@ from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
 from gigagp.lanczos import log_determinant
-from gigagp.operators.grid import GridKernel, GridOperator, Starts
+from gigagp.operators.grid import GridKernel, GridOperator, Starts, SumKernel
 from gigagp.preconditioners.long_waves import LongWavesPreconditioner
 from gigagp.random import standard_normal
 from gigagp.solvers import ConjugateGradients, Start
@@ -29,7 +29,7 @@ class FactorisedGridSystem(GridSystem):
 
     Parameters
     ----------
-    kernel : GridKernel
+    kernel : GridKernel or SumKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.
@@ -44,7 +44,9 @@ class FactorisedGridSystem(GridSystem):
         "long_waves" or "none".
     """
 
-    def __init__(self, kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings) -> None:
+    def __init__(
+        self, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, settings: SolveSettings
+    ) -> None:
         super().__init__(kernel, statistics, noise)
         self.settings = settings
         self.preconditioner = "none" if settings.preconditioner == "none" else "long_waves"
@@ -73,7 +75,8 @@ class FactorisedGridSystem(GridSystem):
         right = operator.lift_sources(cross)
         known = initial if initial is not None and len(initial) == self.kernel.n else None
         norms = operator.inner(right, right).clamp_min(0).sqrt()
-        density = max(float(self.gram.row_sums().amax()), 1e-300)
+        # Row sums bound the eigenvalues of W'W.
+        density = max(float((self.gram @ torch.ones(self.kernel.n, 1, dtype=torch.float64)).amax()), 1e-300)
         seen = (cross.square().sum(0) / density).sqrt()  # at most |z|, and about the norm of its part in the span of W
         used = norms > 0
         share = float((self.noise * seen[used] / norms[used]).amin()) if bool(used.any()) else 1.0
@@ -132,8 +135,17 @@ class FactorisedGridSystem(GridSystem):
         return explained_from_below(operator, self.settings.solver(self._long_waves), smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate the log-determinant by stochastic Lanczos quadrature with the probes of the statistics."""
-        return factorised_log_determinant(self.kernel, self.statistics, self.noise, self._long_waves, generator)
+        """Estimate the log-determinant by stochastic Lanczos quadrature with probes of the statistics."""
+        return self.own_log_determinant(n_probes, generator, self.settings.max_iterations)
+
+    def own_log_determinant(self, n_probes: int, generator: torch.Generator, max_steps: int) -> Estimate:
+        """Return `log_determinant` after at most ``max_steps`` steps."""
+        found = self.statistics
+        if n_probes < found.n_probes:
+            found = replace(
+                found, probes=found.probes[:, :n_probes].contiguous(), probe_squares=found.probe_squares[:n_probes]
+            )
+        return factorised_log_determinant(self.kernel, found, self.noise, self._long_waves, generator, max_steps)
 
 
 def explained_from_below(operator: GridOperator, solver: ConjugateGradients, smooth: Tensor) -> Tensor:
@@ -148,11 +160,12 @@ def explained_from_below(operator: GridOperator, solver: ConjugateGradients, smo
 
 
 def factorised_log_determinant(
-    kernel: GridKernel,
+    kernel: GridKernel | SumKernel,
     statistics: GridStatistics,
     noise: float,
     preconditioner: LongWavesPreconditioner | None = None,
     generator: torch.Generator | None = None,
+    max_steps: int | None = None,
 ) -> Estimate:
     """Estimate ``log det K~`` from the probes collected with the rows (Yadav et al. 2021, section 4).
 
@@ -170,7 +183,7 @@ def factorised_log_determinant(
     starts = Starts(statistics.probes, statistics.probe_squares)
     operator = GridOperator(kernel, statistics.gram, noise, starts, statistics.n_rows)
     if preconditioner is None:
-        return log_determinant(operator, None, starts=operator.start_vectors())
+        return log_determinant(operator, None, starts=operator.start_vectors(), max_steps=max_steps)
     own = preconditioner.on(operator)
     normal = standard_normal(own.rank, len(starts.squares), generator=generator or torch.Generator().manual_seed(0))
-    return log_determinant(operator, own, starts=own.transform_normal(normal))
+    return log_determinant(operator, own, starts=own.transform_normal(normal), max_steps=max_steps)

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids import RegularGrid
-from gigagp.grids.arguments import MAX_INPUTS
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.grid.objective import GridObjective
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.streamed import stream
+from gigagp.inference.grid.sum_grid import check_terms
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
 from gigagp.model import Model
-from gigagp.operators.grid.kernel import check_stationary
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,13 @@ class Grid(GridSettings, Inference):
     The function is a Gaussian process on the nodes of a grid, with interpolation between nodes. Learning and
     predictions need only sums over the rows (`gigagp.grids.GridStatistics`).
 
-    When to use: many rows of one to three inputs (four are possible but expensive) and a stationary kernel. The
-    lengthscales should span at least two to four cells, because finer variation is learned as noise.
+    When to use: many rows of one to three inputs (four are possible but expensive) and a stationary kernel, or more
+    inputs and a kernel that is a sum of terms of at most three inputs each, such as ``RBF(columns=[0]) +
+    RBF(columns=[1, 2])``. Linear terms are allowed in both. The lengthscales should span at least two to four cells,
+    because finer variation is learned as noise.
+
+    With more than three inputs, each term has its own grid. ``W'W`` then couples all nodes and is dense, 16 m^2 bytes
+    for m nodes of all grids while rows are added; solves are as for one grid.
 
     Parameters
     ----------
@@ -80,10 +83,8 @@ class Grid(GridSettings, Inference):
 
     abilities = Abilities(
         "grid",
-        "any number, one to three inputs",
+        "any number, one to three inputs, or more with an additive kernel",
         kernels="stationary",
-        row_noise=False,
-        most_inputs=MAX_INPUTS,
         streams=True,
         takes_bounds=True,
         adds_rows=True,
@@ -99,11 +100,17 @@ class Grid(GridSettings, Inference):
         Raises
         ------
         InvalidInputError
-            If the kernel is not stationary, the noise is given for each row, or there are too many inputs for a grid.
+            If a term of the kernel is neither stationary nor linear, there are more than four inputs and a term of more
+            than three of them, or the kernel has a white term although the noise of every row is known.
         """
-        d = model.n_inputs
-        # Any grid will do, since the check looks at the kernel and the number of inputs, not at the data.
-        check_stationary(model.kernel, RegularGrid((-2.0,) * d, (0.25,) * d, (17,) * d))
+        check_terms(model.kernel)
+        if model.noise_is_known and any(leaf.is_white for leaf in model.kernel.leaves()):
+            msg = (
+                "kernel of GPRegressor must have no white term with inference.Grid if noise_variance is given for each "
+                f"row, because the rows are weighted once; got {model.kernel!r}. Add its variance to those of the "
+                "rows, or use inference.Iterative."
+            )
+            raise InvalidInputError(msg)
         super().check_model(model)
 
     def check_held(self) -> None:

@@ -8,21 +8,20 @@ from typing import NamedTuple
 
 import torch
 
-from gigagp.grids import GridStatistics
+from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.nodes_system import NodesGridSystem
-from gigagp.inference.grid.system import SolveSettings
+from gigagp.inference.grid.slopes_system import SlopesSystem
+from gigagp.inference.grid.system import ROOT_ERROR, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid import GridKernel, SumKernel
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.whitened import mean_density
 from gigagp.preconditioners.nodes import LEAST_ROWS
 
-IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem
+IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem | SlopesSystem
 
-#: Largest error of the kernel's root, as a share of the noise variance.
-ROOT_ERROR = 0.01
 #: Share of the nodes inside the margins with rows within a cell, below which the data count as having holes. For the
 #: elevation of the United States it is 0.94 (the missing part surrounds the country). To a relative residual of 1e-3
 #: the circulant took 13 steps there, and 60 steps with the preconditioner for holes were not enough.
@@ -39,19 +38,19 @@ _LEAST_OWN = 0.93
 _NODES_STEPS, _FEW_STEPS = 30, 10
 
 
-def has_root(kernel: GridKernel, noise: float) -> bool:
+def has_root(kernel: GridKernel | SumKernel, noise: float) -> bool:
     """Whether the clipped part of the spectrum is small compared with the noise, as whitened coordinates require."""
     return kernel.root_error <= ROOT_ERROR * noise
 
 
 def iterative_system(
-    kernel: GridKernel, statistics: GridStatistics, noise: float, settings: SolveSettings | None = None
+    kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float, settings: SolveSettings | None = None
 ) -> IterativeGridSystem:
     """Return the conjugate-gradient system that suits the kernel and the rows.
 
     Parameters
     ----------
-    kernel : GridKernel
+    kernel : GridKernel or SumKernel
         Kernel between the nodes.
     statistics : GridStatistics
         Statistics of the rows.
@@ -61,6 +60,11 @@ def iterative_system(
         Settings of the solves. The preconditioner of the returned system shows what "auto" has selected.
     """
     settings = settings or SolveSettings()
+    if isinstance(kernel, SumKernel):
+        if isinstance(kernel.smooth, GridKernel):
+            return SlopesSystem(kernel, iterative_system(kernel.smooth, statistics, noise, settings))
+        return FactorisedGridSystem(kernel, statistics, noise, settings)
+    assert isinstance(statistics.grid, RegularGrid)
     if settings.preconditioner == "vecchia":
         return NodesGridSystem(kernel, statistics, noise, settings)
     if not has_root(kernel, noise):
@@ -98,6 +102,7 @@ def _furthest(
         solved = system.solve(cross)
         assert solved.solution is not None
         misfit = ((solved.gram_values - 2 * cross) * solved.values).sum() / noise
+        assert not isinstance(system, SlopesSystem), "slopes are outside of this choice"
         system.settings = replace(few, max_iterations=settings.max_iterations)  # keep what the system has built
         value = float(misfit + system.prior_squares(solved).sum())
         return _Attempt(value, solved.solution.converged, solved.solution.iterations, system)

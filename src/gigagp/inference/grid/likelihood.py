@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gigagp.errors import InvalidInputError, SolverWarning, warn
+from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics
-from gigagp.grids.gram import half_offsets
-from gigagp.inference.grid.iterative import ROOT_ERROR, has_root, iterative_system
+from gigagp.grids import GridStatistics, GridSum, RegularGrid, StencilGram
+from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
-from gigagp.inference.grid.system import DenseGridSystem, GridSolution, GridSystem, SolveSettings
+from gigagp.inference.grid.slopes_system import SlopesSystem
+from gigagp.inference.grid.system import ROOT_ERROR, DenseGridSystem, GridSolution, GridSystem, SolveSettings
 from gigagp.inference.trend import Trend
 from gigagp.kernels import Kernel
 from gigagp.means import Mean
 from gigagp.model import NOISE, Model
-from gigagp.operators.grid import GridKernel, Torus
+from gigagp.operators.grid import GridKernel, SumKernel, Torus, grid_kernel
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.prior_samples import PriorSamples
@@ -79,19 +80,18 @@ class GridLikelihood:
         self.statistics, self.mean, self.settings = statistics, mean, settings
         grid = statistics.grid
         # The mean is part of the model: its basis functions are represented on the grid.
-        self.basis = mean.basis(grid.nodes())
+        self.basis = grid.extended(mean.basis)
         self.basis_cross = statistics.gram @ self.basis
         self.basis_products = self.basis.T @ self.basis_cross
         self.seeds = torch.randint(2**62, (2,), generator=generator).tolist()
-        #: torus of the kernel's root; it grows if a kernel needs more room
-        self.torus: Torus | None = None
+        #: torus of the kernel's root on each grid; it grows if a kernel needs more room
+        self.tori: list[Torus] | None = None
         #: preconditioner that "auto" selected when the torus was last set; rows and holes do not change
         self.preconditioner: str | None = None
         self._noise_probes: Tensor | None = None
         #: duals of the last solve, the start of the next one
         self.initial: Tensor | None = None
         self.solves: list[SolveRecord] = []
-        self._offset_sums = statistics.gram.values.sum(1)
 
     @property
     def is_exact(self) -> bool:
@@ -100,27 +100,25 @@ class GridLikelihood:
 
     # The matrix at a model --------------------------------------------------------------------------------------------
 
-    def kernel_at(self, model: Model) -> GridKernel:
+    def kernel_at(self, model: Model) -> GridKernel | SumKernel:
         """Return the kernel on the grid, with a torus that is reused while it is large enough."""
-        kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
+        kernel = grid_kernel(model.kernel, self.statistics.grid, self.tori)
         if self.is_exact:
             return kernel
         noise = self.noise_at(model)
-        if self.torus is None or not has_root(kernel, noise):
+        if self.tori is None or not has_root(kernel, noise):
             # with a margin, so that a lengthscale can grow slightly before the torus must
-            self.torus = kernel.fitting_torus(0.2 * ROOT_ERROR * noise)
+            self.tori = kernel.fitting_tori(0.2 * ROOT_ERROR * noise)
             self.preconditioner = None
-            if self.torus != kernel.root_torus:
-                kernel = GridKernel(model.kernel, self.statistics.grid, self.torus)
+            if self.tori != kernel.tori:
+                kernel = grid_kernel(model.kernel, self.statistics.grid, self.tori)
         return kernel
 
     def noise_at(self, model: Model) -> float:
-        """Return the noise variance, including the kernel's white terms."""
+        """Return the noise variance of a row of weight one, including the kernel's white terms."""
         if model.noise_is_known:
-            msg = (
-                "noise_variance must be one number with inference.Grid; got one for each row. Use inference.Iterative."
-            )
-            raise InvalidInputError(msg)
+            assert self.statistics.noise is not None, "known noise variances are in the statistics"
+            return self.statistics.noise
         origin = torch.zeros(1, self.statistics.grid.n_inputs, dtype=torch.float64)
         with torch.no_grad():
             return float(model.noise_variance) + float(model.kernel.white(origin)[0])
@@ -139,21 +137,14 @@ class GridLikelihood:
             self.preconditioner = system.preconditioner
         return system
 
-    def gap(self, kernel: GridKernel) -> float:
-        """Return ``k(x, x) - w'K_G w`` averaged over all rows: the variance that the grid cannot represent.
-
-        The sums of ``W'W`` along its diagonals give it exactly, because the mean of ``w'K_G w`` is the trace of
-        ``K_G W'W / n``.
-        """
-        grid = self.statistics.grid
-        offsets = torch.tensor(half_offsets(grid), dtype=torch.float64) * torch.tensor(
-            grid.spacing, dtype=torch.float64
-        )
-        with torch.no_grad():
-            covariances = kernel.kernel.block(offsets, torch.zeros(1, grid.n_inputs, dtype=torch.float64))[:, 0]
-        double = torch.full_like(covariances, 2.0)
-        double[0] = 1.0
-        return kernel.variance - float((double * covariances) @ self._offset_sums) / max(self.statistics.n_rows, 1)
+    def gap(self, model: Model) -> float:
+        """Return the variance that the grid cannot represent, averaged over the rows; see `GridKernel.gap`."""
+        kernel = grid_kernel(model.kernel, self.statistics.grid)
+        gram, total = self.statistics.gram, float(self.statistics.weight_sums[0])
+        if isinstance(kernel, SumKernel):
+            return kernel.gap(gram, total)
+        assert isinstance(gram, StencilGram)
+        return kernel.gap(gram, total)
 
     # Solves -----------------------------------------------------------------------------------------------------------
 
@@ -171,10 +162,11 @@ class GridLikelihood:
         t, p = statistics.cross.shape[1], basis.shape[1]
         probes = statistics.cross[:, :0] if probes is None else probes
         stacked = torch.cat([statistics.cross, self.basis_cross, probes], 1)
-        initial = self.initial if self.initial is not None and self.initial.shape[1] == stacked.shape[1] else None
-        solved = system.solve(stacked, t + p, initial)
+        slopes = system.root.shape[1] if isinstance(system, SlopesSystem) else 0
+        fits = self.initial is not None and self.initial.shape[1] == stacked.shape[1] + slopes
+        solved = system.solve(stacked, t + p, self.initial if fits else None)
         if solved.solution is not None:
-            self.initial = solved.dual
+            self.initial = solved.dual if solved.start is None else solved.start
             self.solves.append(_record(solved, t + p))
         basis_targets = basis.T @ statistics.cross
         # Products of different targets with each other are not known, and not needed.
@@ -185,17 +177,20 @@ class GridLikelihood:
         forms = system.quadratic(stacked[:, : t + p], products, fixed)
         coefficients, root = Trend.from_products(forms[t:, t:], forms[t:, :t])
         contrast = torch.cat([torch.eye(t, dtype=torch.float64), -coefficients])
-        fits = (contrast * (forms @ contrast)).sum(0)
+        fitted = (contrast * (forms @ contrast)).sum(0)
         residual = fixed.combine(contrast)
         squares = (contrast * (products @ contrast)).sum(0)
         norms = system.squared_norms(squares, stacked[:, : t + p] @ contrast, residual)
         values = fixed.values[:, t:]
-        targets = FittedTargets(residual, coefficients, values, root, float(fits.sum()), float(norms.sum()))
+        targets = FittedTargets(residual, coefficients, values, root, float(fitted.sum()), float(norms.sum()))
         return targets, solved.columns(slice(t + p, None))
 
     def prior_draws(self, system: GridSystem, n_samples: int, generator: torch.Generator) -> Tensor:
         """Return samples of ``N(0, K_G)``, shape (m, n_samples)."""
         kernel, grid = system.kernel, self.statistics.grid
+        if isinstance(kernel, SumKernel):
+            return kernel.sample(n_samples, generator, ROOT_ERROR * system.noise)
+        assert isinstance(grid, RegularGrid)
         if has_root(kernel, system.noise) or not kernel.kernel.has_features():
             return kernel.sample(n_samples, generator)
         draws = PriorSamples.new(kernel.kernel, grid.n_inputs, n_samples, _FEATURES, generator)
@@ -222,10 +217,22 @@ class GridLikelihood:
             self._noise_probes = noise_probes(self.statistics, n_samples, generator)
         return self._noise_probes[:, :n_samples]
 
-    def resume(self, initial: Tensor | None, lengths: list[int] | None, preconditioner: str | None = None) -> None:
-        """Restore the warm start, the torus and the preconditioner of another run on the same statistics."""
-        self.initial, self.preconditioner = initial, preconditioner
-        self.torus = None if lengths is None else Torus(self.statistics.grid.shape, tuple(lengths))
+    @property
+    def torus_lengths(self) -> list[Any] | None:
+        """Lengths of the torus, or of the torus of each grid of a sum, as plain data for `resume`."""
+        if self.tori is None:
+            return None
+        lengths = [list(torus.lengths) for torus in self.tori]
+        return lengths[0] if isinstance(self.statistics.grid, RegularGrid) else lengths
+
+    def resume(self, initial: Tensor | None, lengths: list[Any] | None, preconditioner: str | None = None) -> None:
+        """Restore the warm start, the tori and the preconditioner of another run on the same statistics."""
+        self.initial, self.preconditioner, self.tori = initial, preconditioner, None
+        grid = self.statistics.grid
+        if lengths is not None and isinstance(grid, RegularGrid):
+            self.tori = [Torus(grid.shape, tuple(lengths))]
+        elif lengths is not None and isinstance(grid, GridSum):
+            self.tori = [Torus(one.shape, tuple(own)) for one, own in zip(grid.grids, lengths, strict=True)]
 
     # Value and gradient -----------------------------------------------------------------------------------------------
 
@@ -267,11 +274,15 @@ class GridLikelihood:
 
     def _value(self, targets: FittedTargets, log_determinant: float) -> float:
         t, n = self.statistics.cross.shape[1], self.statistics.n_rows
+        # The determinant is that of the rows times the roots of their weights.
+        log_determinant = log_determinant - float(self.statistics.weight_sums[1])
         return -0.5 * (targets.data_fit + t * (log_determinant + n * math.log(2 * math.pi)))
 
     def _with_white(self, model: Model, by_kernel: dict[str, Tensor], by_noise: float) -> dict[str, Tensor]:
         """Return the gradient by every hyperparameter, with the white terms of the kernel counted as noise."""
         gradient = dict(by_kernel)
+        if model.noise_is_known:
+            return gradient
         gradient[NOISE] = torch.tensor(by_noise, dtype=torch.float64)
         kernel: Kernel = model.kernel
         if not any(leaf.is_white for leaf in kernel.leaves()):

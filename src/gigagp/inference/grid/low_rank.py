@@ -10,7 +10,7 @@ from torch import Tensor
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import DenseGridSystem
 from gigagp.lanczos import lanczos
-from gigagp.operators.grid import GridKernel, GridOperator
+from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,18 @@ class LowRankCovariance:
 
     @classmethod
     def build(
-        cls, kernel: GridKernel, statistics: GridStatistics, noise: float, rank: int, start: Tensor | None = None
+        cls,
+        kernel: GridKernel | SumKernel,
+        statistics: GridStatistics,
+        noise: float,
+        rank: int,
+        start: Tensor | None = None,
     ) -> LowRankCovariance:
         """Return the approximation of rank at most ``rank``; it is lower if the Krylov space ends earlier.
 
         Parameters
         ----------
-        kernel : GridKernel
+        kernel : GridKernel or SumKernel
             Kernel between the nodes.
         statistics : GridStatistics
             Statistics of the rows.

@@ -11,7 +11,15 @@ from torch import Tensor
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem, explained_from_below
-from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
+from gigagp.inference.grid.system import (
+    ROOT_ERROR,
+    GridSolution,
+    GridSystem,
+    LogDeterminant,
+    SolveSettings,
+    least_error,
+)
+from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.operators.grid import GridKernel, GridOperator
 from gigagp.preconditioners.nodes import NodesPreconditioner
 from gigagp.solvers import Solution, Status
@@ -162,7 +170,14 @@ class NodesGridSystem(GridSystem):
         return explained_from_below(self.operator, self.settings.solver(self.built), smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate the log-determinant from the probes of the statistics, with long waves as preconditioner."""
-        settings = replace(self.settings, preconditioner="long_waves")
-        long_waves = FactorisedGridSystem(self.kernel, self.statistics, self.noise, settings)
-        return long_waves.log_determinant(n_probes, generator)
+        """Estimate the log-determinant with long waves or with the circulant, as a trial decides."""
+        assert isinstance(self.kernel, GridKernel)
+        parts = (self.kernel, self.statistics, self.noise)
+        found: list[LogDeterminant] = []
+        if self.statistics.n_probes > 1:
+            settings = replace(self.settings, preconditioner="long_waves")
+            found.append(FactorisedGridSystem(*parts, settings).own_log_determinant)
+        if self.kernel.root_error <= ROOT_ERROR * self.noise:
+            settings = replace(self.settings, preconditioner="circulant")
+            found.append(WhitenedGridSystem(*parts, settings).circulant_log_determinant)
+        return least_error(found, n_probes, generator, self.settings.max_iterations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.grids import GridStatistics, GridSum, RegularGrid
 from gigagp.grids.arguments import checked_bounds, node_bytes
+from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.lattice import lattice_grid
@@ -21,13 +23,15 @@ from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import axis_gap, cell_lengths
 from gigagp.inference.grid.start import CompositeObjective, composite
+from gigagp.inference.grid.sum_grid import choose_grid_sum, sum_columns, typical_noise
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Periodic
+from gigagp.kernels.additive import components
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid import grid_kernel
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 
@@ -48,7 +52,7 @@ class GridChoice:
     lower: Tensor
     upper: Tensor
     n_rows: int
-    grid: RegularGrid | None = None
+    grid: RegularGrid | GridSum | None = None
     noise_was_raised: bool = False
 
 
@@ -90,6 +94,7 @@ class GridObjective(TableObjective):
             checked_bounds(choice.lower.tolist(), choice.upper.tolist())
         self._choice = choice
         self._likelihood: GridLikelihood | None = None
+        self._rows_have_noise = False
         self._model: Model | None = None
 
     @property
@@ -111,8 +116,10 @@ class GridObjective(TableObjective):
                 choice.grid = choose_grid(self.settings, *bounds, choice.n_rows, self.table.budget, model, self.table.X)
             X, Y = self.table.X.double().cpu(), self.table.Y.double().cpu()
             settings = self.settings
+            self._rows_have_noise = model.noise_is_known
+            noise = model.noise_variance if model.noise_is_known else None
             statistics = GridStatistics.from_rows(
-                choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget
+                choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise
             )
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
@@ -127,7 +134,7 @@ class GridObjective(TableObjective):
         if self._choice.noise_was_raised or model.noise_is_known:
             return model
         self._choice.noise_was_raised = True
-        gap = max(likelihood.gap(GridKernel(model.kernel, likelihood.statistics.grid)), 0.0)
+        gap = max(likelihood.gap(model), 0.0)
         return replace(model, noise_variance=model.noise_variance + gap)
 
     def evaluate(self, model: Model) -> Evaluation:
@@ -144,7 +151,9 @@ class GridObjective(TableObjective):
 
         Random rows of a long record or a large map lie too far apart to determine a short lengthscale.
         """
-        return super().subset(rows) if 2 * len(rows) > self.n_rows else composite(self.table, rows)
+        if 2 * len(rows) > self.n_rows or self._rows_have_noise:  # a model for these rows knows no other rows' noise
+            return super().subset(rows)
+        return composite(self.table, rows)
 
     def thin(self, rows: Tensor) -> GridObjective:
         """Return this objective, because fewer rows would not make its gradients cheaper."""
@@ -173,6 +182,8 @@ class GridObjective(TableObjective):
         grid includes what interpolation leaves out, which neighbours do not know.
         """
         statistics = self.likelihood(model).statistics
+        if not isinstance(statistics.grid, RegularGrid) or statistics.noise is not None:
+            return None
         on_nodes = statistics.gram.trace > _ON_NODES * statistics.n_rows
         large = statistics.grid.size >= _GUIDED_NODES and self.table.n_rows == statistics.n_rows
         compiled = is_compiled(model.kernel, self.table.X.device)
@@ -187,7 +198,7 @@ class GridObjective(TableObjective):
         header = {
             "grid": None if grid is None else grid.to_dict(),
             "noise_was_raised": self._choice.noise_was_raised,
-            "torus": None if likelihood is None or likelihood.torus is None else list(likelihood.torus.lengths),
+            "torus": None if likelihood is None else likelihood.torus_lengths,
             "preconditioner": None if likelihood is None else likelihood.preconditioner,
         }
         return tensors, header
@@ -197,7 +208,7 @@ class GridObjective(TableObjective):
         self._choice.noise_was_raised = header["noise_was_raised"]
         if header["grid"] is None:
             return
-        self._choice.grid = RegularGrid.from_dict(header["grid"])
+        self._choice.grid = grid_from_dict(header["grid"])
         likelihood = self.likelihood(model)
         self._generator.set_state(tensors["grid.generator"])
         initial = tensors.get("grid.initial")
@@ -214,7 +225,7 @@ def choose_grid(
     budget: int,
     model: Model,
     X: Tensor | None = None,
-) -> RegularGrid:
+) -> RegularGrid | GridSum:
     """Return a grid that covers the data: of the given size, or as fine as kernel and noise require.
 
     Parameters
@@ -233,47 +244,58 @@ def choose_grid(
         All rows, if they are held: ``size="auto"`` prefers nodes on the lattice that they lie on; see `lattice_grid`.
     """
     d = len(lower)
+    kernel = model.kernel.bind(d)
+    columns = sum_columns(kernel)
     if settings.size != "auto":
         size = settings.size if isinstance(settings.size, int) else tuple(settings.size)
         if not isinstance(size, int) and len(size) != d:
             msg = f"size of Grid must have {d} numbers, one per input; got {size!r}."
             raise InvalidInputError(msg)
-        return RegularGrid.around(lower, upper, size, settings.interpolation)
+        if columns is None:
+            return RegularGrid.around(lower, upper, size, settings.interpolation)
+        return choose_grid_sum(settings, lower, upper, 0, kernel, 0.0, columns)
+    noise = (
+        typical_noise(model.noise_variance)
+        if model.noise_is_known
+        else float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
+    )
+    if columns is not None:
+        count = math.isqrt(int(budget * _SHARE) // 16)  # W'W is dense
+        if n_rows is not None:
+            count = min(count, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES))
+        return choose_grid_sum(settings, lower, upper, count, kernel, noise, columns)
     node = node_bytes(d, settings.interpolation)
     most = limit = int(budget * _SHARE)
     if n_rows is not None:
         limit = min(most, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES) * node)
         most = min(most, max(_MOST_LATTICE_NODES * n_rows, _FEWEST_NODES) * node)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]
-    noise = float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
-    asked = cell_lengths(model.kernel, d, noise, interpolation_named(settings.interpolation))
+    asked = cell_lengths(kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
     grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
     if X is None:
         return grid
-    scheme, kernel = grid.scheme, model.kernel.bind(d)
-    gap = sum(axis_gap(kernel, axis, d, cell, scheme) for axis, cell in enumerate(grid.spacing))
+    scheme = grid.scheme
+    stationary = components(kernel, range(d))[0][0].kernel
+    gap = sum(axis_gap(stationary, axis, d, cell, scheme) for axis, cell in enumerate(grid.spacing))
     return lattice_grid(X, grid, most / node, at_any_cost=gap > noise) or grid
 
 
 def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
     """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance."""
-    grid = likelihood.statistics.grid
-    for leaf in model.kernel.leaves():
-        values = leaf.parameters()
-        if "lengthscale" not in values or isinstance(leaf, Periodic):
-            continue
-        columns = range(grid.n_inputs) if leaf.columns is None else leaf.columns
-        scales = leaf.lengths().detach().tolist()
-        for column, scale in zip(columns, scales, strict=True):
-            if scale < grid.spacing[column]:
-                msg = (
-                    f"The grid cannot see the lengthscale {scale:.3g} in input {column}: its cells are "
-                    f"{grid.spacing[column]:.3g} wide. Use a finer grid (size of inference.Grid, memory_budget)."
-                )
-                warn(msg, GigaGPWarning)
-                return
-    gap, noise = likelihood.gap(GridKernel(model.kernel, grid)), likelihood.noise_at(model)
+    for kernel, grid, inputs in grid_kernel(model.kernel, likelihood.statistics.grid).pieces:
+        for leaf in kernel.leaves():
+            if "lengthscale" not in leaf.parameters() or isinstance(leaf, Periodic):
+                continue
+            for place, scale in zip(leaf.active_columns, leaf.lengths().detach().tolist(), strict=True):
+                if scale < grid.spacing[place]:
+                    msg = (
+                        f"The grid cannot see the lengthscale {scale:.3g} in input {inputs[place]}: its cells are "
+                        f"{grid.spacing[place]:.3g} wide. Use a finer grid (size of inference.Grid, memory_budget)."
+                    )
+                    warn(msg, GigaGPWarning)
+                    return
+    gap, noise = likelihood.gap(model), likelihood.noise_at(model)
     if gap > noise:
         msg = (
             f"The grid leaves out more variance ({gap:.3g} in the mean over rows) than the noise has ({noise:.3g}): "

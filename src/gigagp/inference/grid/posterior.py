@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
-from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.grids import GridStatistics, GridSum, RegularGrid
+from gigagp.grids.grid_sum import shape_in_words
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.saved import restored_likelihood
@@ -23,7 +24,7 @@ from gigagp.inference.sampled_variance import variance_from_samples
 from gigagp.inference.saved import Saved
 from gigagp.memory import require
 from gigagp.model import Model
-from gigagp.operators.grid import GridKernel
+from gigagp.operators.grid import GridKernel, SumKernel
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.scaling import Scaling
@@ -85,7 +86,6 @@ class GridPosterior(GrowingPosterior):
         self.values, self.adjoint, self.coefficients = values, adjoint, coefficients
         self._basis_values, self.coefficient_root = basis_values, coefficient_root
         self.deviations, self._method, self.final_solve = deviations, method, final_solve
-        self._nodes = self.grid.nodes()
 
     @classmethod
     def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
@@ -117,15 +117,18 @@ class GridPosterior(GrowingPosterior):
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GridPosterior:
         """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
-        return self.with_statistics(self.statistics.add_rows(X, Y))
+        statistics, model = self.statistics.add_rows(X, Y, noise), self.model
+        if noise is not None:
+            model = replace(model, noise_variance=torch.cat([model.noise_variance, noise.to(model.noise_variance)]))
+        return self.with_statistics(statistics, model)
 
-    def with_statistics(self, statistics: GridStatistics) -> GridPosterior:
-        """Return the posterior given other statistics on the same grid, with the same model and random numbers."""
-        likelihood = GridLikelihood(statistics, self.model.mean, self.settings, torch.Generator())
+    def with_statistics(self, statistics: GridStatistics, model: Model | None = None) -> GridPosterior:
+        """Return the posterior given other statistics on the same grid, with the same random numbers."""
+        model = model or self.model
+        likelihood = GridLikelihood(statistics, model.mean, self.settings, torch.Generator())
         likelihood.seeds = self.likelihood.seeds
-        torus = self.likelihood.torus
-        likelihood.resume(None, None if torus is None else list(torus.lengths))
-        posterior = GridPosterior.fit(likelihood, self.model, self.budget, torch.Generator())
+        likelihood.resume(None, self.likelihood.torus_lengths)
+        posterior = GridPosterior.fit(likelihood, model, self.budget, torch.Generator())
         likelihood.warn_of_unfinished_solves()
         return posterior
 
@@ -146,11 +149,10 @@ class GridPosterior(GrowingPosterior):
 
     def engine_name(self) -> str:
         """Return the grid and the engine of its products."""
-        shape = " x ".join(map(str, self.grid.shape))
-        return f"grid of {shape} nodes ({self.grid.interpolation}), FFT, cpu, float64"
+        return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT, cpu, float64"
 
     @cached_property
-    def kernel(self) -> GridKernel:
+    def kernel(self) -> GridKernel | SumKernel:
         """Kernel between the nodes."""
         return self.likelihood.kernel_at(self.model)
 
@@ -223,7 +225,7 @@ class GridPosterior(GrowingPosterior):
         else:
             variance = self._solved_variance(inside)
         if self.settings.outside == "prior":
-            variance[outside] = self.kernel.variance
+            variance[outside] = self._prior_beyond(X, outside)
         return self.mean(X), variance
 
     def check_variances(self, X: Tensor) -> None:
@@ -240,19 +242,16 @@ class GridPosterior(GrowingPosterior):
         inside, outside = self._place(X)
         variance = self._prior_at(inside)
         if self.settings.outside == "prior":
-            variance[outside] = self.kernel.variance
+            variance[outside] = self._prior_beyond(X, outside)
         return variance
 
     def _prior_at(self, X: Tensor) -> Tensor:
         """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
-        if not len(X):
-            return X.new_zeros(0)
-        # the covariance between the nodes of a stencil is the same for all points, because K_G is stationary
-        corner = self._nodes[self.grid.stencil(X[:1])[0][0]]
+        return self.kernel.interpolated_variance(X)
+
+    def _prior_beyond(self, X: Tensor, outside: Tensor) -> Tensor:
         with torch.no_grad():
-            between = self.kernel.kernel.block(corner, corner)
-        weights = (self.grid.stencil(block)[1] for block in X.split(4096))
-        return torch.cat([((block @ between) * block).sum(1) for block in weights])
+            return self.model.kernel.diagonal(X.double()[outside])
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:
@@ -312,7 +311,7 @@ class GridPosterior(GrowingPosterior):
         inside, outside = self._place(X)
         whole, mathematical = self._low_rank_variance(inside), self._solved_variance(inside)
         if self.settings.outside == "prior":
-            mathematical[outside] = whole[outside] = self.kernel.variance
+            mathematical[outside] = whole[outside] = self._prior_beyond(X, outside)
         # the variance by solves can exceed the low-rank one by the error of the solves
         computational = (whole - mathematical).clamp_min(0)
         trend = self.trend_root(X).square().sum(1)
@@ -390,13 +389,12 @@ class GridPosterior(GrowingPosterior):
             "coefficient_root": self.coefficient_root,
             "deviations": self.deviations,
         }
-        torus = self.likelihood.torus
         return tensors, {
             "statistics": header,
             "settings": asdict(self.settings),
             "method": self._method,
             "seeds": self.likelihood.seeds,
-            "torus": None if torus is None else list(torus.lengths),
+            "torus": self.likelihood.torus_lengths,
             "final_solve": None if self.final_solve is None else asdict(self.final_solve),
         }
 
@@ -420,7 +418,7 @@ class GridPosterior(GrowingPosterior):
         )
 
 
-def in_units(grid: RegularGrid, scaling: Scaling) -> RegularGrid:
+def in_units(grid: RegularGrid | GridSum, scaling: Scaling) -> RegularGrid | GridSum:
     """Return a grid over standardized inputs, transformed to the data's own units."""
     return grid.moved((-scaling.x_centre / scaling.x_scale).tolist(), (1 / scaling.x_scale).tolist())
 

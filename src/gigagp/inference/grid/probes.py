@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 from gigagp.errors import GigaGPWarning, warn
-from gigagp.grids import GridStatistics, StencilGram
+from gigagp.grids import GridStatistics, StencilGram, SumGram
 from gigagp.random import standard_normal
 
 #: Degree of the polynomial for draws beyond the collected probes. The error of a draw's standard deviation at a node is
@@ -73,15 +73,18 @@ def fresh_noise(
     return draw_from_gram(gram, n_columns, generator)
 
 
-def draw_from_gram(gram: StencilGram, n_columns: int, generator: torch.Generator) -> Tensor:
+def draw_from_gram(gram: StencilGram | SumGram, n_columns: int, generator: torch.Generator) -> Tensor:
     """Return draws of ``N(0, W'W)``, shape (m, n_columns), up to the error of a polynomial of degree 60.
 
     ``W'W = D^1/2 A D^1/2`` with the norm of A at most 1. The root of A is a Chebyshev series in A, so that nothing is
     factored (Hale, Higham and Trefethen 2008 give better rational approximations, which need solves).
     """
     # By Gershgorin's theorem, row sums of |W'W| bound its eigenvalues.
-    sizes = StencilGram(gram.grid, gram.values.abs()).row_sums()
-    rounding = _ROUNDINGS * torch.finfo(torch.float64).eps * _busiest_near(gram)
+    if isinstance(gram, SumGram):  # the nodes of every grid are near those of the others
+        sizes, busiest = gram.values.abs().sum(1), gram.diagonal().abs().max()
+    else:
+        sizes, busiest = StencilGram(gram.grid, gram.values.abs()).row_sums(), _busiest_near(gram)
+    rounding = _ROUNDINGS * torch.finfo(torch.float64).eps * busiest
     scale = torch.where(sizes > 0, (sizes + rounding).sqrt(), 0.0)
     inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)[:, None]
     # Series on [0, 1] in terms of 2 A - 1: sqrt((1 + cos(angle)) / 2) = cos(angle / 2) for angles in [0, pi].

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import ModelFileError
-from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.grids import GridStatistics, GridSum, RegularGrid
 from gigagp.grids.gram import half_offsets
+from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.saved import SOLVE, Saved
@@ -20,6 +21,7 @@ from gigagp.schema import (
     anything,
     below,
     check_tensors,
+    either,
     listing,
     not_negative,
     number,
@@ -44,29 +46,27 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     ModelFileError
         If the state is not valid for a grid posterior.
     """
-    d, finite = saved.n_inputs, number(finite=True)
-    grid_form = record(
-        {
-            "lower": listing(finite, d),
-            "spacing": listing(finite, d),
-            "shape": listing(whole(1, 2**40), d),
-            "interpolation": one_of("cubic", "linear"),
-        }
-    )
+    d = saved.n_inputs
+    grids = record({"sum": listing(_grid_of(*range(1, d + 1), columns=listing(whole(0, d - 1))))})
+    known = {"noise": optional(number(finite=True, positive=True))}
     forms: dict[str, Form] = {
-        "statistics": record({"grid": grid_form, "n_rows": whole(), "seed": whole(-(2**63))}),
+        "statistics": record({"grid": either(grids, _grid_of(d)), "n_rows": whole(), "seed": whole(-(2**63))}, known),
         "settings": table(anything),
         "method": text,
         "seeds": listing(whole(), 2),
-        "torus": optional(listing(whole(1), d)),
+        "torus": optional(either(listing(listing(whole(1))), listing(whole(1), d))),
         "final_solve": optional(SOLVE),
     }
     record(forms)(header, "posterior")
-    grid = RegularGrid.from_dict(header["statistics"]["grid"])
-    for length, count in zip(header["torus"] or (), grid.shape, strict=header["torus"] is not None):
-        if length > _LONGEST_TORUS * count:
-            raise ModelFileError(f"posterior.torus must be at most {_LONGEST_TORUS} times the grid; got {length}.")
-    sizes = saved.sizes | {"m": grid.size, "c": math.prod(grid.cells), "h": len(half_offsets(grid))}
+    grid = grid_from_dict(header["statistics"]["grid"])
+    if grid.n_inputs != d:
+        raise ModelFileError(f"its grid must have {d} inputs, as the model; got {grid.n_inputs}.")
+    if (header["statistics"].get("noise") is None) == saved.model.noise_is_known:
+        raise ModelFileError(
+            "its statistics have weights for known noise variances if and only if the model has these."
+        )
+    _check_tori(grid, header["torus"])
+    sizes = saved.sizes | {"m": grid.size, "c": math.prod(grid.cells), "w": 2}
     fields = {
         "values": Field("m t", "float64"),
         "adjoint": Field("m t", "float64"),
@@ -84,9 +84,14 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
         "statistics.cell_counts": Field("c", "float64", not_negative),
         "statistics.input_low": Field("d", "float64"),
         "statistics.input_high": Field("d", "float64"),
-        "statistics.gram.nodes": Field("u", "int64", below(grid.size)),
-        "statistics.gram.values": Field("h u", "float64"),
+        "statistics.weight_sums?": Field("w", "float64"),
     }
+    if isinstance(grid, GridSum):
+        fields["statistics.gram.values"] = Field("m m", "float64")
+    else:
+        sizes["h"] = len(half_offsets(grid))
+        fields["statistics.gram.nodes"] = Field("u", "int64", below(grid.size))
+        fields["statistics.gram.values"] = Field("h u", "float64")
     check_tensors(tensors, fields, sizes)
     saved.check_rows(header["statistics"]["n_rows"])
     corners = torch.stack([tensors["statistics.input_low"], tensors["statistics.input_high"]])
@@ -99,3 +104,33 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     likelihood.seeds = header["seeds"]
     likelihood.resume(None, header["torus"])
     return likelihood
+
+
+def _grid_of(*counts: int, **more: Form) -> Form:
+    """Return the form of a `RegularGrid` with one of these numbers of inputs."""
+    finite = number(finite=True)
+    return record(
+        {
+            "lower": listing(finite, *counts),
+            "spacing": listing(finite, *counts),
+            "shape": listing(whole(1, 2**40), *counts),
+            "interpolation": one_of("cubic", "linear"),
+            **more,
+        }
+    )
+
+
+def _check_tori(grid: RegularGrid | GridSum, lengths: list[Any] | None) -> None:
+    """Refuse tori that do not belong to the grid, or are so long that they were never needed."""
+    if lengths is None:
+        return
+    grids, own = ((grid,), [lengths]) if isinstance(grid, RegularGrid) else (grid.grids, lengths)
+    fits = len(own) == len(grids) and all(
+        isinstance(torus, list) and len(torus) == one.n_inputs for torus, one in zip(own, grids, strict=True)
+    )
+    if not fits:
+        raise ModelFileError(f"posterior.torus must have a length for each input of each grid; got {lengths}.")
+    for one, torus in zip(grids, own, strict=True):
+        for length, count in zip(torus, one.shape, strict=True):
+            if length > _LONGEST_TORUS * count:
+                raise ModelFileError(f"posterior.torus must be at most {_LONGEST_TORUS} times the grid; got {length}.")

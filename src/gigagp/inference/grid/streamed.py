@@ -13,7 +13,7 @@ from torch import Tensor
 from gigagp import termination
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
-from gigagp.grids import GridCollector, GridStatistics, Neighbourhoods, RegularGrid
+from gigagp.grids import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.objective import GridChoice, GridObjective, choose_grid
@@ -110,6 +110,12 @@ class StreamedGridObjective(GridObjective):
 
 def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -> BegunFit:
     """Choose a grid, pass over the rows, and return the objective on their statistics; see `StreamJob`."""
+    if job.start.noise_variance is not None and job.start.noise_variance.ndim:
+        msg = (
+            "noise_variance of GPRegressor must be one number, or None, for fit_table with inference.Grid; got one for "
+            "each row. Use fit, or inference.Vecchia."
+        )
+        raise InvalidInputError(msg)
     collector, shift, learned = _collected(settings, job, _share(settings, job))
     if collector.n_rows < 2:
         msg = f"The source of fit_table must have at least two rows; got {collector.n_rows}."
@@ -256,7 +262,7 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
 
 def _preview(
     settings: GridSettings, job: StreamJob, preview: Preview, scaling: Scaling
-) -> tuple[Model | None, RegularGrid]:
+) -> tuple[Model | None, RegularGrid | GridSum]:
     """Return the model learned from a preview (None if nothing was learned) and the grid, in the data's own units."""
     model = job.start.standardized(scaling.units())
     if settings.size != "auto":

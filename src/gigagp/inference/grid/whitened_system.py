@@ -11,7 +11,7 @@ from torch import Tensor
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
-from gigagp.inference.grid.system import GridSolution, GridSystem, SolveSettings
+from gigagp.inference.grid.system import GridSolution, GridSystem, LogDeterminant, SolveSettings, least_error
 from gigagp.lanczos import log_determinant
 from gigagp.operators.grid import GridKernel, WhitenedOperator
 from gigagp.preconditioners.holes import HolesPreconditioner
@@ -66,7 +66,7 @@ class WhitenedGridSystem(GridSystem):
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
         """Return the derivatives of the prior's quadratic form, from the coordinates of the solve."""
-        return self.kernel.spectral_gradient(solved.dual, weights)
+        return self.operator.kernel.spectral_gradient(solved.dual, weights)
 
     def prior_squares(self, solved: GridSolution) -> Tensor:
         """Return ``q' K_G q = |c|^2`` for each column."""
@@ -77,16 +77,22 @@ class WhitenedGridSystem(GridSystem):
         return self._factorised("none").explained(smooth)
 
     def log_determinant(self, n_probes: int, generator: torch.Generator) -> Estimate:
-        """Estimate the log-determinant by stochastic Lanczos quadrature with new probe vectors.
+        """Estimate the log-determinant by stochastic Lanczos quadrature, with what a trial finds to err least.
 
-        Holes in the data leave small eigenvalues, for which the quadrature needs many steps. In that case the estimate
-        uses ``K_G`` itself and the probes of the statistics, if there are any.
+        The circulant and new probe vectors compete with long waves and the probes of the statistics, if there are any.
+        Neither is always better: the circulant leaves as much to the probes as the rows are unevenly spread, and long
+        waves leave what their columns do not reach.
         """
-        if self._holes is not None and self.statistics.probes.shape[1] > 1:
-            return self._factorised("long_waves").log_determinant(n_probes, generator)
+        found: list[LogDeterminant] = [self.circulant_log_determinant]
+        if self.statistics.n_probes > 1:
+            found.append(self._factorised("long_waves").own_log_determinant)
+        return least_error(found, n_probes, generator, self.settings.max_iterations)
+
+    def circulant_log_determinant(self, n_probes: int, generator: torch.Generator, max_steps: int) -> Estimate:
+        """Estimate the log-determinant with the circulant, which is part of the operator, and new probe vectors."""
         operator = self.operator
         starts = operator.torus.white_noise(n_probes, generator)
-        own = log_determinant(operator, None, starts=starts, max_steps=self.settings.max_iterations)
+        own = log_determinant(operator, None, starts=starts, max_steps=max_steps)
         scaling = operator.log_determinant_of_scaling() + self.statistics.n_rows * math.log(self.noise)
         return Estimate(own.value + scaling, own.standard_error)
 

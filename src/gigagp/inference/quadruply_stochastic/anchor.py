@@ -37,7 +37,7 @@ class Anchor:
     basis : Basis
         At the hyperparameters that the anchor was computed with.
     vectors : Tensor of shape (m, t + k)
-        The mean, and the dense columns of the root.
+        The mean, and the dense columns of the root (k = 0 where they are left out).
     fitted : Tensor of shape (n, t + k)
     n_targets : int
         t.
@@ -53,10 +53,16 @@ class Anchor:
 
     @classmethod
     @torch.no_grad()
-    def at(cls, basis: Basis, weights: Weights, X: Tensor) -> Anchor:
-        """Return the anchor of some weights: one pass over rows and functions, O(n m (t + k)), and over a dense S."""
-        everything = torch.arange(basis.size, device=X.device)
-        vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
+    def at(cls, basis: Basis, weights: Weights, X: Tensor, *, with_columns: bool = True) -> Anchor:
+        """Return the anchor of some weights: one pass over rows and functions, O(n m (t + k)), and over a dense S.
+
+        Without the columns it is O(n m t). Where a step sees s of the k columns, an anchor of all would take k / s
+        times as long as the steps that pay for it, and n k numbers.
+        """
+        vectors = weights.mean.clone()
+        if with_columns:
+            everything = torch.arange(basis.size, device=X.device)
+            vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
         used = vectors.any(1).nonzero()[:, 0]  # inducing points start with the weights of some rows alone
         fitted = X.new_zeros(len(X), vectors.shape[1])
         for rows, index, columns in basis.tiles(X, used):
@@ -77,6 +83,11 @@ class Anchor:
     def columns(self) -> Tensor:
         """The dense columns of the root, shape (m, k)."""
         return self.vectors[:, self.n_targets :]
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether it has dense columns."""
+        return self.vectors.shape[1] > self.n_targets
 
     @property
     def fitted_mean(self) -> Tensor:
@@ -104,8 +115,8 @@ class Anchor:
     @torch.no_grad()
     def origins(
         self, kernel: Kernel, rows: Tensor, X: Tensor, index: Tensor, features: Tensor
-    ) -> tuple[Origin, Origin]:
-        """Return the part of the mean, and of the columns, that a sample of rows and functions touches.
+    ) -> tuple[Origin, Origin | None]:
+        """Return the part of the mean, and of the columns if it has them, that a sample of rows and functions touches.
 
         Parameters
         ----------
@@ -124,14 +135,15 @@ class Anchor:
             own = self.basis.columns(X, index)
         elif features.requires_grad:  # the anchor's functions do not move with the hyperparameters
             own = features.detach()
-        vectors, fitted = self.vectors[index], self.fitted[rows]
-        images = None if self.images is None else self.images[index]
+        vectors, fitted = self.vectors.index_select(0, index), self.fitted.index_select(0, rows)
+        images = None if self.images is None else self.images.index_select(0, index)
 
         def origin(part: slice) -> Origin:
             found = Origin(vectors[:, part], fitted[:, part], own)
             return found if images is None else found._replace(images=images[:, part], squares=self._squares[part])
 
-        return origin(slice(None, self.n_targets)), origin(slice(self.n_targets, None))
+        of_mean = origin(slice(None, self.n_targets))
+        return of_mean, origin(slice(self.n_targets, None)) if self.has_columns else None
 
     @cached_property
     def _squares(self) -> Tensor:

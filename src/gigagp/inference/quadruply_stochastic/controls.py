@@ -19,7 +19,7 @@ from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
-from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.kernels import Kernel
 from gigagp.model import Model
 
@@ -35,7 +35,7 @@ _JITTER = 1e-8
 
 
 class Controls:
-    """The control variates that the settings ask for, each with a fitted multiple; none without support rows.
+    """The control variates that the settings ask for, each with its multiple; none without support rows.
 
     Parameters
     ----------
@@ -57,12 +57,16 @@ class Controls:
         self.coefficients: dict[str, Coefficient] = {}
         self.linear: LinearControl | None = None
         self._features: dict[str, Tensor] = {}
+        self._follows_columns = False
         if not problem.is_gaussian:
             return
         if problem.options.linear_control:
-            self.coefficients[LINEAR] = Coefficient()
+            self.coefficients[LINEAR] = self._coefficient()
         if problem.options.n_support:
             self._make_quadratic(weights, generator)
+
+    def _coefficient(self) -> Coefficient:
+        return Coefficient(fixed=1.0 if self._problem.options.control == "as_printed" else None)
 
     def _make_quadratic(self, weights: Weights, generator: torch.Generator) -> None:
         """Make the controls at support rows."""
@@ -70,8 +74,11 @@ class Controls:
         count = min(problem.options.n_support, table.n_rows)
         self.rows = sample_indices(table.n_rows, count, generator).to(table.X.device)
         X, t, k = table.X[self.rows], weights.mean.shape[1], weights.n_columns
-        fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
-        self._weights = fitted.to(X)
+        if problem.options.control == "as_printed":
+            self._weights = X.new_full((count,), problem.n_rows / count)
+        else:
+            fitted = support_weights(basis.kernel, X, _some_rows(table.X, generator), problem.n_rows)
+            self._weights = fitted.to(X)
 
         def at_support(index: Tensor) -> Tensor:
             return basis.columns(X, index)
@@ -90,7 +97,7 @@ class Controls:
             self.quadratic[f"prior {MEAN}"] = QuadraticControl(whitened, X.new_zeros(count, t))
             if k:
                 self.quadratic[f"prior {COLUMNS}"] = QuadraticControl(whitened, X.new_zeros(count, k))
-        self.coefficients |= {name: Coefficient() for name in self.quadratic}
+        self.coefficients |= {name: self._coefficient() for name in self.quadratic}
 
     @torch.no_grad()
     def restart(self, weights: Weights, targets: Tensor, anchor: Anchor | None) -> None:
@@ -108,16 +115,21 @@ class Controls:
         if not self.coefficients:
             return
         everything = torch.arange(len(weights.mean), device=weights.mean.device)
-        whole = {MEAN: weights.mean, COLUMNS: weights.root_rows(everything)}
-        known = {} if anchor is None else {MEAN: anchor.mean, COLUMNS: anchor.columns}
-        apart = {name: vectors - known[name] if known else vectors for name, vectors in whole.items()}
+        apart = {MEAN: weights.mean if anchor is None else weights.mean - anchor.mean}
+        of_columns = anchor is None or anchor.has_columns
+        if COLUMNS in self.quadratic and (of_columns or not self._follows_columns):
+            root = weights.root_rows(everything)
+            apart[COLUMNS] = root - anchor.columns if anchor is not None and anchor.has_columns else root
+            self._follows_columns = True
         for name, control in self.quadratic.items():
+            if name.removeprefix("prior ") not in apart:
+                continue  # columns without an anchor: the running vectors are right as they are
             vectors = apart[name.removeprefix("prior ")]
             blocks = ((index, vectors[index]) for index in self._basis.blocks(_WIDTH, everything.device))
             control.reset((index, block) for index, block in blocks if bool(block.any()))
         if MEAN in self.quadratic and self._problem.options.control == "residual":
             self.quadratic[MEAN].offset = residuals(targets, anchor, self.rows)
-        if COLUMNS in self.quadratic and anchor is not None:
+        if COLUMNS in self.quadratic and anchor is not None and anchor.has_columns:
             self.quadratic[COLUMNS].offset = -anchor.fitted_columns[self.rows]
         if LINEAR in self.coefficients:
             self.linear = LinearControl(self._slope(targets, anchor))
@@ -180,7 +192,11 @@ class Controls:
             weights = self._weights / noise_of_rows(model, self.rows, X)
         else:
             weights = features.new_ones(len(features))
-        value = self.quadratic[name].value(features, vectors, sample, weights).sum()
+        if name.endswith(COLUMNS):
+            which = None if sample.columns is None else sample.columns.slice
+            value = sample.sum_of_columns(self.quadratic[name].value(features, vectors, sample, weights, which))
+        else:
+            value = self.quadratic[name].value(features, vectors, sample, weights).sum()
         coefficient = self.coefficients[name]
         found = coefficient.value * value
         coefficient.learn(float(estimate.detach()), float(value.detach()))
@@ -195,8 +211,18 @@ class Controls:
                 known = self._features[kind] = self.quadratic[name].features(index)
         return known
 
-    def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor]) -> None:
-        """Follow a step of the touched numbers, which the weights have taken already."""
+    def moved(self, weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: slice | None = None) -> None:
+        """Follow a step of the touched numbers, which the weights have taken already.
+
+        Parameters
+        ----------
+        weights : Weights
+        index : Tensor of shape (w,), int64
+            The touched functions.
+        changes : dict of str to Tensor
+        columns : slice or None
+            The dense columns that the step has seen; None: all.
+        """
         if self.linear is not None:
             self.linear.update(index, changes[MEAN])
         for name, control in self.quadratic.items():
@@ -204,7 +230,7 @@ class Controls:
             if name.endswith(MEAN):
                 control.update(features, changes[MEAN])
             elif name.endswith(COLUMNS):
-                control.update(features, _root_change(weights, index, changes))
+                control.update(features, _root_change(weights, index, changes, columns), columns)
         self._features = {}
 
     def forget(self) -> None:
@@ -232,14 +258,11 @@ class Controls:
             self.coefficients[LINEAR] = Coefficient(**header[LINEAR])
 
 
-def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor]) -> Tensor:
-    """Return the change of the touched rows of the dense columns in a step that the weights have taken."""
-    k = weights.n_columns
-    change = changes[COLUMNS].clone()
-    change[:k] = change[:k].tril(-1)
-    now = weights.log_scale[index[:k]]
-    change[:k].diagonal().add_(now.exp() - (now - changes[LOG_SCALE][:k]).exp())
-    return change
+def _root_change(weights: Weights, index: Tensor, changes: dict[str, Tensor], columns: slice | None) -> Tensor:
+    """Return the change of the touched part of the dense columns in a step that the weights have taken, (w, s)."""
+    now, entries = weights.log_scale[index], changes[COLUMNS]
+    before = touched_root(now - changes[LOG_SCALE], torch.zeros_like(entries), index, columns)
+    return touched_root(now, entries, index, columns) - before
 
 
 def _some_rows(X: Tensor, generator: torch.Generator) -> Tensor:

@@ -19,6 +19,8 @@ from gigagp.likelihoods import NODES
 _N_BASIS, _ROW_BATCH, _BASIS_BATCH = 20_000, 128, 10_000
 #: Functions of a sample where the prior precision is dense.
 _DENSE_BATCH = 1000
+#: Most dense columns that every step sees, and the columns of a step where there are more.
+_ALL_COLUMNS, _COLUMN_BATCH = 128, 64
 #: Where all rows and functions are used at once: fewest and most functions by default (between them, one per row), the
 #: most rows for which that is the default, and the most multiplications of a step, ``n m^2 + m^3``, about ten seconds
 #: of one core.
@@ -34,11 +36,12 @@ class WeightOptions(Settings):
     row_batch: Count | None = None
     basis_batch: Count | None = None
     n_columns: CountOrZero | None = None
+    column_batch: Count | None = None
     diagonal: Literal["learned", "closed_form"] = "learned"
     start_rows: CountOrZero | None = None
     anchor: bool = True
     n_support: CountOrZero = 0
-    control: Literal["residual", "quadratic"] = "residual"
+    control: Literal["residual", "quadratic", "as_printed"] = "residual"
     prior_control: bool = False
     linear_control: bool = False
     order: Literal["given", "information"] = "given"
@@ -57,6 +60,12 @@ class WeightOptions(Settings):
             if value is not None and value > self.n_functions:
                 msg = f"{name} of {owner} must be at most n_basis, {self.n_functions:,}; got {value:,}."
                 raise InvalidInputError(msg)
+        if self.column_batch is not None and self.learns_precision:
+            msg = f"column_batch of {owner} must be left out: a precision depends on all dense columns."
+            raise InvalidInputError(msg)
+        if self.column_batch is not None and self.column_batch > (self.n_columns or 0):
+            msg = f"column_batch of {owner} must be at most n_columns, {self.n_columns}; got {self.column_batch:,}."
+            raise InvalidInputError(msg)
         if (self.prior_control or self.augment) and self.basis != "inducing":
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
             raise InvalidInputError(msg)
@@ -96,6 +105,16 @@ class WeightOptions(Settings):
         return self.n_functions if self.n_functions <= 2 * _BASIS_BATCH else _BASIS_BATCH
 
     @property
+    def sampled_columns(self) -> int | None:
+        """Dense columns that a step sees; None: all of them."""
+        k, batch = self.n_columns or 0, self.column_batch
+        if self.learns_precision or batch == k:
+            return None
+        if batch is None:
+            return _COLUMN_BATCH if k > _ALL_COLUMNS else None
+        return batch
+
+    @property
     def sampled_rows(self) -> int:
         """Most rows of a step."""
         return _ROW_BATCH if self.row_batch is None else self.row_batch
@@ -106,6 +125,7 @@ class WeightOptions(Settings):
         None where a setting of a sampled fit was given, or where a step would cost too much.
         """
         sampled = self.n_support or self.linear_control or self.replacement or self.bound == "as_printed"
+        sampled = sampled or self.column_batch is not None
         if sampled or self.row_batch is not None or self.basis_batch is not None:
             return None
         if self.learns_precision and self.n_columns is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -29,7 +30,7 @@ from gigagp.inference.quadruply_stochastic.start import start_weights, starts_kn
 from gigagp.inference.quadruply_stochastic.state import State
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, trend_subset
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
-from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN
+from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_PRECISION, LOG_SCALE, MEAN, Weights
 from gigagp.model import Model
 from gigagp.optimization.history import History
 from gigagp.optimization.objective import Evaluation
@@ -125,7 +126,7 @@ class MinibatchObjective(WeightObjective):
         controls = Controls(problem, basis, weights, model, generator)
         state = State(model, basis, weights, generator, trend, targets, start, trend_rows, spread, controls)
         if self._moves_anchor(basis) and is_early(basis, self._steps_between(basis)):
-            state.move_anchor(self.table.X)
+            state.move_anchor(self.table.X, with_columns=self._column_batch(weights) is None)
         state.restart_controls()
         self._state = state
         return model
@@ -133,6 +134,11 @@ class MinibatchObjective(WeightObjective):
     def _basis_batch(self, basis: Basis) -> int:
         """Return the functions in each of the two samples of a step."""
         return min(self.problem.options.sampled_functions, basis.size)
+
+    def _column_batch(self, weights: Weights) -> int | None:
+        """Return how many of the dense columns a step sees; None: all."""
+        batch = self.problem.options.sampled_columns
+        return None if batch is None or batch >= weights.n_columns else batch
 
     def _moves_anchor(self, basis: Basis) -> bool:
         """Whether there are anchors: where they are allowed and functions are sampled at all."""
@@ -174,6 +180,7 @@ class MinibatchObjective(WeightObjective):
             self._basis_batch(state.basis),
             state.generator,
             n_head=state.weights.n_columns,
+            column_batch=self._column_batch(state.weights),
             replacement=self.problem.options.replacement,
             dtype=X.dtype,
             device=X.device,
@@ -194,17 +201,19 @@ class MinibatchObjective(WeightObjective):
         fixed = {LOG_PRECISION} | (set() if self._learns_diagonal else {LOG_SCALE})
         assert state.spread is None or not hyperparameters
         moving = {name: value for name, value in self.arrays().items() if name not in fixed}
-        touched = {name: value[sample.index] for name, value in self.arrays().items()}
+        columns = {} if sample.columns is None else {COLUMNS: sample.columns.slice}
+        found = SampledEvaluation(0.0, sample.index, {}, {}, columns)
+        touched = {name: found.place(name).read(value) for name, value in self.arrays().items()}
         leaves = {name: touched[name].requires_grad_() for name in moving}
         names = self.learned_names(model) if hyperparameters else ()
         values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
         with torch.enable_grad():
             live = model.replace(values) if values else model
             value = self._bound(live, rows, sample, touched)
-            found = torch.autograd.grad(value, [*leaves.values(), *values.values()])
-        gradient = dict(zip(leaves, found, strict=False))
-        by_name = dict(zip(values, found[len(leaves) :], strict=True))
-        return SampledEvaluation(float(value.detach()), sample.index, gradient, by_name)
+            slopes = torch.autograd.grad(value, [*leaves.values(), *values.values()])
+        gradient = dict(zip(leaves, slopes, strict=False))
+        by_name = dict(zip(values, slopes[len(leaves) :], strict=True))
+        return replace(found, value=float(value.detach()), gradient=gradient, hyperparameters=by_name)
 
     @property
     def _learns_diagonal(self) -> bool:
@@ -236,10 +245,10 @@ class MinibatchObjective(WeightObjective):
     def moved(self, evaluation: SampledEvaluation, changes: dict[str, Tensor]) -> None:
         """Have control variates, anchor and learned precisions follow a step that the weights have taken."""
         state = self.state
-        state.controls.moved(state.weights, evaluation.index, changes)
+        state.controls.moved(state.weights, evaluation.index, changes, evaluation.columns.get(COLUMNS))
         state.steps_since_anchor += 1
         if self._moves_anchor(state.basis) and state.steps_since_anchor >= self._steps_between(state.basis):
-            state.move_anchor(self.table.X)
+            state.move_anchor(self.table.X, with_columns=self._column_batch(state.weights) is None)
             state.restart_controls()
         state.weights.settle_precisions(evaluation.index)
 

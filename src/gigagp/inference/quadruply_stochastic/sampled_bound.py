@@ -38,11 +38,11 @@ class Drawn(NamedTuple):
     ----------
     rows : SampledRows
     sample : BasisSample
-        Of w functions, k of which are those of dense columns.
+        Of w functions, and of s dense columns.
     basis : Basis
     diagonal : Tensor of shape (w,)
         Diagonal of the prior precision.
-    mean, log_scale, columns : Tensor of shape (w, t), (w,), and (w, k) or None
+    mean, log_scale, columns : Tensor of shape (w, t), (w,), and (w, s) or None
         The touched entries of the weights' arrays; see `Weights`.
     of_mean, of_columns : Origin or None
         What the anchor knows of the mean and of the columns.
@@ -65,14 +65,22 @@ class Drawn(NamedTuple):
 
     @property
     def root(self) -> Tensor:
-        """The touched rows of the dense columns, shape (w, k), diagonal included."""
-        return touched_root(self.log_scale, self.columns, self.sample.n_head)
+        """The touched part of the dense columns, shape (w, s), diagonal included."""
+        seen = None if self.sample.columns is None else self.sample.columns.slice
+        return touched_root(self.log_scale, self.columns, self.sample.index, seen)
+
+    @property
+    def log_scale_of_columns(self) -> Tensor:
+        """The sum of the logarithms of the dense columns' diagonal entries, or its estimate."""
+        return self.sample.sum_of_columns(self.log_scale[self.sample.places])
 
     def prior(self, sample: BasisSample) -> Prior:
         """Return the prior precision as the estimators take it."""
         if self.basis.has_diagonal_prior:
             return self.diagonal
-        left, right = (weights.nonzero()[:, 0] for weights in (sample.left, sample.right))
+        # weights that differ from column to column: a function counts where any of them does
+        of_functions = (one if one.ndim == 1 else one.sum(1) for one in (sample.left, sample.right))
+        left, right = (weights.nonzero()[:, 0] for weights in of_functions)
         block = self.basis.prior_block(sample.index[left], sample.index[right]).to(self.diagonal)
         return lambda a, b: (a[left] * (block @ b[right])).sum(0)
 
@@ -98,13 +106,13 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
     of_mean = mean_term(rows, drawn.mean, sample, drawn.prior(sample), origin=drawn.of_mean)
     total = controls.mean(of_mean, model, drawn.mean, sample, drawn.of_mean)
     if of_root:
-        headed, tail = sample.with_head(), SampledRows(rows.features[:, k:], *rows[1:])
-        spread = headed.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
+        tail = SampledRows(rows.features[:, k:], *rows[1:])
+        spread = sample.linear[k:] @ diagonal_terms(tail, drawn.log_scale[k:], drawn.diagonal[k:])
         if k:
-            root = drawn.root
-            dense = column_terms(rows, root, headed, drawn.prior(headed), origin=drawn.of_columns).sum()
-            dense = controls.columns(dense, model, root, headed, drawn.of_columns)
-            spread = spread + dense - 2 * drawn.log_scale[:k].sum()
+            root, seen = drawn.root, sample.for_columns()
+            dense = seen.sum_of_columns(column_terms(rows, root, seen, drawn.prior(seen), origin=drawn.of_columns))
+            dense = controls.columns(dense, model, root, seen, drawn.of_columns)
+            spread = spread + dense - 2 * drawn.log_scale_of_columns
         total = total + t * spread
     # A dense prior does not change, so its determinant is left out.
     determinant = drawn.diagonal.log() if drawn.basis.has_diagonal_prior else None
@@ -114,15 +122,16 @@ def gaussian_bound(drawn: Drawn, controls: Controls, model: Model, *, of_root: b
 def latent_bound(drawn: Drawn, likelihood: Likelihood, form: BoundForm, nodes: int) -> Tensor:
     """Return the estimate for a likelihood that is not Gaussian: Theorem 3, and a sampled divergence from the prior."""
     rows, sample, t, k = drawn.rows, drawn.sample, drawn.n_targets, drawn.sample.n_head
-    headed, root, log_scale = sample.with_head(), drawn.root, drawn.log_scale
+    root, log_scale = drawn.root, drawn.log_scale
     latent = latent_functions(rows.features, drawn.mean, sample, drawn.of_mean)
-    spread = latent_spread(rows.features, log_scale, root, headed, form, drawn.of_columns)
+    spread = latent_spread(rows.features, log_scale, root, sample, form, drawn.of_columns)
     fit = expected_log_likelihood(likelihood, rows.targets, latent, spread, rows.noise, rows.factor, nodes)
-    weights = headed.linear[k:]
+    weights = sample.linear[k:]
     of_root = (weights * drawn.diagonal[k:] * (2 * log_scale[k:]).exp()).sum()
     if k:
-        of_root = of_root + prior_term(root, headed, drawn.prior(headed), drawn.of_columns).sum()
-    log_determinant = 2 * (log_scale[:k].sum() + (weights * log_scale[k:]).sum())
+        seen = sample.for_columns()
+        of_root = of_root + seen.sum_of_columns(prior_term(root, seen, drawn.prior(seen), drawn.of_columns))
+    log_determinant = 2 * (drawn.log_scale_of_columns + (weights * log_scale[k:]).sum())
     log_precision = drawn.mean.new_zeros(())
     if drawn.basis.has_diagonal_prior:
         log_precision = (sample.linear * drawn.diagonal.log()).sum()

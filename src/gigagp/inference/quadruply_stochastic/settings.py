@@ -29,14 +29,15 @@ class QuadruplyStochastic(WeightOptions, Inference):
 
     The Gaussian process is ``f(x) = sum_i w_i phi_i(x)`` with a Gaussian prior of the m weights. Their Gaussian
     posterior ``N(mu, C C')`` is learned by ascent of the evidence lower bound. Every step estimates the bound without
-    bias from one sample of the rows and three samples of the basis functions: both factors of ``c_r' Phi' Phi c_r``,
-    and its columns r. Features are computed again from a seed, so memory is a few numbers per basis function.
+    bias from one sample of the rows and up to three samples of the basis functions: two for the factors of ``c_r' Phi'
+    Phi c_r``, and one for the columns r (see ``column_batch``). Features are computed again from a seed, so memory is a
+    few numbers per basis function.
 
     Small tables need no samples. All rows and functions are used at once where a step on them is affordable (by default
     up to 20,000 rows and 2,000 functions) and nothing asks for a sampled fit (``row_batch``, ``basis_batch``,
-    ``n_support``, a sparse optimizer with a number of steps). The weights then have their exact posterior, or for other
-    likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum for up to 1,000 rows,
-    under the same likelihood.
+    ``column_batch``, ``n_support``, a sparse optimizer with a number of steps). The weights then have their exact
+    posterior, or for other likelihoods the best Gaussian one, by Newton's method. Hyperparameters start at the optimum
+    for up to 1,000 rows, under the same likelihood.
 
     When to use: for classes, counts and heavy tails at any number of rows, and for many rows of a function that needs
     many basis functions, where solves with all rows are too slow or too large. In a sampled fit the mean starts at the
@@ -71,6 +72,14 @@ class QuadruplyStochastic(WeightOptions, Inference):
         once. A sampled fit then learns no factor: the covariance is that of the exact process given the ``start_rows``
         rows, which is nowhere smaller than that given all rows. It is mean-field where ``start_rows``, ``diagonal``,
         ``augment`` or ``bound`` ask for that, or where the hyperparameters of labels or counts are learned as well.
+    column_batch : int or None, default None
+        Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
+        2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10
+        of 100 columns a step takes about half of the time, and with a full covariance its time does not depend on m.
+        Each column moves only when it is seen, and anchors cover the mean alone. None: all of up to 128 columns, and 64
+        of more. To see all columns and average over them is better where they are few: the features cost as much as the
+        columns then, the reported bound is less noisy, and the columns have an anchor. A relevance vector machine
+        always sees all of them, because its precisions depend on all.
     diagonal : {"learned", "closed_form"}, default "learned"
         How the diagonal columns of C are found: by ascent, or as the optimum in closed form after the last step, in one
         pass over the rows, O(n m). The closed form is for a Gaussian likelihood.
@@ -89,9 +98,11 @@ class QuadruplyStochastic(WeightOptions, Inference):
         Rows of the control variates, which is their rank; 0: none. In a step they cost about as much as the same number
         of rows in the batch. They remove variance that the sampling of the basis causes; ``variance_removed`` of the
         posterior says how much.
-    control : {"residual", "quadratic"}, default "residual"
-        What the control variates follow: the residuals of the support rows, or the quadratic part alone (the paper's
-        eq. 3).
+    control : {"residual", "quadratic", "as_printed"}, default "residual"
+        What the control variates follow: the residuals of the support rows, or the quadratic part alone. Support rows
+        have the weights that represent all rows best, and every control the multiple that removes most variance.
+        "as_printed" is the paper's eq. 3: the quadratic part, equal weights, and the multiple 1, which can add variance
+        where the rank is low or the lengthscale short.
     prior_control : bool, default False
         Whether the prior term has control variates too, by Nystrom's approximation at the support rows; for
         ``basis="inducing"``.
@@ -122,7 +133,7 @@ class QuadruplyStochastic(WeightOptions, Inference):
         "quadruply-stochastic",
         "any number",
         kernels="random features",
-        likelihoods="any",
+        likelihoods="log-concave",
         streams=True,
         options={"--functions": "n_basis"},
     )
@@ -162,6 +173,8 @@ class QuadruplyStochastic(WeightOptions, Inference):
         root = (
             "" if self.n_columns is None else f", {self.n_columns} dense columns" if self.n_columns else ", mean-field"
         )
+        if self.sampled_columns is not None:
+            root += f" of which a step sees {self.sampled_columns}"
         return (
             f"quadruply stochastic (at most {self.n_functions:,} {self.basis} functions{root}; {step}); its log "
             "marginal likelihood is a lower bound"
@@ -178,8 +191,10 @@ class RelevanceVectorMachine(QuadruplyStochastic):
 
     When to use: where a small, readable model is wanted. Predictions cost as much as the relevance vectors. The
     variance is small far from all of them. Up to some 5,000 rows all rows are used at once and the precisions converge:
-    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more, because the precisions of
-    superfluous weights grow ever more slowly (27 vectors of 100 rows after 1,000 steps).
+    a noisy sinc keeps 7 to 13 of 100 to 500 rows (13 in the paper). A sampled fit keeps more. A precision is at most
+    one over the square of its weight, so the noise of the steps holds the precisions of superfluous weights down, and
+    where neighbours share a weight it takes many steps to remove one of them. Anchors take away most of that noise; a
+    larger ``row_batch``, more steps and a smaller ``final_share`` of the optimizer take away more.
 
     Parameters
     ----------

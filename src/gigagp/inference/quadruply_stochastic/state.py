@@ -59,9 +59,10 @@ class State:
     anchor: Anchor | None = None
     steps_since_anchor: int = 0
 
-    def move_anchor(self, X: Tensor) -> None:
-        """Compute the functions of the present weights at the held rows ``X``."""
-        self.anchor, self.steps_since_anchor = Anchor.at(self.basis.with_kernel(self.model.kernel), self.weights, X), 0
+    def move_anchor(self, X: Tensor, *, with_columns: bool) -> None:
+        """Compute the functions of the present weights, of the mean alone or of all, at the held rows ``X``."""
+        basis = self.basis.with_kernel(self.model.kernel)
+        self.anchor, self.steps_since_anchor = Anchor.at(basis, self.weights, X, with_columns=with_columns), 0
 
     def restart_controls(self) -> None:
         """Have the control variates follow what the weights are apart from the anchor."""

@@ -13,22 +13,30 @@ from gigagp.bases import Basis
 MEAN, LOG_SCALE, COLUMNS, LOG_PRECISION = "mean", "log_scale", "columns", "log_precision"
 
 
-def touched_root(log_scale: Tensor, columns: Tensor | None, n_head: int) -> Tensor:
-    """Return the rows of the dense columns of the root that a sample touches, diagonal included, shape (w, k).
+def touched_root(log_scale: Tensor, columns: Tensor | None, index: Tensor, seen: slice | None = None) -> Tensor:
+    """Return the rows of dense columns of the root that a sample touches, diagonal included, shape (w, s).
 
     Parameters
     ----------
     log_scale : Tensor of shape (w,)
-        Logarithms of the diagonal; the first ``n_head`` are those of the dense columns.
-    columns : Tensor of shape (w, k) or None
-        The entries below the diagonal; those elsewhere are ignored.
-    n_head : int
-        k.
+        Logarithms of the diagonal.
+    columns : Tensor of shape (w, s) or None
+        The entries below the diagonal; those elsewhere are ignored. None: there are no dense columns.
+    index : Tensor of shape (w,), int64
+        The touched functions, sorted; those of the columns are among them.
+    seen : slice or None
+        The columns; None: all of them, so that the first s functions are theirs.
     """
-    if columns is None or not n_head:
+    if columns is None or not columns.shape[1]:
         return log_scale.new_zeros(len(log_scale), 0)
-    top = columns[:n_head].tril(-1) + torch.diag(log_scale[:n_head].exp())
-    return torch.cat([top, columns[n_head:]])
+    if seen is None:
+        k = columns.shape[1]
+        top = columns[:k].tril(-1) + torch.diag(log_scale[:k].exp())
+        return torch.cat([top, columns[k:]])
+    own = torch.arange(columns.shape[1], device=index.device)
+    places = torch.searchsorted(index, own + seen.start)
+    below = columns * (index[:, None] > own + seen.start)
+    return below.index_put((places, own), log_scale[places].exp())
 
 
 @dataclass

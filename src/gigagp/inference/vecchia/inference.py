@@ -90,5 +90,5 @@ class Vecchia(Inference):
 
     def describe(self) -> str:
         """Return a one-line description for users."""
-        new = "90 or 200" if self.prediction_neighbors is None else f"{self.prediction_neighbors}"
+        new = "60 to 200" if self.prediction_neighbors is None else f"{self.prediction_neighbors}"
         return f"Vecchia ({self.n_neighbors} neighbours for each row, {new} for each new point)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior, LatentG
 from gigagp.inference.vecchia.latent import DENSE_ROWS, LatentSpace
 from gigagp.inference.vecchia.learning_rows import spread_and_clustered
 from gigagp.inference.vecchia.mode import Mode, ModeSearch
-from gigagp.likelihoods import Likelihood, check_log_concave
+from gigagp.likelihoods import Likelihood, check_laplace
 from gigagp.memory import require
 from gigagp.model import NOISE, Model
 from gigagp.neighbours.conditionals import Pool
@@ -22,6 +23,7 @@ from gigagp.neighbours.factor import Factor
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
+from gigagp.scaling import centre_and_spread
 
 #: Rows behind a new point, and rows that hyperparameters are learned from.
 _PREDICTION_NEIGHBOURS, _LEARNING_ROWS = 60, 20_000
@@ -87,7 +89,7 @@ class LaplaceObjective(TableObjective):
         values: bool = False,
     ) -> None:
         super().__init__(table)
-        check_log_concave(likelihood, table.Y)
+        check_laplace(likelihood, table.Y)
         likelihood.check_targets(table.Y)
         n, self.likelihood, self._values = table.n_rows, likelihood, values
         self._n_neighbours = min(n_neighbours, max(n - 1, 1))
@@ -122,7 +124,12 @@ class LaplaceObjective(TableObjective):
 
     @property
     def target_variance(self) -> float:
-        """Typical variance of the latent function, which sets the scale of the prior of hyperparameters."""
+        """Typical variance of the latent function, which sets the scale of the prior of hyperparameters.
+
+        Where targets may be grossly wrong, it comes from medians.
+        """
+        if self.likelihood.scales_by_medians:
+            return float(np.square(centre_and_spread(self._targets.cpu().numpy(), medians=True)[1]).mean())
         return self.likelihood.signal_variance or super().target_variance
 
     def subset(self, rows: Tensor) -> LaplaceObjective:  # type: ignore[override]
@@ -218,7 +225,9 @@ class LaplaceObjective(TableObjective):
         with torch.enable_grad():
             values = {name: value.detach().clone().requires_grad_() for name, value in model.parameters().items()}
             total = (self._noise(model.replace(values)) * by_noise).sum()
-            slopes = torch.autograd.grad(total, list(values.values()), allow_unused=True)
+            of = list(values.values())
+            known = not total.requires_grad  # noise of each row, and no white part of the kernel
+            slopes = [None] * len(of) if known else torch.autograd.grad(total, of, allow_unused=True)
         gradient[NOISE] = torch.zeros_like(gradient[NOISE])
         found = {name: value.detach() for name, value in gradient.items() if name in values}
         for name, slope in zip(values, slopes, strict=True):
@@ -250,9 +259,10 @@ class LaplaceObjective(TableObjective):
         nothing = torch.zeros(n, self.table.n_targets, dtype=torch.float64, device=rows.device)
         found = pool.derivatives(rows, self._graph.neighbours[rows], nothing)
         information = n / len(rows) * found.information
-        # the variance of a pseudo-observation of Laplace noise is half the noise variance; others do not have any
+        # a pseudo-observation has a share of the noise variance, or nothing of it
+        one = self.likelihood.information(torch.ones((), dtype=torch.float64))
         scale = torch.ones(len(information), dtype=torch.float64)
-        scale[found.slices[NOISE]] = 0.5 if self.likelihood.has_noise else 0.0
+        scale[found.slices[NOISE]] = 0.0 if one is None else 1 / one
         information = scale[:, None] * information * scale
         index = torch.cat([torch.arange(found.slices[name].start, found.slices[name].stop) for name in space.names])
         slope = space.jacobian(vector)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,10 @@ from gigagp.likelihoods import Likelihood
 
 #: Most Newton steps, halvings of a step, and the relative error of the solve for a step.
 _STEPS, _HALVINGS, _TOLERANCE = 100, 12, 0.01
+#: Factor by which noise falls on the way to one of several modes, and the steps for each.
+_FALL, _EACH = 30.0, 3
+#: Most noise there, over the likelihood's own.
+_MOST = 1e30
 
 
 class Mode(NamedTuple):
@@ -86,8 +90,15 @@ class ModeSearch:
         tolerance : float
             Gain in nats an observation that ends the search.
         """
+        if known is None and self.likelihood.has_noise and not self.likelihood.is_log_concave:
+            known = self._by_falling_noise()
         here, left = self._start(known), tolerance * self.targets.numel()
-        for _ in range(_STEPS):
+        return self._climb(here, left, _STEPS)
+
+    def _climb(self, here: _Place, left: float, steps: int) -> Mode:
+        """Return where steps lead, the last of which promises less than ``left`` nats if there are enough."""
+        promised = torch.inf
+        for _ in range(steps):
             step, by_trend, promised = self._newton(here, self._curvature(here))
             if promised < left:  # the last step, which gains less than the objective's rounding
                 here = self._at(here.z + step, here.coefficients + by_trend, here.f + self.space.colour(step))
@@ -97,6 +108,19 @@ class ModeSearch:
             if gain <= 1e-13 * float(here.value.abs().sum()):
                 break
         return Mode(here.z, here.coefficients, here.f, self._curvature(here), float(here.value.sum()), promised)
+
+    def _by_falling_noise(self) -> tuple[Tensor, Tensor] | None:
+        """Return where steps lead under less and less noise, down to the likelihood's own.
+
+        With much noise no target is an outlier, and the mode is the only one. It then leads to one that most targets
+        support, whereas steps that start among outliers can end there.
+        """
+        known, share = None, min(float(self.targets.var(0, correction=0).max() / self.noise.min()), _MOST)
+        while share > 1:
+            wide = replace(self, noise=share * self.noise)
+            found = wide._climb(wide._start(known), 0.0, _EACH)
+            known, share = (found.z, found.coefficients), share / _FALL
+        return known
 
     def _curvature(self, here: _Place) -> Curvature:
         return Curvature.of(self.likelihood, self.targets, self._latent(here.f, here.coefficients), self.noise)

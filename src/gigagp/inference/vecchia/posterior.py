@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gigagp.errors import MemoryBudgetError
 from gigagp.estimate import Estimate
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
@@ -128,14 +129,22 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         return f"{self._graph.width} neighbours of each row, {self._predictor.n_neighbours} of each new point"
 
     @cached_property
-    def gap(self) -> Gap:
-        """What more neighbours of each row would change."""
-        return Gap.of(pool_of(self.model, self.table), self._graph)
+    def _gap(self) -> Gap | None:
+        """What more neighbours of each row would change; None if the memory budget has no room for them."""
+        try:
+            return Gap.of(pool_of(self.model, self.table), self._graph)
+        except MemoryBudgetError:
+            return None
+
+    def gap(self) -> Estimate | None:
+        """Return what more neighbours of each row would change, in nats; it costs about a tenth of a second."""
+        return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
 
     def notes(self) -> dict[str, str]:
         """Return the gap, and how many conditional variances were beyond float64."""
         raised = {"floor": self._regression.describe_raised()} if self._regression.raised else {}
-        return {"neighbours": self.gap.describe(), **raised}
+        gap = "the memory budget has no room for more of them" if self._gap is None else self._gap.describe()
+        return {"neighbours": gap, **raised}
 
     # Predictions ----------------------------------------------------------------------------------------------------
 

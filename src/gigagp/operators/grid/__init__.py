@@ -4,6 +4,7 @@ from gigagp.operators.grid.factorised import GridOperator, Starts
 from gigagp.operators.grid.gram import Gram, RowsGram
 from gigagp.operators.grid.interpolated import InterpolatedKernelMatrix
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.sum_kernel import SumKernel, grid_kernel
 from gigagp.operators.grid.torus import Torus
 from gigagp.operators.grid.whitened import WhitenedOperator
 
@@ -14,6 +15,8 @@ __all__ = [
     "InterpolatedKernelMatrix",
     "RowsGram",
     "Starts",
+    "SumKernel",
     "Torus",
     "WhitenedOperator",
+    "grid_kernel",
 ]

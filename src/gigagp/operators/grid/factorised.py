@@ -11,6 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.operators.base import LinearOperator
 from gigagp.operators.grid.gram import Gram
 from gigagp.operators.grid.kernel import GridKernel
+from gigagp.operators.grid.sum_kernel import SumKernel
 
 
 class Starts(NamedTuple):
@@ -46,7 +47,7 @@ class GridOperator(LinearOperator):
 
     Parameters
     ----------
-    kernel : GridKernel
+    kernel : GridKernel or SumKernel
     gram : Gram
         ``W'W``.
     noise : float
@@ -66,7 +67,7 @@ class GridOperator(LinearOperator):
 
     def __init__(
         self,
-        kernel: GridKernel,
+        kernel: GridKernel | SumKernel,
         gram: Gram,
         noise: float,
         starts: Starts | None = None,

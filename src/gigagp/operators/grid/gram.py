@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
-from gigagp.grids import RegularGrid
+from gigagp.grids import GridSum, RegularGrid
 
 
 class Gram(Protocol):
     """Interface of the matrix ``W'W`` of interpolation weights that the grid operators require."""
 
-    grid: RegularGrid
+    @property
+    def grid(self) -> RegularGrid | GridSum:
+        """The grid, or the grids."""
+        ...
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return the product with ``vectors`` of shape (m, s)."""
         ...
 
     def row_sums(self) -> Tensor:
-        """Return ``W'W 1``, shape (m,)."""
+        """Return ``W'1``, shape (m,), which is ``W'W 1`` on one grid."""
         ...
 
 

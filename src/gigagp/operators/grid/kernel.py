@@ -11,6 +11,7 @@ from torch import Tensor
 from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.grids import RegularGrid
+from gigagp.grids.gram import StencilGram, half_offsets
 from gigagp.kernels import Kernel
 from gigagp.operators.grid.torus import Torus, column_major
 
@@ -59,6 +60,11 @@ class GridKernel:
     def n(self) -> int:
         """Number of nodes m."""
         return self.grid.size
+
+    @property
+    def pieces(self) -> list[tuple[Kernel, RegularGrid, tuple[int, ...]]]:
+        """The kernel with its grid and inputs, as a list of one; see `SumKernel.pieces`."""
+        return [(self.kernel, self.grid, tuple(range(self.grid.n_inputs)))]
 
     # Spectra ----------------------------------------------------------------------------------------------------------
 
@@ -191,6 +197,53 @@ class GridKernel:
     def variance(self) -> float:
         """Covariance of a node with itself."""
         return float(self.diagonal()[0])
+
+    @property
+    def tori(self) -> list[Torus]:
+        """The torus of the root, as a list of one; see `SumKernel.tori`."""
+        return [self.root_torus]
+
+    def fitting_tori(self, limit: float) -> list[Torus]:
+        """Return `fitting_torus` as a list of one."""
+        return [self.fitting_torus(limit)]
+
+    @torch.no_grad()
+    def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
+        """Return a block of the matrix."""
+        nodes = self._node_list
+        return self.kernel.block(nodes[rows], nodes[columns])
+
+    @cached_property
+    def _node_list(self) -> Tensor:
+        return self.grid.nodes()
+
+    @torch.no_grad()
+    def interpolated_variance(self, X: Tensor) -> Tensor:
+        """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
+        if not len(X):
+            return X.new_zeros(0)
+        # the covariance between the nodes of a stencil is the same for all points, because K_G is stationary
+        corner = self._node_list[self.grid.stencil(X[:1])[0][0]]
+        with torch.no_grad():
+            between = self.kernel.block(corner, corner)
+        weights = (self.grid.stencil(block)[1] for block in X.split(4096))
+        return torch.cat([((block @ between) * block).sum(1) for block in weights])
+
+    def gap(self, gram: StencilGram, total: float) -> float:
+        """Return ``k(x, x) - w'K_G w`` averaged over the rows: the variance that the grid cannot represent.
+
+        The mean of ``w'K_G w`` is the trace of ``K_G W'W`` over the rows' total weight. The sums of ``W'W`` along its
+        diagonals give it exactly.
+        """
+        grid = self.grid
+        offsets = torch.tensor(half_offsets(grid), dtype=torch.float64) * torch.tensor(
+            grid.spacing, dtype=torch.float64
+        )
+        with torch.no_grad():
+            covariances = self.kernel.block(offsets, torch.zeros(1, grid.n_inputs, dtype=torch.float64))[:, 0]
+        double = torch.full_like(covariances, 2.0)
+        double[0] = 1.0
+        return self.variance - float((double * covariances) @ gram.offset_sums) / max(total, 1e-300)
 
     def to_dense(self) -> Tensor:
         """Return the matrix, shape (m, m); only for small grids."""
@@ -330,9 +383,9 @@ def check_stationary(kernel: Kernel, grid: RegularGrid) -> bool:
     differs = max(float((part - part[0]).abs().max()) for part in (found, variances, whites))
     if not differs <= 1e-6 * scale:
         msg = (
-            f"kernel of grid inference must be stationary (a function of differences); got {kernel!r}. "
-            "Use Matern, RBF, RationalQuadratic, Periodic, sums and products of them, and "
-            'mean="linear" for a trend.'
+            f"kernel of grid inference must be stationary (a function of differences) but for linear terms; got "
+            f"{kernel!r}. Use Matern, RBF, RationalQuadratic, Periodic, sums and products of them, Linear as a term of "
+            'its own, and mean="linear" for a trend.'
         )
         raise InvalidInputError(msg)
     return all(float((part - found[0]).abs().max()) <= 1e-6 * scale for part in mirrored)

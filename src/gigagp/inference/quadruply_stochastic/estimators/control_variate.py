@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
-from gigagp.inference.quadruply_stochastic.estimators.terms import both_products
+from gigagp.inference.quadruply_stochastic.estimators.terms import both_products, weighted
 
 
 class QuadraticControl:
@@ -42,11 +42,14 @@ class QuadraticControl:
         for index, values in blocks:
             self.running += self.features(index).double() @ values.double()
 
-    def update(self, features: Tensor, change: Tensor) -> None:
-        """Follow a change of the touched part of v, shape (w, q)."""
-        self.running += (features @ change.to(features)).double()
+    def update(self, features: Tensor, change: Tensor, which: slice | None = None) -> None:
+        """Follow a change of the touched part of v, shape (w, q), or of some of the vectors."""
+        added = (features @ change.to(features)).double()
+        self.running[:, which or slice(None)] += added
 
-    def value(self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor) -> Tensor:
+    def value(
+        self, features: Tensor, vectors: Tensor, sample: BasisSample, weights: Tensor, which: slice | None = None
+    ) -> Tensor:
         """Return the control, zero in the mean, shape (q,), with an unbiased sparse gradient.
 
         Parameters
@@ -58,13 +61,16 @@ class QuadraticControl:
         sample : BasisSample
         weights : Tensor of shape (support,)
             Of the support rows; derivatives go through them too.
+        which : slice or None
+            The vectors that are given; None: all.
         """
+        offset, running = (one[:, which or slice(None)] for one in (self.offset, self.running))
         first, second = both_products(features, vectors, sample)
-        sampled = weights @ ((first - self.offset) * (second - self.offset))
+        sampled = weights @ ((first - offset) * (second - offset))
         # F.1: the value is that of all of v. The slope in the touched part is scaled so that its mean is the whole
         # slope. Only the running vector is scaled: a scale on the whole term would also scale the slope by the noise.
-        step = features @ (sample.linear[:, None] * (vectors - vectors.detach())).to(features)
-        exact = weights @ ((self.running - self.offset).to(step) + step).square()
+        step = features @ weighted(sample.linear, vectors - vectors.detach()).to(features)
+        exact = weights @ ((running - offset).to(step) + step).square()
         return exact - sampled
 
 
@@ -121,7 +127,9 @@ class Coefficient:
     memory : float
         Weight of the earlier steps in the running moments.
     warm_up : int
-        Steps before the control is used.
+        Steps before the control is used, if its multiple is learned.
+    fixed : float or None
+        A multiple to use instead, from the first step; None: the learned one.
     """
 
     memory: float = 0.99
@@ -131,10 +139,13 @@ class Coefficient:
     covariance: float = 0.0
     control_variance: float = 0.0
     variance: float = 0.0
+    fixed: float | None = None
 
     @property
     def value(self) -> float:
-        """The multiple: 0 before the warm-up has ended."""
+        """The multiple: 0 before the warm-up has ended, unless it is fixed."""
+        if self.fixed is not None:
+            return self.fixed
         if self.steps < self.warm_up or self.control_variance <= 0:
             return 0.0
         return min(max(-self.covariance / self.control_variance, 0.0), 1.5)

@@ -53,20 +53,22 @@ def latent_spread(
     log_scale : Tensor of shape (w,)
         Logarithms of the diagonal of the root.
     columns : Tensor of shape (w, k)
-        The touched part of the first, dense columns of the root, diagonal included.
+        The touched part of the dense columns of the root that the step sees, diagonal included.
     sample : BasisSample
-        With a head of k functions that have weight one (`BasisSample.with_head`).
     form : {"sqrt", "linear", "as_printed"}
     origin : Origin or None
         Dense columns whose functions are known.
     """
-    k, weights = sample.n_head, sample.linear
+    k, weights = sample.n_head, sample.linear[sample.n_head :]
+    dense = latent_functions(features, columns, sample.for_columns(), origin)
+    of_columns = 1.0 if sample.columns is None else sample.columns.weight
     if form == "linear":
-        entries = features[:, k:] * (weights[k:] * log_scale[k:].exp()).to(features)
+        entries = features[:, k:] * (weights * log_scale[k:].exp()).to(features)
         squared = entries.square().sum(1)
+        of_columns **= 2
     else:
-        squared = features[:, k:].square() @ (weights[k:] * (2 * log_scale[k:]).exp()).to(features)
-    squared = squared + latent_functions(features, columns, sample, origin).square().sum(1)
+        squared = features[:, k:].square() @ (weights * (2 * log_scale[k:]).exp()).to(features)
+    squared = squared + of_columns * dense.square().sum(1)
     if form == "as_printed":
         return squared
     # The root's slope at zero is infinite. No variance that matters is as small as this.

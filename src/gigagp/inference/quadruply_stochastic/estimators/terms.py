@@ -2,8 +2,7 @@
 
 The bound is ``-(L_mu + L_Sigma + L_const) / 2`` (eq. 2). Every function below estimates one of the three terms from
 sampled rows and sampled basis functions. With all rows and all weights equal to one it returns the term itself. Rows
-are sampled once. The three samples of basis functions are the two sets of weights of a `BasisSample` and the weights of
-the columns.
+are sampled once. The three samples of basis functions are the two sets of weights of a `BasisSample` and its columns.
 """
 
 from __future__ import annotations
@@ -72,9 +71,14 @@ class SampledRows(NamedTuple):
         return self.factor / self.noise
 
 
+def weighted(weights: Tensor, vectors: Tensor) -> Tensor:
+    """Return vectors (w, q) times weights of the functions, shape (w,), or (w, q) with weights for every vector."""
+    return (weights[:, None] if weights.ndim == 1 else weights) * vectors
+
+
 def weighted_products(features: Tensor, vectors: Tensor, *weights: Tensor) -> Tensor:
     """Return ``features @ (w * vectors)`` for several weights w of the functions, side by side, from one product."""
-    return features @ torch.cat([one[:, None] * vectors for one in weights], 1).to(features)
+    return features @ torch.cat([weighted(one, vectors) for one in weights], 1).to(features)
 
 
 def apart_products(features: Tensor, vectors: Tensor, origin: Origin | None, *weights: Tensor) -> Tensor:
@@ -103,14 +107,16 @@ def prior_term(vectors: Tensor, sample: BasisSample, prior: Prior, origin: Origi
     2 (v - a)'Sa + (v - a)'S(v - a)`` needs both samples.
     """
     if isinstance(prior, Tensor):
-        return (sample.linear * prior) @ vectors.square()
+        if sample.linear.ndim == 1:
+            return (sample.linear * prior) @ vectors.square()
+        return prior @ (sample.linear * vectors.square())
     if origin is None:
-        return prior(sample.left[:, None] * vectors, sample.right[:, None] * vectors)
+        return prior(weighted(sample.left, vectors), weighted(sample.right, vectors))
     assert origin.images is not None
     assert origin.squares is not None
     apart = vectors - origin.vectors
-    known = origin.squares + 2 * (sample.linear[:, None] * origin.images * apart).sum(0)
-    return known + prior(sample.left[:, None] * apart, sample.right[:, None] * apart)
+    known = origin.squares + 2 * (weighted(sample.linear, origin.images) * apart).sum(0)
+    return known + prior(weighted(sample.left, apart), weighted(sample.right, apart))
 
 
 def mean_term(
@@ -156,6 +162,7 @@ def column_terms(
     columns : Tensor of shape (w, k)
         The touched part of k columns of the root C.
     sample : BasisSample
+        As the columns see it (`BasisSample.for_columns`).
     prior : Tensor or callable
     origin : Origin or None
         Columns whose functions are known.
@@ -163,7 +170,7 @@ def column_terms(
     Returns
     -------
     Tensor of shape (k,)
-        The caller subtracts ``2 log c_rr`` and weights the columns with their sample (with ones where all are there).
+        The caller subtracts ``2 log c_rr`` and sums over the columns with `BasisSample.sum_of_columns`.
     """
     first, second = both_products(rows.features, columns, sample, origin)
     if origin is not None:

@@ -1,0 +1,77 @@
+"""The command line with neighbours for counts, classes and gross outliers: fit, predict, evaluate."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import gigagp
+from gigagp.data import read_table
+
+RNG = np.random.default_rng(0)
+N = 200
+FRAME = pd.DataFrame(RNG.uniform(0, 3, (N, 2)), columns=["u", "v"])
+TRUTH = np.sin(2 * FRAME.u) * np.cos(2 * FRAME.v)
+FRAME["count"] = RNG.poisson(np.exp(1 + TRUTH))
+FRAME["class"] = np.select([TRUTH > 0.3, TRUTH < -0.3], ["high", "low"], "middle")
+FRAME["wrong"] = TRUTH + 0.1 * RNG.normal(size=N) + np.where(np.arange(N) % 10 == 0, 1e4, 0.0)
+FAST = ("--columns", "u,v", "--neighbors", 10, "-q")
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.parquet"
+    FRAME.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "likelihood"),
+    [("count", "poisson"), ("class", "logistic"), ("class", "probit"), ("wrong", "laplace"), ("wrong", "student-t")],
+)
+def test_each_likelihood(run, table, tmp_path, target, likelihood):
+    model, out = tmp_path / "m.gp", tmp_path / "out.parquet"
+    fit = ("fit", table, "--target", target, "--likelihood", likelihood, "--inference", "vecchia", *FAST)
+    code, shown, error = run(*fit, "-o", model)
+    assert code == 0, error
+    assert "Vecchia (10 neighbours for each row, 60 to 200 for each new point)" in shown
+    assert f"Fitted {N} rows and 2 inputs" in shown
+    assert run("predict", model, table, "-o", out)[0] == 0
+    predicted = read_table(out).values
+    assert np.isfinite(predicted).all()
+    code, shown, error = run("evaluate", model, table, "--json")
+    assert code == 0, error
+    scores = json.loads(shown)
+    gp = gigagp.load(model)
+    if target == "class":
+        assert scores["accuracy"] > 0.85
+        return
+    places = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+    f = predicted[:, :1] + predicted[:, 1:2] * places
+    y = FRAME[target].to_numpy()[:, None]
+    if likelihood == "poisson":
+        density = stats.poisson.pmf(y, np.exp(f))
+        assert "rmse" not in scores
+    else:
+        scale = np.sqrt(gp.noise_variance_ / 2)
+        law = stats.t(4) if likelihood == "student-t" else stats.laplace
+        density = law.pdf((y - f) / scale) / scale
+        assert scores["rmse"] > 1000  # of the table, which has the outliers
+    assert scores["nll"] == pytest.approx(-np.log(density.mean(1)).mean(), abs=1e-3)
+    assert "negative log density" in run("evaluate", model, table)[1]
+    if likelihood == "student-t":
+        assert np.sqrt(np.mean((predicted[:, 0] - TRUTH) ** 2)) < 0.06
+
+
+def test_the_default_inference_of_gross_outliers(run, refused, table, tmp_path):
+    fit = ("fit", table, "--target", "wrong", "--columns", "u,v", "--likelihood", "student-t", "-q")
+    code, shown, error = run(*fit, "--optimizer", "none", "-o", tmp_path / "m.gp")
+    assert code == 0, error
+    assert "inference     Vecchia" in shown
+    for other in ("exact", "quadruply-stochastic", "relevance-vectors"):
+        message = 'student-t likelihood must be "auto", inference.Vecchia'
+        refused(message, *fit, "--inference", other, "-o", tmp_path / "m.gp")
