@@ -31,6 +31,7 @@ from gigagp.gradients import Pathwise
 from gigagp.inference.computation_aware import RecordingMatrix
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.solve_records import record_of
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.means import ZeroMean
@@ -109,9 +110,8 @@ def main() -> None:
         seconds = time.process_time() - started
         no_basis = Trend(targets.new_zeros(0, 1), targets.new_zeros(0, 0))
         values = right[:, 1:] if is_compiled(kernel, table.X.device) else None
-        plain = PathwisePosterior(
-            model, table, targets, samples, table.basis, no_basis, probes.prior, solver, probe_values=values
-        )
+        solved = targets, samples, table.basis, no_basis, probes.prior, solver, record_of(solution, 1)
+        plain = PathwisePosterior(model, table, *solved, probe_values=values)
         residual = float(solution.relative_residual[0])
         show(f"{name}: plain, residual {residual:.2g}", plain, seconds)
         aware = matrix.posterior()
