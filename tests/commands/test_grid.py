@@ -106,7 +106,7 @@ def test_a_checkpoint_goes_on_after_a_damaged_file(run, refused, tmp_path, monke
         (("--target", "w"), "has no column 'w'"),
         (("--columns", "u,y"), "--columns must not contain 'y'"),
         (("--columns", "u,w"), "has no column 'w'"),
-        (("--kernel", "linear"), "must be stationary"),
+        (("--kernel", "rbf*linear"), "must be stationary"),
     ],
 )
 def test_one_line_says_what_is_wrong(refused, folder, tmp_path, arguments, message):

@@ -40,11 +40,12 @@ class TailAverage:
         place.write(missing, place.read(missing) + change * (step - 1 - self.first))
 
     def settle(self, step: int) -> None:
-        """Put the means up to a step into the arrays."""
+        """Put the means up to a step into the arrays, once: a run that is resumed after it has nothing left to do."""
         if step <= self.first:
             return
         for name, array in self._arrays.items():
             array -= self._missing[name] / (step - self.first)
+            self._missing[name].zero_()
 
     def state(self) -> dict[str, Tensor]:
         """Return everything."""

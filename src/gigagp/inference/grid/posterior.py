@@ -250,8 +250,7 @@ class GridPosterior(GrowingPosterior):
         return self.kernel.interpolated_variance(X)
 
     def _prior_beyond(self, X: Tensor, outside: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.model.kernel.diagonal(X.double()[outside])
+        return self.model.kernel.diagonal(X.double()[outside])
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:

@@ -217,7 +217,6 @@ class GridKernel:
     def _node_list(self) -> Tensor:
         return self.grid.nodes()
 
-    @torch.no_grad()
     def interpolated_variance(self, X: Tensor) -> Tensor:
         """Return ``w'K_G w`` at points inside the grid, shape (n,): slightly below the kernel's variance."""
         if not len(X):
