@@ -234,7 +234,7 @@ class FunctionObjective:
     """
 
     deterministic = is_likelihood = True
-    follows_likelihood = False
+    follows_likelihood = has_distant_optima = False
     n_rows, n_inputs, target_variance = 10, 2, 1.0
     least_gain = float("inf")
 

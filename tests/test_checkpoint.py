@@ -81,6 +81,7 @@ def _write_at_every_step(monkeypatch):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("killed_after", [1, 3])
+@pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, monkeypatch, name, killed_after):
     whole = estimator(name).fit(X, y)
     path = tmp_path / "fit.checkpoint"

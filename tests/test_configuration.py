@@ -74,6 +74,7 @@ SETTINGS = [
     optimization.Auto(subset_sizes=(100, 200)),
     optimization.Auto(bound_polish=optimization.LBFGS(7), stochastic_polish=optimization.Adam(0.02, 5)),
     optimization.SubsetStart(optimization.Adam(), n_centroids=3),
+    optimization.SubsetFirst(500, then=optimization.SparseAdam(0.05, steps=20)),
     optimization.Restarts(optimization.LBFGS(steps=3), 2, spread=5.0),
     optimization.Unsaved("Search()"),
     *presets.lin2024("ap", "standard").values(),

@@ -86,6 +86,7 @@ COMPANIONS: dict[tuple[type, str], dict[str, Any]] = {
     (inference.QuadruplyStochastic, "prior_control"): {"basis": "inducing", "n_support": 5},
     (inference.QuadruplyStochastic, "n_columns"): {"n_basis": 2**40},
     (inference.QuadruplyStochastic, "basis_batch"): {"n_basis": 2**40},
+    (inference.QuadruplyStochastic, "column_batch"): {"n_basis": 2**40, "n_columns": 2**40},
     (inference.RelevanceVectorMachine, "n_columns"): {"n_basis": 2**40},
     (inference.RelevanceVectorMachine, "basis_batch"): {"n_basis": 2**40},
     (truncation.OneOverJ, "maximum"): {"base": 0},
@@ -96,6 +97,7 @@ CLOSED = {
     (inference.RelevanceVectorMachine, "basis"),
     (inference.RelevanceVectorMachine, "augment"),
     (inference.RelevanceVectorMachine, "prior_control"),
+    (inference.RelevanceVectorMachine, "column_batch"),
 }
 WRONG = [
     None,

@@ -171,6 +171,7 @@ def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, na
 
 
 @pytest.mark.parametrize("name", ["exact auto", "iterative auto", "quadruply sampled"])
+@pytest.mark.filterwarnings("ignore:Learning stopped after")  # by so few steps
 def test_the_second_ends_at_once_and_changes_nothing(signals, name):
     estimator, Y = make(name), targets(name)
     estimator.fit(X, Y)

@@ -146,14 +146,15 @@ def test_learning_goes_on_while_it_gains():
     X = np.repeat(rng.uniform(-2, 2, (60, 5)), 8, axis=0) + 1e-3 * rng.standard_normal((480, 5))
     levels = np.repeat(rng.standard_normal(60), 8)
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * levels + 0.3 * np.sin(30 * X[:, 3])
+    y += 1e-3 * rng.standard_normal(480)
 
     def value(optimizer):
         return GPRegressor(random_state=0, optimizer=optimizer).fit(X, y).log_marginal_likelihood().value
 
     best = value(optimization.LBFGS(300))
-    assert value("auto") > best - 25  # the weak prior has its share
+    assert value("auto") > best - 5  # the default has a weak prior
     with pytest.warns(FitWarning, match="stopped after 10 gradients"):
-        assert value(Auto(polish_steps=10)) < best - 150  # the control
+        assert value(Auto(polish_steps=10)) < best - 50  # the control
 
 
 def test_a_limit_that_ends_learning_too_early_is_said():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -14,6 +14,7 @@ from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.sparse_ascent import SparseAscent
 from gigagp.optimization.trace import Trace
 
 
@@ -35,7 +36,7 @@ class SubsetFirst(Settings):
         Predicted gain in nats per observation that ends them.
     signal_variance : float or None, default None
         Centre of the prior of the kernel's variance; None: the variance of the targets.
-    then : optimizer or None, default None
+    then : SparseAdam, SparseAdaGrad, SparseSGD or None, default None
         The optimizer on all rows. None: only the weights are fitted to all rows.
     """
 
@@ -43,7 +44,7 @@ class SubsetFirst(Settings):
     steps: Count = 20
     tolerance: Positive = 5e-4
     signal_variance: Positive | None = None
-    then: Any = None
+    then: SparseAscent | None = None
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both stages."""

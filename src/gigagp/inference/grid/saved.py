@@ -84,7 +84,8 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
         "statistics.cell_counts": Field("c", "float64", not_negative),
         "statistics.input_low": Field("d", "float64"),
         "statistics.input_high": Field("d", "float64"),
-        "statistics.weight_sums?": Field("w", "float64"),
+        # versions without weights did not write them
+        f"statistics.weight_sums{'' if saved.model.noise_is_known else '?'}": Field("w", "float64"),
     }
     if isinstance(grid, GridSum):
         fields["statistics.gram.values"] = Field("m m", "float64")

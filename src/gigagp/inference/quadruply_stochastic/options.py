@@ -64,7 +64,9 @@ class WeightOptions(Settings):
             msg = f"column_batch of {owner} must be left out: a precision depends on all dense columns."
             raise InvalidInputError(msg)
         if self.column_batch is not None and self.column_batch > (self.n_columns or 0):
-            msg = f"column_batch of {owner} must be at most n_columns, {self.n_columns}; got {self.column_batch:,}."
+            msg = (
+                f"column_batch of {owner} must be at most n_columns, {self.n_columns or 0}; got {self.column_batch:,}."
+            )
             raise InvalidInputError(msg)
         if (self.prior_control or self.augment) and self.basis != "inducing":
             msg = f'prior_control and augment of {owner} are for basis="inducing"; got basis={self.basis!r}.'
