@@ -293,7 +293,7 @@ def test_which_columns_a_step_sees():
         InvalidInputError, match="column_batch of QuadruplyStochastic must be at most n_columns, 5; got 6"
     ):
         of(n_columns=5, column_batch=6)
-    with pytest.raises(InvalidInputError, match="column_batch of QuadruplyStochastic must be at most n_columns, None"):
+    with pytest.raises(InvalidInputError, match="column_batch of QuadruplyStochastic must be at most n_columns, 0"):
         of(column_batch=6)
     with pytest.raises(InvalidInputError, match="column_batch of RelevanceVectorMachine must be left out"):
         RelevanceVectorMachine(n_basis=100, n_columns=5, column_batch=2)
