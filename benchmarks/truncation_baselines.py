@@ -11,7 +11,6 @@ has no products of experts.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -25,9 +24,10 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
 
 sys.path.insert(0, str(Path(__file__).parent))
+from maps import write
 from tables import read_split
 
-from gigagp import GPRegressor, __version__, inference, kernels
+from gigagp import GPRegressor, inference, kernels
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.inference.vecchia.objective import VecchiaObjective
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=1000, help="number of rows of an expert")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
-    results = []
+    results: list[dict[str, object]] = []
     for table in options.tables:
         for row in compare(read_split(options.data, table, 0, options.rows), options.size):
             results.append({"table": table, **row})
@@ -188,9 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"CPU {row['cpu_seconds']:.1f} s",
                 flush=True,
             )
-    if options.json is not None:
-        settings = {"rows": options.rows, "size": options.size, "version": __version__}
-        options.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1) + "\n")
+    write(options.json, vars(options), results)
 
 
 if __name__ == "__main__":

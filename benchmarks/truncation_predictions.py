@@ -10,7 +10,6 @@ one, and the same for the samples alone; all at the exact optimum of 1,000 rows.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -20,10 +19,11 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from maps import write
 from tables import read_shuffled
 from truncation_table import PREDICTION, at
 
-from gigagp import GPRegressor, __version__, inference, kernels
+from gigagp import GPRegressor, inference, kernels
 from gigagp.metrics import gaussian_nll
 
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--start-rows", type=int, default=1000, help="rows that hyperparameters are learned from")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
-    results = []
+    results: list[dict[str, object]] = []
     for table in options.tables:
         for row in compare(read_shuffled(options.data, table, 0, options.rows), options.start_rows):
             results.append({"table": table, **row})
@@ -76,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"{row['latent_error']:.4f}  NLL {row['nll'] - row['exact_nll']:+.5f}",
                 flush=True,
             )
-    if options.json is not None:
-        settings = {"rows": options.rows, "start_rows": options.start_rows, "version": __version__}
-        options.json.write_text(json.dumps({"settings": settings, "rows": results}, indent=1) + "\n")
+    write(options.json, vars(options), results)
 
 
 if __name__ == "__main__":

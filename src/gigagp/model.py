@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -117,9 +118,23 @@ class Model:
         if not changed.keys() <= set(self.learned_names()):
             return None
         found = self.replace(changed)
-        point = torch.linspace(0.5, 1.5, d, dtype=torch.float64)[None]
+        point = self._some_point()
         follows = torch.allclose(found.kernel.diagonal(point), factor * self.kernel.diagonal(point))
         return found if follows else None
+
+    @property
+    def noise_share(self) -> float:
+        """Noise variance over the kernel's variance at some point; infinity if each row has its own."""
+        if self.noise_is_known:
+            return math.inf
+        point = self._some_point()
+        noise = float(self.noise_variance) + float(self.kernel.white(point).max())
+        variance = float(self.kernel.diagonal(point).max())
+        return noise / variance if variance else math.inf
+
+    def _some_point(self) -> torch.Tensor:
+        """Return a point, (1, d), at which no kernel of the package is degenerate."""
+        return torch.linspace(0.5, 1.5, self.n_inputs, dtype=torch.float64)[None]
 
     def take_rows(self, rows: torch.Tensor) -> Model:
         """Return the model for a subset of the rows, with their known noise variances and without free numbers."""

@@ -384,9 +384,8 @@ class IterativeObjective(TableObjective):
                 self._warm = WarmStart("none")
         assert prior is not None
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
-        solver = for_predictions(self._solver, self.settings.final_tolerance)
-        if self._own_final:
-            solver = for_predictions(self._solver, *final_tolerances(matrix, table.Y, right_hand_sides))
+        own = final_tolerances(matrix, table.Y, right_hand_sides) if self._own_final else None
+        solver = for_predictions(self._solver, *(own or (self.settings.final_tolerance,)))
         solved = self._solve(model, solver, matrix, right_hand_sides)
         if isinstance(matrix, RecordingMatrix):
             warn_of_unfinished(self.solves)

@@ -174,7 +174,7 @@ class PathwisePosterior(SolvedPosterior):
         local = self.neighbours.weights(X)
         both, prior = self.update.products(X)
         of_targets, of_probes = both.split([self.n_targets, self.n_samples], 1)
-        differences = local.combine(self.probe_values.double()) - of_probes.double()
+        differences = local.combine(self.probe_values) - of_probes.double()
         return of_targets, (prior - of_probes).double(), differences, local.variance
 
     @cached_property

@@ -229,8 +229,10 @@ class Auto(Settings):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run Fisher scoring from a vector and, where another optimum may be better, from a rougher function too."""
         vector, information, value = self._score(subset, space, prior, start := vector, None, trace, generator)
+        if not subset.has_distant_optima or trace.stopped:
+            return vector, information
         rougher = space.rougher(start, *_ROUGHER)
-        if not subset.has_distant_optima or trace.stopped or torch.equal(rougher, start):
+        if torch.equal(rougher, start):
             return vector, information
         other = self._score(subset, space, prior, rougher, information, trace, generator)
         if other[2] < value:
@@ -320,16 +322,11 @@ class Auto(Settings):
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
         accept = partial(trace.accept, objective, space)
-        here = [vector]
 
-        def move(place: torch.Tensor) -> None:
-            here[0] = place
-            accept(place)
-
-        def enough() -> float:
+        def enough(at: torch.Tensor) -> float:
             if guided:
                 return self._worth(objective, trace)
-            if _has_no_noise(space.decode(here[0])):
+            if space.decode(at).noise_share < _NO_NOISE:
                 return math.inf
             return min(self.polish_tolerance, objective.least_gain / n)
 
@@ -343,7 +340,7 @@ class Auto(Settings):
             takes_small_step=not guided,  # the last solve goes on from that of the gradient if nothing moves
             unfinished=(lambda predicted: None) if guided else self._warn_of_limit,
         )
-        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, move)
+        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
         if guided and not bool(step.any()):
@@ -394,12 +391,3 @@ class Auto(Settings):
                 space.box.clip(vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300))),
             )
         return space.decode(vector)
-
-
-def _has_no_noise(model: Model) -> bool:
-    """Whether learned noise has fallen to where targets have none."""
-    if model.noise_is_known:
-        return False
-    point = torch.linspace(0.5, 1.5, model.n_inputs, dtype=torch.float64)[None]
-    noise = float(model.noise_variance) + float(model.kernel.white(point).max())
-    return noise < _NO_NOISE * float(model.kernel.diagonal(point).max())

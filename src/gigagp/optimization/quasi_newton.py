@@ -37,7 +37,7 @@ class QuasiNewton:
         Largest number of accepted steps.
     tolerance : float or callable
         The loop ends when the decrease predicted by the metric is below this number ``patience`` times in a row. A
-        callable returns the number after each gradient.
+        callable returns the number at the vector of each gradient.
     max_change : float
         Largest change of any coordinate in one step.
     memory : int
@@ -53,7 +53,7 @@ class QuasiNewton:
     """
 
     steps: int
-    tolerance: float | Callable[[], float]
+    tolerance: float | Callable[[torch.Tensor], float]
     max_change: float = 1.0
     memory: int = 10
     patience: int = 1
@@ -117,7 +117,7 @@ def minimise(
         predicted = -0.5 * float(step @ gradient)
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         step = box.confine(vector, step, gradient * free)
-        small = small + 1 if predicted < (tolerance() if callable(tolerance) else tolerance) else 0
+        small = small + 1 if predicted < (tolerance(vector) if callable(tolerance) else tolerance) else 0
         if small >= settings.patience and not settings.takes_small_step:
             return vector, torch.zeros_like(vector), True
         if small >= settings.patience:

@@ -50,9 +50,9 @@ class ParameterSpace:
         self.labels = tuple(
             name if values[name].ndim == 0 else f"{name}[{i}]" for name in self.names for i in range(self._sizes[name])
         )
+        self._kinds = [label.split("[")[0].split(".")[-1] for label in self.labels]
         self.is_variance = torch.tensor(
-            [label.split("[")[0].split(".")[-1] in ("variance", "noise_variance") for label in self.labels],
-            dtype=torch.bool,
+            [kind in ("variance", "noise_variance") for kind in self._kinds], dtype=torch.bool
         )
         bounds = model.kernel.bounds()
         self._lower = torch.zeros(self.n_hyperparameters, dtype=torch.float64)
@@ -108,8 +108,7 @@ class ParameterSpace:
     def rougher(self, vector: torch.Tensor, lengths: float, deviations: float) -> torch.Tensor:
         """Return a vector with the kernel's lengthscales and standard deviations multiplied, in the "log" transform."""
         factors = {"lengthscale": lengths, "variance": deviations}
-        kinds = [label.split("[")[0].split(".")[-1] for label in self.labels]
-        shift = torch.tensor([factors.get(kind, 1.0) for kind in kinds], dtype=torch.float64).log()
+        shift = torch.tensor([factors.get(kind, 1.0) for kind in self._kinds], dtype=torch.float64).log()
         moved = vector.clone()
         moved[: self.n_hyperparameters] += shift
         return self.box.clip(moved)
