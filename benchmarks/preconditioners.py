@@ -6,7 +6,7 @@
 The system is that of a Matern-3/2 whose hyperparameters Vecchia inference has learned on the rows, with the targets and
 four random right-hand sides. ``--noise`` sets the noise as a multiple of the kernel's variance instead. Iterations are
 counted until the targets, and on average the random columns, reach a relative residual of 1e-2 and of 1e-4; "over" is
-the cap. One thread.
+the cap (``--cap``). One thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gigagp.preconditioners import PivotedCholesky, PreconditionerRecipe, Random
 from gigagp.preconditioners.automatic import auto_sizes, automatic
 from gigagp.solvers import ConjugateGradients, Status
 
-TOLERANCES, CAP = (1e-2, 1e-4), 300
+TOLERANCES = (1e-2, 1e-4)
 
 
 def read(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,9 @@ def recipes(n: int) -> dict[str, PreconditionerRecipe | None]:
     }
 
 
-def measure(matrix: KernelMatrix, sides: torch.Tensor, recipe: PreconditionerRecipe | None) -> dict[str, object]:
+def measure(
+    matrix: KernelMatrix, sides: torch.Tensor, recipe: PreconditionerRecipe | None, cap: int
+) -> dict[str, object]:
     """Return the figures of one preconditioner."""
     found: dict[str, object] = {}
     built = None
@@ -71,14 +73,14 @@ def measure(matrix: KernelMatrix, sides: torch.Tensor, recipe: PreconditionerRec
         built.apply(sides)
         found["apply_cpu_s"] = time.process_time() - started
     for tolerance in TOLERANCES:
-        solver = ConjugateGradients(tolerance=tolerance, max_epochs=CAP, preconditioner=built)
+        solver = ConjugateGradients(tolerance=tolerance, max_epochs=cap, preconditioner=built)
         solution = solver.solve(matrix, sides, generator=torch.Generator().manual_seed(0), n_targets=1)
         reached = solution.status == Status.CONVERGED
         found[f"iterations_{tolerance:g}"] = solution.iterations if reached else f"over {solution.iterations}"
     return found
 
 
-def study(folder: Path, name: str, rows: int, shares: list[float | None]) -> list[dict[str, object]]:
+def study(folder: Path, name: str, rows: int, shares: list[float | None], cap: int) -> list[dict[str, object]]:
     """Return the figures of all preconditioners on one table."""
     X, y = read(folder, name, rows)
     gp = GPRegressor(inference=inference.Vecchia(30 if X.shape[1] <= 3 else 60), standardize=False).fit(X, y)
@@ -100,7 +102,7 @@ def study(folder: Path, name: str, rows: int, shares: list[float | None]) -> lis
         shown |= {"product_cpu_s": product, "automatic": repr(chosen)}
         print(shown, flush=True)
         for words, recipe in recipes(len(y)).items():
-            results.append(shown | {"preconditioner": words, **measure(matrix, sides, recipe)})
+            results.append(shown | {"preconditioner": words, **measure(matrix, sides, recipe, cap)})
             print("  ", {k: v for k, v in results[-1].items() if k not in shown}, flush=True)
     return results
 
@@ -114,13 +116,14 @@ def main() -> None:
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[5000, 20000])
     parser.add_argument("--noise", nargs="+", type=float, default=None)
+    parser.add_argument("--cap", type=int, default=300, help="the most iterations of one solve")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results: list[dict[str, object]] = []
     for name in arguments.tables:
         for rows in arguments.rows:
-            results += study(arguments.data, name, rows, arguments.noise or [None])
+            results += study(arguments.data, name, rows, arguments.noise or [None], arguments.cap)
             if arguments.json is not None:
                 write(arguments.json, vars(arguments), results)
 
