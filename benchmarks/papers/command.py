@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {module.rpartition(".")[2]: module for module in MODULES}
     parser.add_argument("--paper", choices=sorted(names), action="append", help="default: all")
     parser.add_argument("--only", metavar="EXPERIMENT", nargs="+", help="such as table-1 figure-5; see --list")
+    parser.add_argument(
+        "--match", metavar="REGEX", help="only cells whose names match, such as 'pol.*--0$' for split 0"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     for level, text in (("smoke", "made rows, nothing kept"), ("quick", "a quarter of an hour"), ("full", "days")):
         what.add_argument(f"--{level}", dest="level", action="store_const", const=level, help=text)
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.level == "smoke":
         with tempfile.TemporaryDirectory() as scratch:
             results = Path(scratch) / "results"
-            failures = runner.run(modules, "smoke", None, results, only=given.only, apart=False)
+            failures = runner.run(modules, "smoke", None, results, only=given.only, match=given.match, apart=False)
             pages.write(modules, results, Path(scratch) / "docs")
             return int(failures > 0)
     failures = 0
@@ -68,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.data,
             records.RESULTS,
             only=given.only,
+            match=given.match,
             resume=given.resume,
             retry=given.retry,
             stop_after=given.stop_after,

@@ -20,7 +20,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "papers"
 
 def path_of(results: Path, paper: str, experiment: Experiment, level: str, row: Row, split: int) -> Path:
     """Return the file of a cell."""
-    return results / paper / experiment.name / level / f"{row.key}--{split}.json"
+    return results / paper / experiment.name / level / f"{stem(row, split)}.json"
+
+
+def stem(row: Row, split: int) -> str:
+    """Return the name of a cell's file without its ending."""
+    return f"{row.key}--{split}"
 
 
 def kept_settings(cell: Cell) -> dict[str, Any]:

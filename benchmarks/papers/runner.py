@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import sys
 import threading
@@ -39,13 +40,16 @@ class Job:
         return Cell(experiment, row, self.level, self.split, self.folder)
 
 
-def jobs(module: str, level: str, folder: Path | None, only: list[str] | None = None) -> list[Job]:
-    """Return the jobs of a paper at a level; ``only`` names experiments."""
+def jobs(
+    module: str, level: str, folder: Path | None, only: list[str] | None = None, match: str | None = None
+) -> list[Job]:
+    """Return the jobs of a paper at a level; ``only`` names experiments, ``match`` is searched in the cells' names."""
     return [
         Job(module, experiment.name, cell.row.key, level, cell.split, folder)
         for experiment in load(module).experiments
         if only is None or experiment.name in only
         for cell in cells(experiment, level, folder)
+        if match is None or re.search(match, records.stem(cell.row, cell.split))
     ]
 
 
@@ -117,6 +121,7 @@ def run(
     results: Path,
     *,
     only: list[str] | None = None,
+    match: str | None = None,
     resume: bool = False,
     retry: bool = False,
     stop_after: float = float("inf"),
@@ -136,6 +141,8 @@ def run(
         Where records are written.
     only : list of str, optional
         Names of experiments.
+    match : str, optional
+        Regular expression, searched in the names of cells: the names of their records without the ending.
     resume : bool
         Leave out cells that have a record with the same settings.
     retry : bool
@@ -151,7 +158,7 @@ def run(
     described = {"commit": records.commit(), "versions": records.versions()}
     for module in modules:
         paper: Paper = load(module)
-        for job in jobs(module, level, folder, only):
+        for job in jobs(module, level, folder, only, match):
             cell = job.cell()
             path = records.path_of(results, paper.name, cell.experiment, level, cell.row, cell.split)
             kept = records.kept_settings(cell)
