@@ -27,7 +27,7 @@ from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
 from gigagp.regression import GPRegressor, OptimizerChoice
-from gigagp.restored_state import restored_classes, state_to_fitted
+from gigagp.restored_state import restored_classes
 from gigagp.rows.source import RowSource
 
 #: Likelihood argument: one for two classes.
@@ -296,7 +296,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any], custom: Custom) -> GPClassifier:
-        latent = state_to_fitted(GPRegressor, tensors, {**header, "feature_names": []}, custom)
+        latent = GPRegressor._from_state(tensors, {**header, "feature_names": []}, custom)
         classes, names = restored_classes(header, latent)
         estimator = cls(**{name: getattr(latent, name) for name in cls._get_param_names()})
         if not header["had_kernel"]:

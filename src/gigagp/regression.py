@@ -7,35 +7,26 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
-from gigagp.answers import Answers, UncertaintyParts
-from gigagp.custom import Custom
-from gigagp.description import describe
+from gigagp.answers import UncertaintyParts
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
-from gigagp.fitted_state import fitted_to_state
-from gigagp.fitting import Arguments, Fitted, add_rows, fit_rows, fit_source
+from gigagp.fitted_model import FittedModel
+from gigagp.fitting import Arguments, add_rows, fit_rows, fit_source
 from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
-from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import adding_names
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
 from gigagp.model import HyperparameterUnits
-from gigagp.optimization import History
-from gigagp.persistence import save
 from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
 from gigagp.random import RandomState
-from gigagp.restored_state import state_to_fitted
 from gigagp.rows.source import RowSource
-from gigagp.scaling import Scaling
 
 __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 
@@ -55,7 +46,7 @@ def _adds_rows(estimator: GPRegressor) -> bool:
     raise AttributeError(msg)
 
 
-class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     """Gaussian-process regression.
 
     Parameters
@@ -350,11 +341,6 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         y = intake.targets(y, len(X))
         self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
 
-    def _take(self, fitted: Fitted, *, one_target: bool) -> None:
-        """Set the attributes from the result of a fit."""
-        self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
-        self._adopt(fitted.posterior, fitted.scaling, fitted.history)
-
     def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
         """Fit rows that are not held in memory, and set the names of their columns."""
         fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
@@ -364,19 +350,6 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):  # of an earlier fit
             del self.feature_names_in_
         self._take(fitted, one_target=rows.n_targets == 1 and (rows.one_target or rows.labels is not None))
-
-    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
-        """Set the attributes from a posterior, and from the history of the standardized problem."""
-        model = posterior.model
-        if history is not None:
-            own = self.hyperparameter_units == "own"
-            self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
-        self.posterior_, self.scaling_ = posterior, scaling
-        read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
-        self.kernel_ = read.kernel
-        self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
-        self.solver_ = posterior.solver_name()
-        self.engine_ = posterior.engine_name()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -388,24 +361,3 @@ class GPRegressor(Answers, MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Return the coefficient of determination of the predictions; see scikit-learn's `RegressorMixin.score`."""
         with scored():
             return float(super().score(X, intake.targets(y), sample_weight))
-
-    # -------------------------------------------------------------- description
-
-    def describe(self) -> str:
-        """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
-        check_is_fitted(self, "posterior_")
-        return describe(self)
-
-    # -------------------------------------------------------------- persistence
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
-        save(self, path)
-
-    def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        check_is_fitted(self, "posterior_")
-        return fitted_to_state(self)
-
-    @classmethod
-    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> GPRegressor:
-        return state_to_fitted(cls, tensors, header, custom)

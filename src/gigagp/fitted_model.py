@@ -1,0 +1,63 @@
+"""The fitted attributes of an estimator: set from a fit, described, saved and restored."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, Self
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from gigagp.answers import Answers
+from gigagp.custom import Custom
+from gigagp.description import describe
+from gigagp.estimator import FittedEstimator
+from gigagp.fitted_state import fitted_to_state
+from gigagp.fitting import Fitted
+from gigagp.inference.posterior import Posterior
+from gigagp.optimization import History
+from gigagp.persistence import save
+from gigagp.restored_state import state_to_fitted
+from gigagp.scaling import Scaling
+
+
+class FittedModel(Answers, BaseEstimator, FittedEstimator):
+    """What a fit leaves in an estimator, and what can be made of it without further rows."""
+
+    def _take(self, fitted: Fitted, *, one_target: bool) -> None:
+        """Set the attributes from the result of a fit."""
+        self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
+        self._adopt(fitted.posterior, fitted.scaling, fitted.history)
+
+    def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
+        """Set the attributes from a posterior, and from the history of the standardized problem."""
+        model = posterior.model
+        if history is not None:
+            own = self.hyperparameter_units == "own"
+            self.history_ = history.multiplied(model.unit_factors(scaling.units())) if own else history
+        self.posterior_, self.scaling_ = posterior, scaling
+        read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
+        self.kernel_ = read.kernel
+        self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
+        self.solver_ = posterior.solver_name()
+        self.engine_ = posterior.engine_name()
+
+    def describe(self) -> str:
+        """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
+        check_is_fitted(self, "posterior_")
+        return describe(self)
+
+    # -------------------------------------------------------------- persistence
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; `gigagp.load` reads it. See `gigagp.save`."""
+        save(self, path)
+
+    def _to_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        check_is_fitted(self, "posterior_")
+        return fitted_to_state(self)
+
+    @classmethod
+    def _from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], custom: Custom) -> Self:
+        return state_to_fitted(cls, tensors, header, custom)
