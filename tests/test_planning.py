@@ -7,6 +7,7 @@ import pytest
 from gigagp import planning
 from gigagp.errors import InvalidInputError
 from gigagp.inference import Exact, Iterative
+from gigagp.inference.automatic import Automatic
 from gigagp.planning import EXACT_ROWS, resolve_inference
 
 PLENTY = 2**40
@@ -15,15 +16,15 @@ PLENTY = 2**40
 def test_the_rule():
     assert resolve_inference("auto", 2, 8, PLENTY) == Exact()
     assert resolve_inference("auto", EXACT_ROWS, 8, PLENTY) == Exact()
-    assert resolve_inference("auto", EXACT_ROWS + 1, 8, PLENTY) == Iterative()
+    assert resolve_inference("auto", EXACT_ROWS + 1, 8, PLENTY) == Automatic()
     assert f"{EXACT_ROWS:,} rows" in planning.RULE
 
 
 @pytest.mark.parametrize("itemsize", [4, 8])
-def test_what_does_not_fit_is_iterative(itemsize):
+def test_what_does_not_fit_is_not_factorised(itemsize):
     needed = 3 * 1000**2 * itemsize
     assert resolve_inference("auto", 1000, itemsize, needed) == Exact()
-    assert resolve_inference("auto", 1000, itemsize, needed - 1) == Iterative()
+    assert resolve_inference("auto", 1000, itemsize, needed - 1) == Automatic()
 
 
 def test_what_is_given_is_kept():

@@ -60,7 +60,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         Probability of a class given the latent function.
     standardize : bool, default True
         Whether to centre and scale the inputs.
-    dtype, device, memory_budget, verbose, random_state, hyperparameter_units
+    dtype, device, memory_budget, verbose, random_state, hyperparameter_units, time_budget
         The same as for `GPRegressor`.
 
     Attributes
@@ -99,6 +99,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         verbose: Verbosity = 0,
         random_state: RandomState = 0,
         hyperparameter_units: HyperparameterUnits = "own",
+        time_budget: Positive | str | None = None,
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -111,6 +112,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.random_state = random_state
         self.hyperparameter_units = hyperparameter_units
+        self.time_budget = time_budget
 
     @checks_arguments
     def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -221,6 +223,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             random_state=self.random_state,
             likelihood=self.likelihood,
             hyperparameter_units=self.hyperparameter_units,
+            time_budget=self.time_budget,
         )
 
     def __sklearn_tags__(self) -> Any:

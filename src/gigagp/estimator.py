@@ -26,6 +26,7 @@ class Estimator(Protocol):
     random_state: Any
     likelihood: Any
     hyperparameter_units: Any
+    time_budget: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -43,6 +44,7 @@ class FittedEstimator(Estimator, Protocol):
     optimizer_: Any
     solver_: Any
     engine_: str
+    plan_: Any
     n_features_in_: int
     feature_names_in_: Any
     _one_target: bool

@@ -28,6 +28,7 @@ class FittedModel(Answers, BaseEstimator, FittedEstimator):
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Set the attributes from the result of a fit."""
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
+        self.plan_ = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:

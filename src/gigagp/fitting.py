@@ -6,6 +6,8 @@ steps before and after that are shared. No function here changes an estimator: a
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,21 +18,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import intake, termination
+from gigagp import termination
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import known_noise, resolve_device, resolve_dtype
+from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.duration import resolve_duration
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
 from gigagp.files import check_folder
 from gigagp.guard import finite_means
 from gigagp.inference import Inference
+from gigagp.inference.automatic import Automatic
+from gigagp.inference.automatic.objective import AutomaticObjective
+from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.objective import TableObjective
-from gigagp.inference.posterior import GrowingPosterior, Posterior
+from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
 from gigagp.interruption import Interrupted, interruptible
-from gigagp.likelihoods import Likelihood, resolve_likelihood
+from gigagp.likelihoods import Gaussian, Likelihood, resolve_likelihood
 from gigagp.means import LinearMean, Mean, resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.model import Model
@@ -65,6 +71,8 @@ class Fitted(NamedTuple):
         Inference method that ran.
     optimizer : object or None
         Optimizer that ran.
+    plan : Plan or None
+        What was forecast where ``inference="auto"`` had a choice, in the units of the standardized problem.
     """
 
     posterior: Posterior
@@ -72,6 +80,7 @@ class Fitted(NamedTuple):
     history: History
     inference: Inference
     optimizer: Any
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ class Arguments:
         Likelihood of the targets.
     optimizer : object or None
         Optimizer of the hyperparameters.
+    deadline : float
+        Value of ``time.monotonic()`` at which the fit is to end; infinity without a time budget.
     """
 
     estimator: Estimator
@@ -103,6 +114,7 @@ class Arguments:
     mean: Mean
     likelihood: Likelihood
     optimizer: Any
+    deadline: float
 
     @classmethod
     def of(cls, estimator: Estimator) -> Arguments:
@@ -127,7 +139,23 @@ class Arguments:
             resolve_mean(estimator.mean),
             resolve_likelihood(estimator.likelihood),
             optimizer,
+            time.monotonic() + resolve_duration(estimator.time_budget),
         )
+
+    def check_plan(self) -> None:
+        """Refuse arguments for which nothing can be foreseen.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is such an argument.
+        """
+        if self.estimator.inference != "auto":
+            msg = f'plan of GPRegressor chooses an inference, which must be "auto"; got {self.estimator.inference!r}.'
+            raise InvalidInputError(msg)
+        if not isinstance(self.likelihood, Gaussian):
+            msg = f'plan of GPRegressor needs likelihood="gaussian"; got {self.estimator.likelihood!r}.'
+            raise InvalidInputError(msg)
 
     def check_for(self, inference: Inference) -> None:
         """Refuse arguments that this inference method or the likelihood does not use.
@@ -154,6 +182,76 @@ class Arguments:
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
             raise InvalidInputError(msg)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows that are held, their scaling, and the start of learning in the units of the standardized problem."""
+
+    arguments: Arguments
+    X: np.ndarray
+    targets: np.ndarray
+    scaling: Scaling
+    model: Model
+
+    @classmethod
+    def of(cls, arguments: Arguments, X: np.ndarray, y: np.ndarray) -> Problem:
+        """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
+        estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
+        targets = (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
+        scaling = Scaling.fit(X, targets, estimator.standardize, medians=likelihood.scales_by_medians)
+        if not likelihood.has_noise:  # counts and signs have no scale
+            scaling = scaling.of_inputs_only()
+        start = start_model(estimator, mean, len(X), targets.shape[1])
+        return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
+
+    def table(self) -> TrainingTable:
+        """Return the standardized rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If they are beyond the range of the data type.
+        """
+        arguments = self.arguments
+        dtype, device = arguments.dtype, arguments.device
+        return TrainingTable(
+            torch.from_numpy(self.scaling.inputs(self.X)).to(dtype=dtype, device=device),
+            torch.from_numpy(self.scaling.targets(self.targets)).to(dtype=dtype, device=device),
+            arguments.mean,
+            arguments.budget,
+            mixed=arguments.estimator.dtype == "mixed",
+        ).require_finite()
+
+
+def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
+    """Return what a fit of held rows with ``inference="auto"`` would choose from, in standardized units.
+
+    Parameters
+    ----------
+    arguments : Arguments
+        Checked arguments of the estimator.
+    X : ndarray of shape (n, d)
+        Inputs in the data's own units.
+    y : ndarray of shape (n,) or (n, n_targets)
+        Targets in the data's own units.
+
+    Raises
+    ------
+    InvalidInputError
+        If an argument or the data are invalid; raised before any work.
+    """
+    problem = Problem.of(arguments, X, y)
+    model, estimator = problem.model, arguments.estimator
+    inference = Automatic(arguments.deadline, all_rows=model.noise_is_known)
+    arguments.check_for(inference)
+    inference.check_model(model)
+    generator = generator_from(estimator.random_state)
+    with meter_for(estimator.verbose) as meter, interruptible(arguments.deadline):
+        objective = inference.forecast(problem.table(), spawn(generator))
+        if isinstance(arguments.optimizer, Auto):
+            model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
+        return objective.plan_at(model), problem.scaling
 
 
 def fit_rows(
@@ -183,27 +281,20 @@ def fit_rows(
     MemoryBudgetError
         If the fit exceeds the memory budget.
     """
-    estimator, mean, likelihood, dtype = arguments.estimator, arguments.mean, arguments.likelihood, arguments.dtype
-    offset = mean.offset(X)[:, None]
-    targets = (y if y.ndim == 2 else y[:, None]) - offset
-    scaling = Scaling.fit(X, targets, estimator.standardize, medians=likelihood.scales_by_medians)
-    if not likelihood.has_noise:  # counts and signs have no scale
-        scaling = scaling.of_inputs_only()
-    model = start_model(estimator, mean, len(X), targets.shape[1]).standardized(scaling.units())
-    inference = resolve_inference(estimator.inference, len(X), dtype.itemsize, arguments.budget, likelihood)
+    estimator, likelihood = arguments.estimator, arguments.likelihood
+    problem = Problem.of(arguments, X, y)
+    model, scaling = problem.model, problem.scaling
+    sizes = len(X), arguments.dtype.itemsize, arguments.budget
+    inference = resolve_inference(
+        estimator.inference, *sizes, likelihood, arguments.deadline, all_rows=model.noise_is_known
+    )
     arguments.check_for(inference)
     inference.check_held()
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(model)
     generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
-    table = TrainingTable(
-        torch.from_numpy(scaling.inputs(X)).to(dtype=dtype, device=arguments.device),
-        torch.from_numpy(scaling.targets(targets)).to(dtype=dtype, device=arguments.device),
-        mean,
-        arguments.budget,
-        mixed=estimator.dtype == "mixed",
-    ).require_finite()
+    table = problem.table()
     objective = inference.objective(table, spawn(generator), likelihood)
     validate = None if validation is None else validation_scorer(validation, scaling, table)
     trace = Trace(History(), meter, validate)
@@ -299,14 +390,22 @@ def fit_source(
 
 
 def learn_posterior(
-    objective: TableObjective, model: Model, optimizer: Any, trace: Trace, generator: torch.Generator
+    objective: TableObjective,
+    model: Model,
+    optimizer: Any,
+    trace: Trace,
+    generator: torch.Generator,
+    deadline: float = math.inf,
 ) -> Posterior:
     """Return the posterior at the hyperparameters found by the optimizer; None keeps those of the model.
 
     The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. The last
-    solve is never interrupted by it, because predictions depend on that solve.
+    solve is never interrupted by it, because predictions depend on that solve. A deadline ends the learning in time
+    for the last solve.
     """
-    with interruptible() as interruption:
+    with interruptible(deadline) as interruption:
+        if deadline < math.inf:
+            interruption.reserve = objective.ending_seconds()
         if optimizer is not None:
             try:
                 model = check_found(optimizer.run(objective, model, trace, spawn(generator)), model, optimizer)
@@ -333,6 +432,8 @@ def learn_posterior(
         trace.meter.step()
     if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"
+    elif interruption.cut:
+        trace.history.interrupted = "time budget"
     return posterior
 
 
@@ -362,13 +463,17 @@ def _finish(
     checkpoint: str | PathLike[str] | None,
 ) -> Fitted:
     """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
-    posterior = learn_posterior(begun.objective, begun.model, arguments.optimizer, trace, generator)
-    if checkpoint is not None and trace.history.interrupted != "learning":
+    optimizer, deadline = arguments.optimizer, arguments.deadline
+    posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
+    if checkpoint is not None and trace.history.interrupted not in ("learning", "time budget"):
         if trace.log is not None:
             trace.log.remove()
         else:  # the state of a pass over the rows
             Path(checkpoint).unlink(missing_ok=True)
-    return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer)
+    plan = None
+    if isinstance(begun.objective, AutomaticObjective):
+        inference, plan = begun.objective.inference, begun.objective.plan
+    return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer, plan)
 
 
 def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
@@ -378,61 +483,3 @@ def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
     if checkpoint is not None:
         return "Nothing had been learned yet: mend the file, and make the same call."
     return "Give fit_table a checkpoint, and a later call goes on from there." if rows.has_files else ""
-
-
-def add_rows(
-    posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, noise_variance: Any = None, names: Any = None
-) -> Posterior:
-    """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.partial_fit`.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        Posterior of an inference method with ``abilities.adds_rows``.
-    scaling : Scaling
-        Scaling of the fit.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : array-like of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
-    noise_variance : array-like of shape (n,), float or None
-        Known noise variance of the rows in the data's own units, if the fit has known ones.
-    names : sequence of str or None
-        Names of the inputs, for messages.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid.
-    """
-    assert isinstance(posterior, GrowingPosterior), "its inference says that it adds rows"
-    y = intake.targets(y, len(X))
-    targets = y if y.ndim == 2 else y[:, None]
-    if targets.shape[1] != posterior.n_targets:
-        msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
-        raise InvalidInputError(msg)
-    noise = _noise_of_added_rows(posterior.model, noise_variance, len(X))
-    points = torch.from_numpy(scaling.inputs(X))
-    refusal = posterior.row_refusal(points, scaling, names)
-    if refusal is not None:
-        raise refusal
-    targets = targets - posterior.model.mean.offset(X)[:, None]
-    noise = None if noise is None else noise / scaling.units().variance
-    return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)), noise)
-
-
-def _noise_of_added_rows(model: Model, given: Any, n_rows: int) -> torch.Tensor | None:
-    """Return the known noise variances of added rows, shape (n_rows,), in the data's own units."""
-    if not model.noise_is_known:
-        if given is None:
-            return None
-        msg = (
-            "noise_variance of partial_fit must be None, because that of the fit is one number for all rows; got "
-            f"{type(given).__name__}."
-        )
-        raise InvalidInputError(msg)
-    found = known_noise(given, n_rows, "noise_variance of partial_fit")
-    if found is None:
-        msg = "noise_variance of partial_fit must be given, because the fit has known variances of its rows; got None."
-        raise InvalidInputError(msg)
-    return found.expand(n_rows)

@@ -91,7 +91,7 @@ def whole_or_unchanged(estimator: object, checkpoint: str | PathLike[str] | None
 
 def warn_of_interruption(history: History, checkpoint: str | PathLike[str] | None) -> None:
     """Warn if Ctrl-C was pressed during a fit; call this once the estimator holds the result."""
-    if not history.interrupted:
+    if history.interrupted in ("", "time budget"):
         return
     msg = "Ctrl-C came in the last solve of the fit, which was completed: nothing is missing."
     if history.interrupted == "learning":

@@ -1,4 +1,7 @@
-"""Ctrl-C during a fit: the first one ends the learning, and a second one ends the fit at once.
+"""The early end of a fit, by Ctrl-C or at the end of its time budget.
+
+The first Ctrl-C ends the learning, and a second one ends the fit at once. A time budget ends the learning when what is
+left of it is needed for the last solve.
 
 ::
 
@@ -8,7 +11,7 @@
         except Interrupted:
             ...                     # continue with the best hyperparameters so far
         interruption.learning = False
-        ...                         # the last solve, which a first Ctrl-C does not stop
+        ...                         # the last solve, which a first Ctrl-C does not stop, but the end of the budget does
 
 The signal handler only sets a flag, because an exception at an arbitrary point could leave an objective in an
 inconsistent state. The flag is checked where stopping is safe: before every evaluation and every product with a large
@@ -21,8 +24,10 @@ previous handler is restored at the end of the fit and by the second Ctrl-C.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,22 +39,35 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """The present effect of Ctrl-C on a fit.
+    """The present effect of Ctrl-C and of a time budget on a fit.
+
+    Parameters
+    ----------
+    deadline : float, default infinity
+        Value of ``time.monotonic()`` at which the fit is to end.
 
     Attributes
     ----------
     requested : bool
         Whether Ctrl-C has been pressed once.
     cut : bool
-        Whether work was left undone because of it.
+        Whether work was left undone because of it, or because of the deadline.
     learning : bool
         Whether `check` may end the current work.
+    reserve : float
+        Seconds that what follows the learning is expected to take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
         self.requested = self.cut = False
         self.learning = True
+        self.deadline, self.reserve = deadline, 0.0
         self._keeps = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether learning is to end, because of Ctrl-C or for lack of time."""
+        return self.requested or (self._keeps and time.monotonic() + self.reserve >= self.deadline)
 
     def keep(self) -> None:
         """Record that the fit now has a result to keep."""
@@ -68,9 +86,9 @@ _current: ContextVar[Interruption | None] = ContextVar("gigagp_interruption", de
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruption]:
-    """Let the first Ctrl-C only set a flag while the block runs."""
-    interruption = Interruption()
+def interruptible(deadline: float = math.inf) -> Iterator[Interruption]:
+    """Let the first Ctrl-C only set a flag while the block runs, and the block know when it is to end."""
+    interruption = Interruption(deadline)
     token = _current.set(interruption)
     owns = threading.current_thread() is threading.main_thread()
     owns = owns and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -95,11 +113,11 @@ def keep() -> None:
 def is_pending() -> bool:
     """Whether `check` would raise."""
     interruption = _current.get()
-    return interruption is not None and interruption.requested and interruption.learning
+    return interruption is not None and interruption.learning and interruption.wanted
 
 
 def check() -> None:
-    """Raise `Interrupted` if Ctrl-C has requested the end of the learning in this thread."""
+    """Raise `Interrupted` if Ctrl-C or the deadline asks for the end of the learning in this thread."""
     if is_pending():
         interruption = _current.get()
         assert interruption is not None
@@ -107,9 +125,22 @@ def check() -> None:
         raise Interrupted
 
 
+def seconds_left() -> float:
+    """Return the seconds until the deadline of the fit in this thread; infinity without one."""
+    interruption = _current.get()
+    return math.inf if interruption is None else interruption.deadline - time.monotonic()
+
+
+def reserve(seconds: float, *, at_least: bool = False) -> None:
+    """Keep so many seconds before the deadline for what follows the learning; ``at_least`` keeps more, if there is."""
+    interruption = _current.get()
+    if interruption is not None:
+        interruption.reserve = max(seconds, interruption.reserve) if at_least else seconds
+
+
 @contextmanager
 def asked_between_steps() -> Iterator[Interruption]:
-    """Keep `check` from raising in a block that modifies numbers in place and checks ``requested`` itself."""
+    """Keep `check` from raising in a block that modifies numbers in place and checks ``wanted`` itself."""
     interruption = _current.get() or Interruption()
     before, interruption.learning = interruption.learning, False
     try:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, cast
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Words, checked
-from gigagp.inference import Exact, Grid, Inference, Iterative, QuadruplyStochastic, Vecchia
+from gigagp.inference import Exact, Grid, Inference, QuadruplyStochastic, Vecchia
+from gigagp.inference.automatic import Automatic
+from gigagp.inference.exact import EXACT_ROWS
 from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
 
-#: Largest number of rows for which a factor for each gradient is faster than solves (measured at 2,000 to 4,000 rows of
-#: pol and elevators).
-EXACT_ROWS = 3000
-
 RULE = (
     f"exact inference (Cholesky) up to {EXACT_ROWS:,} rows where three n x n arrays fit the memory budget, "
-    "iterative inference beyond"
+    "beyond, neighbours learn, and a forecast chooses between the neighbours' posterior and iterative inference"
 )
 
 #: Inference argument of the estimators.
@@ -24,7 +23,14 @@ InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.in
 
 
 def resolve_inference(
-    inference: object, n_rows: int, itemsize: int, budget: int, likelihood: Likelihood | None = None
+    inference: object,
+    n_rows: int,
+    itemsize: int,
+    budget: int,
+    likelihood: Likelihood | None = None,
+    deadline: float = math.inf,
+    *,
+    all_rows: bool = False,
 ) -> Inference:
     """Return the inference method for rows that are held in memory.
 
@@ -41,6 +47,10 @@ def resolve_inference(
     likelihood : Likelihood or None, default None
         Likelihood of the targets. None: Gaussian. For others, ``"auto"`` is `gigagp.inference.QuadruplyStochastic`, or
         `gigagp.inference.Vecchia` where the density is not log-concave.
+    deadline : float, default infinity
+        Value of ``time.monotonic()`` at which the fit is to end.
+    all_rows : bool, default False
+        Whether no row may be left out for lack of time, because its noise is known.
 
     Raises
     ------
@@ -52,7 +62,9 @@ def resolve_inference(
         return given
     if not isinstance(likelihood, Gaussian | None):
         return _of_other(likelihood)
-    return Exact() if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget else Iterative()
+    if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
+        return Exact()
+    return Automatic(deadline, all_rows)
 
 
 def resolve_streaming(inference: object, likelihood: Likelihood) -> Inference:

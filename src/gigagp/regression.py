@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
@@ -11,13 +12,15 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from gigagp import intake
+from gigagp.added_rows import add_rows
 from gigagp.answers import UncertaintyParts
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitted_model import FittedModel
-from gigagp.fitting import Arguments, add_rows, fit_rows, fit_source
-from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
+from gigagp.fitting import Arguments, fit_rows, fit_source, plan_rows
+from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
+from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.registry import adding_names
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
@@ -97,6 +100,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Several targets
         are scaled separately, and variances are then shares of the variance of each. ``"standardized"``: units of the
         standardized problem, in standard deviations, as in papers and in models of earlier versions.
+    time_budget : float, str or None, default None
+        Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
+        in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone. A
+        fit with a budget depends on the speed of the machine. None: no limit.
 
     Attributes
     ----------
@@ -153,6 +160,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         random_state: RandomState = 0,
         likelihood: str | Likelihood = "gaussian",
         hyperparameter_units: HyperparameterUnits = "own",
+        time_budget: Positive | str | None = None,
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -167,6 +175,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         self.random_state = random_state
         self.likelihood = likelihood
         self.hyperparameter_units = hyperparameter_units
+        self.time_budget = time_budget
 
     # ------------------------------------------------------------------ fitting
 
@@ -218,6 +227,37 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
             self._fit(X, y, validation, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self
+
+    def plan(self, X: Any, y: Any) -> Plan:
+        """Return what `fit` with ``inference="auto"`` would do, and what it is expected to bring and to cost.
+
+        When to use: before a long fit. The hyperparameters are learned from neighbours, which takes seconds for any
+        number of rows, and rows are predicted from the rows around them. Nothing of the estimator changes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,) or (n, n_targets)
+            Targets.
+
+        Returns
+        -------
+        Plan
+            Options with seconds, the expected negative log density in nats and root mean square error of a new target
+            in the data's units, and the chosen one. Printed, it is a table.
+
+        Raises
+        ------
+        InvalidInputError
+            If an argument or the data are invalid, if the likelihood is not Gaussian, or if an inference is given.
+        """
+        with guarded():
+            arguments = Arguments.of(self)
+            arguments.check_plan()
+            X = intake.estimator_inputs(copy.copy(self), X, reset=True, min_rows=2)  # which sets their names
+            plan, scaling = plan_rows(arguments, X, intake.targets(y, len(X)))
+        return plan.in_units(scaling.typical_y_scale)
 
     @checks_arguments
     def fit_table(

@@ -75,7 +75,7 @@ _HEADER = record(
         "one_target": flag,
         "feature_names": listing(text),
     },
-    {"interrupted": one_of("", "learning", "last solve"), "gap": optional(listing(number(), 2))},
+    {"interrupted": one_of("", "learning", "last solve", "time budget"), "gap": optional(listing(number(), 2))},
 )
 
 

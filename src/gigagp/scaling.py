@@ -49,6 +49,11 @@ class Scaling:
         """Return the scaling of the inputs alone, which leaves targets unchanged."""
         return Scaling(self.x_centre, self.x_scale, np.zeros_like(self.y_centre), np.ones_like(self.y_scale))
 
+    @property
+    def typical_y_scale(self) -> float:
+        """The geometric mean of the targets' scales, by which densities and errors over all targets change."""
+        return float(np.exp(np.log(self.y_scale).mean()))
+
     def units(self) -> Units:
         """Return the size of the standardized problem's units in the data's own units.
 

@@ -18,6 +18,7 @@ from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
 from gigagp.commands.fit import fit
+from gigagp.commands.plan import plan
 from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
 from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(fit)
+app.command()(plan)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(plot)

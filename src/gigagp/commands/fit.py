@@ -96,6 +96,7 @@ def fit(
         str, typer.Option(help="float64, float32 or mixed (float32 within solvers, corrected in float64).")
     ] = "float64",
     memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
+    time_budget: options.TimeBudget = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
@@ -145,7 +146,7 @@ def fit(
         noise_column = resolve_column(noise_column, names, source)
         extra.append(noise_column)
     inputs = choose_inputs(columns, names, extra, source)
-    data = None if found is None else _loaded(found, [*inputs, *extra], source, rows, seed)
+    data = None if found is None else loaded(found, [*inputs, *extra], source, rows, seed)
 
     from gigagp import GPClassifier, GPRegressor, persistence
 
@@ -156,6 +157,7 @@ def fit(
         "dtype": dtype,
         "device": device,
         "memory_budget": memory,
+        "time_budget": time_budget,
         "verbose": options.verbosity(quiet, verbose),
         "random_state": seed,
     }
@@ -186,7 +188,7 @@ def fit(
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 
 
-def _loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
+def loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
     """Return the columns of a table that a fit uses, reduced to random rows if requested."""
     data = choose_rows(Table.from_arrow(found, columns, source), rows, seed)
     if len(data) < 2:

@@ -34,6 +34,9 @@ Columns = Annotated[
 Seed = Annotated[
     int, typer.Option(min=0, max=2**64 - 1, help="Seed of all random numbers; the same seed gives the same result.")
 ]
+TimeBudget = Annotated[
+    str | None, typer.Option("--time", help='Time that the fit may take, such as "10min".', show_default=False)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every step.")]
 

@@ -18,6 +18,7 @@ from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.final_solve import final_tolerances, for_predictions
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
+from gigagp.inference.posterior import Posterior
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
@@ -363,7 +364,7 @@ class IterativeObjective(TableObjective):
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
         return self._current
 
-    def posterior(self, model: Model, generator: torch.Generator) -> PathwisePosterior | ComputationAwarePosterior:
+    def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Solve once more at ``model`` and return the posterior from the solutions, or from the recorded products.
 
         The probes of training, with their solutions as initial guess, are used again if they are pathwise, frozen and

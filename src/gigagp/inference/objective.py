@@ -12,10 +12,14 @@ from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
+from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation, GuideObjective
 from gigagp.optimization.space import ParameterSpace
+
+#: Seconds of an exact evaluation for each cubed row on the machine of the benchmarks.
+FACTOR_SECONDS = 6e-11
 
 
 class TableObjective(ABC):
@@ -111,6 +115,14 @@ class TableObjective(ABC):
         """Return an approximate likelihood of all rows that is much cheaper; by default there is none."""
         return None
 
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of another evaluation and of the posterior, if they are known beforehand."""
+        return 0.0
+
+    def settled(self, model: Model) -> TableObjective:
+        """Return what learning goes on with once a guide has been followed to its end: this objective, or the guide."""
+        return self
+
     @abstractmethod
     def current_posterior(self) -> Posterior | None:
         """Return the posterior at the last evaluated model, if it needs no further solve."""
@@ -153,6 +165,10 @@ class ExactObjective(TableObjective):
     def deterministic(self) -> bool:
         """Always true."""
         return True
+
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of two factors of all rows."""
+        return 2 * slowness() * FACTOR_SECONDS * self.n_rows**3
 
     def _factorise(self, model: Model) -> Factorised:
         self._last = None  # free the factor of the last model before computing the next one

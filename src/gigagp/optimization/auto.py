@@ -163,8 +163,9 @@ class Auto(Settings):
         guide = objective.guide(whole.decode(vector))
         if guide is not None:
             vector, information = self._score_all(guide, whole, prior, vector, information, trace, generator)
-            if trace.stopped or guide is objective:
-                return whole.decode(vector)
+            learned = whole.decode(vector)
+            if trace.stopped or objective.settled(learned) is guide:
+                return learned
         elif self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")

@@ -100,9 +100,9 @@ class History:
     Attributes
     ----------
     steps : list of Step
-    interrupted : {"", "learning", "last solve"}
+    interrupted : {"", "learning", "last solve", "time budget"}
         Stage in which Ctrl-C was pressed. In the learning, it ended the stage at the best hyperparameters so far. The
-        last solve was completed regardless. Empty if it was not pressed.
+        last solve was completed regardless. ``"time budget"``: the learning ended so for lack of time. Empty otherwise.
     gap : Estimate or None
         How far the final approximation of the likelihood is from one with eight times the neighbours, in nats a row
         with a standard error: the mean Kullback-Leibler divergence of a row's conditional density. It is at most that
@@ -111,7 +111,7 @@ class History:
 
     steps: list[Step] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter, repr=False)
-    interrupted: Literal["", "learning", "last solve"] = ""
+    interrupted: Literal["", "learning", "last solve", "time budget"] = ""
     gap: Estimate | None = None
 
     def __len__(self) -> int:

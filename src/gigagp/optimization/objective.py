@@ -129,6 +129,16 @@ class Objective(Protocol):
         """
         ...
 
+    def settled(self, model: Model) -> Objective:
+        """Return what learning goes on with after a guide: this objective, or the guide, which then ends the learning.
+
+        Parameters
+        ----------
+        model : Model
+            What the guide has learned.
+        """
+        ...
+
 
 class FisherObjective(Objective, Protocol):
     """An objective that also gives the Fisher information at its last evaluation."""

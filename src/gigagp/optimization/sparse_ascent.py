@@ -162,7 +162,7 @@ class SparseRun:
         if not self._resume():
             self._look_at_start()
         while True:
-            if interruption.requested and not self.interrupted and self.step < self.last:
+            if interruption.wanted and not self.interrupted and self.step < self.last:
                 self._interrupt(interruption)
             at_end = self.step == self.last or (self.plateau is not None and self.plateau.ended)
             # A run that is resumed after an error can stand at a step whose window has ended already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -181,10 +182,13 @@ class Trace:
     def _compute(
         self, objective: Objective, space: ParameterSpace, vector: torch.Tensor, model: Model, stage: str
     ) -> tuple[Evaluation, torch.Tensor, Step]:
+        started = time.monotonic()
         try:
             evaluation = objective.evaluate(model) if in_range(model) else _not_finite(model)
         except NotPositiveDefiniteError as error:
             self._singular, evaluation = error, _not_finite(model)
+        # The posterior may cost as much, and learning must not begin what it cannot end.
+        interruption.reserve(2 * (time.monotonic() - started), at_least=True)
         gradient = space.pull_back(evaluation.gradient, vector)
         norm = float(gradient.norm()) / objective.n_observations
         sound = bool(torch.isfinite(gradient).all())  # otherwise the objective is at an earlier model

@@ -100,8 +100,8 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     if not few:
         known = None if reuse is None else reuse.choice
         if known is None or not known.serves(matrix.kernel, float(noise.mean())):
-            recipe = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
-            known = Choice(recipe, matrix.kernel, float(noise.mean()))
+            recipe, products = cheapest(matrix, _candidates(matrix, neighbours, two_level, budget))
+            known = Choice(recipe, matrix.kernel, float(noise.mean()), products)
         if not isinstance(known.recipe, Vecchia):
             return known.recipe, replace(reuse or Reuse(), choice=known)
     pivots = None if reuse is None else reuse.pivots

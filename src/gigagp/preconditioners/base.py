@@ -47,11 +47,14 @@ class Choice:
     kernel : Kernel
     noise : float
         Mean variance.
+    products : float
+        Expected cost of a solve in products with the matrix; infinite if no trial ended.
     """
 
     recipe: PreconditionerRecipe
     kernel: Kernel
     noise: float
+    products: float
 
     def serves(self, kernel: Kernel, noise: float) -> bool:
         """Whether hyperparameters have moved by less than a factor of two since."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from gigagp import memory
+from gigagp import interruption, memory
 from gigagp.fields import Count, CountOrZero, Positive
 from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
 from gigagp.preconditioners import Reuse, pivoting
@@ -258,6 +258,8 @@ class _ProjectionSolve:
                 squares = problem.residual.square()
             if self.rows_used >= budget:
                 return Status.BUDGET_SPENT
+            if interruption.seconds_left() <= 0:
+                return Status.TIME_SPENT
             if not self._step(self._choose(squares), norms):
                 return Status.NOT_FINITE
 

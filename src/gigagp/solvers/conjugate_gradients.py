@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 
+from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Range, Words
 from gigagp.operators.base import LinearOperator
@@ -235,6 +236,8 @@ class _ConjugateGradientSolve:
                     return ended
             if self.iterations >= budget:
                 return Status.BUDGET_SPENT
+            if self.iterations and interruption.seconds_left() <= 0:
+                return Status.TIME_SPENT
             coefficients, step_norms = recurrence.step()
             self.iterations += 1
             if bool(coefficients.alpha.any()):

@@ -22,6 +22,10 @@ class Status(Enum):
         "The budget of epochs was spent before the tolerance was reached. Raise max_epochs, use a stronger "
         "preconditioner (a higher rank, larger blocks), or accept the residual that is reported."
     )
+    TIME_SPENT = (
+        "The time budget of the fit was spent before the tolerance was reached. Raise time_budget, or accept the "
+        "residual that is reported."
+    )
     STAGNATED = (
         "The residual stopped falling: the working precision does not allow this tolerance for this matrix. "
         'Use dtype="float64", a larger noise variance, or a looser tolerance.'

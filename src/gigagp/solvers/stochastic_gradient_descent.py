@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from gigagp import interruption
 from gigagp.fields import Count, Positive, ShareBelowOne
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Reuse
@@ -154,9 +155,12 @@ class _DescentSolve:
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
         found = self.solver.learning_rate == "auto"
-        next_claim = 0
+        next_claim, spent = 0, Status.BUDGET_SPENT
         for batch in batches:
             if self.rows_used >= budget:
+                break
+            if interruption.seconds_left() <= 0:
+                spent = Status.TIME_SPENT
                 break
             self._step(batch)
             norms = problem.residual_norms()
@@ -183,7 +187,7 @@ class _DescentSolve:
                 self._keep(size)
         if not self._size(problem.residual_norms()) <= self._best:
             self._restore()
-        return Status.BUDGET_SPENT
+        return spent
 
     def _step(self, batch: torch.Tensor) -> None:
         problem = self.problem

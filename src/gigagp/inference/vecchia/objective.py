@@ -72,8 +72,8 @@ class VecchiaObjective(TableObjective):
         super().__init__(table)
         if prediction_neighbours is None:
             prediction_neighbours = max(n_neighbours, 90 if table.n_inputs <= FEW_INPUTS else 200)
-        self._n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
-        self._prediction_neighbours = prediction_neighbours
+        self.n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
+        self.prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
         #: rows whose densities are computed
         self.rows = self._draw_rows(_LEARNING_ROWS if learning_rows is None else learning_rows)
@@ -115,11 +115,11 @@ class VecchiaObjective(TableObjective):
         noise (on protein, 10,000 of 41,157 rows ended 0.07 nats a row below all).
         """
         kernel, X = model.kernel, self.table.X
-        if self._graph is None or not self._graph.serves(kernel, X, self._n_neighbours):
-            self._graph = NeighbourGraph(kernel, X, self._n_neighbours)
+        if self._graph is None or not self._graph.serves(kernel, X, self.n_neighbours):
+            self._graph = NeighbourGraph(kernel, X, self.n_neighbours)
         elif self._needs_neighbours(model, self._graph):
-            self._n_neighbours = min(2 * self._n_neighbours, self._most_neighbours)
-            self._graph = self._graph.with_neighbours(self._n_neighbours)
+            self.n_neighbours = min(2 * self.n_neighbours, self._most_neighbours)
+            self._graph = self._graph.with_neighbours(self.n_neighbours)
             self.rows = self._draw_rows(max(_FEWEST_ROWS, min(len(self.rows), self._affordable_rows())))
         elif self._adds_rows and len(self.rows) < self._affordable_rows():
             self.rows = self._draw_rows(self._affordable_rows())
@@ -131,14 +131,14 @@ class VecchiaObjective(TableObjective):
 
     def _needs_neighbours(self, model: Model, graph: NeighbourGraph) -> bool:
         """Whether more neighbours would change the likelihood by much."""
-        if self._n_neighbours >= self._most_neighbours:
+        if self.n_neighbours >= self._most_neighbours:
             return False
         gap = Gap.of(pool_of(model, self.table), graph)
         return gap.nats - 2 * gap.standard_error > _WIDE_GAP
 
     def _affordable_rows(self) -> int:
         """Return the number of rows whose densities cost about a second."""
-        return min(self.table.n_rows, int(_AFFORDABLE / min(self._n_neighbours, self.table.n_rows) ** 3))
+        return min(self.table.n_rows, int(_AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3))
 
     def _draw_rows(self, size: int) -> Tensor:
         """Return random rows in their order; a larger number includes a smaller one's."""
@@ -199,15 +199,29 @@ class VecchiaObjective(TableObjective):
         whole = found._replace(
             squares=self.share * found.squares, log_variance=self.share * found.log_variance, n_rows=self.table.n_rows
         )
-        return VecchiaPosterior(self._last.model, self.table, self._graph, self._prediction_neighbours, whole)
+        return VecchiaPosterior(self._last.model, self.table, self._graph, self.prediction_neighbours, whole)
+
+    def graph_of(self, model: Model) -> NeighbourGraph:
+        """Return the graph of exactly this model's kernel: a model file has no other kernel to find it with."""
+        if self._graph is None or not self._graph.is_of(model.kernel, self.table.X, self.n_neighbours):
+            self._graph = NeighbourGraph(model.kernel, self.table.X, self.n_neighbours)
+            self._neighbours, self._last = None, None
+        return self._graph
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
-        graph = self._graph
-        if graph is None or not graph.is_of(model.kernel, self.table.X, self._n_neighbours):
-            # a model file has no other kernel to find the neighbours with
-            graph = NeighbourGraph(model.kernel, self.table.X, self._n_neighbours)
-        return VecchiaPosterior.fitted(model, self.table, graph, self._prediction_neighbours)
+        return VecchiaPosterior.fitted(model, self.table, self.graph_of(model), self.prediction_neighbours)
+
+    def posterior_from_learning_rows(self, model: Model) -> VecchiaPosterior:
+        """Return the posterior with the mean's coefficients and the likelihood from the rows of learning alone.
+
+        Predictions are made from all rows in any case. The coefficients are as uncertain as these rows leave them.
+        """
+        self._neighbours = self.graph_of(model).earlier(self.rows)
+        self.evaluate(model)
+        found = self.current_posterior()
+        assert found is not None
+        return found
 
 
 def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -1,0 +1,57 @@
+"""``gigagp plan``: what a fit would choose, how long it would take, and what it is expected to bring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from gigagp.commands import options
+from gigagp.commands.fit import choose_inputs, loaded, resolve_column
+from gigagp.data import read_columns
+
+
+def plan(
+    table: options.TablePath,
+    target: Annotated[
+        str,
+        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
+    ],
+    columns: options.Columns = None,
+    kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
+    time_budget: options.TimeBudget = None,
+    memory: Annotated[str | None, typer.Option(help='Largest amount of memory to use, such as "4GiB".')] = None,
+    seed: options.Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON.")] = False,
+    header: options.Header = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
+    chosen_kernel = options.choose_kernel(kernel)
+    found = read_columns(table, header)
+    names = list(found.column_names)
+    target = resolve_column(target, names, str(table))
+    inputs = choose_inputs(columns, names, [target], str(table))
+    data = loaded(found, [*inputs, target], str(table), None, seed)
+
+    from gigagp import GPRegressor
+
+    regressor = GPRegressor(
+        chosen_kernel,
+        memory_budget=memory,
+        verbose=options.verbosity(quiet, verbose),
+        random_state=seed,
+        time_budget=time_budget,
+    )
+    forecast = regressor.plan(data.select(inputs).to_arrow(), data.column(target))
+    if not as_json:
+        typer.echo(str(forecast))
+        return
+    listed: list[dict[str, Any]] = [
+        {**asdict(one), "inference": one.inference.abilities.name, "chosen": one is forecast.chosen}
+        for one in forecast.options
+    ]
+    typer.echo(json.dumps({"options": listed, "reason": forecast.reason}))

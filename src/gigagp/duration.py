@@ -1,0 +1,50 @@
+"""Durations as users give them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gigagp.errors import InvalidInputError
+from gigagp.fields import shown
+
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
+
+
+def resolve_duration(given: float | str | None, name: str = "time_budget") -> float:
+    """Return a duration in seconds; None is infinity.
+
+    Parameters
+    ----------
+    given : float, str or None
+        Seconds, or a number with a unit, such as ``"90s"``, ``"10min"`` or ``"1.5h"``.
+    name : str
+        Name of the argument, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not a positive duration.
+    """
+    if given is None:
+        return math.inf
+    seconds = given
+    if isinstance(given, str):
+        match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)\s*", given.lower())
+        if match is None or match.group(2) not in _SECONDS:
+            msg = f'{name} must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
+            raise InvalidInputError(msg)
+        seconds = float(match.group(1)) * _SECONDS[match.group(2)]
+    assert not isinstance(seconds, str)
+    if not 0 < seconds < math.inf:  # also rejects NaN
+        msg = f"{name} must be positive and finite; got {shown(given)}."
+        raise InvalidInputError(msg)
+    return float(seconds)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration with its largest sensible unit, such as ``"3.2 s"``, ``"4 min"`` or ``"2.5 h"``."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} s"

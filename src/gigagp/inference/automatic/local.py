@@ -1,0 +1,100 @@
+"""What is known of a table from rows that are predicted by the rows around them."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.likelihood import Regression, pool_of
+from gigagp.model import Model
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+
+#: Rows that are left out one by one, and those whose variance is computed with fewer and with more neighbours too.
+SCORED_ROWS, _FEW_ROWS = 2000, 200
+#: Rows that are timed.
+_TIMED_ROWS = 300
+#: Largest ratio of successive gains of twice the neighbours, whose sum to infinity is what exact inference would gain.
+_LARGEST_RATIO = 0.8
+
+
+class LocalScores(NamedTuple):
+    """Scores of random rows that are predicted from the rows nearest to them, and what more of these would gain.
+
+    Attributes
+    ----------
+    nll : float
+        Mean negative log density of a left-out row given its neighbours, over targets, in the units of the model.
+    nll_error : float
+        Its standard error.
+    rmse : float
+        Root mean square error of a left-out row.
+    gain : float
+        What exact inference would gain of ``nll``. Going from half of the neighbours to all, and from these to twice
+        as many, gains the mean Kullback-Leibler divergence of the predictions, ``log(D / D') / 2``. What further
+        doublings gain is taken for a geometric series.
+    """
+
+    nll: float
+    nll_error: float
+    rmse: float
+    gain: float
+
+    @classmethod
+    def of(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> LocalScores:
+        """Return the scores at a model, whose coefficients of the mean come from the same rows."""
+        n = table.n_rows
+        pool = pool_of(model, table)
+        drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:SCORED_ROWS].to(table.X.device)
+        width = min(n_neighbours, n - 1)
+        neighbours = left_out(graph, table, drawn, width)
+        trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
+        values = table.Y.double() - table.basis.double() @ trend.coefficients
+        found = pool.conditionals(drawn, neighbours, values)
+        assert found.residual is not None
+        squares = found.residual.square()
+        variance = found.variance[:, None]
+        densities = (0.5 * (2 * math.pi * variance).log() + 0.5 * squares / variance).mean(1)
+        few = drawn[:_FEW_ROWS]
+        widths = [max(width // 2, 1), width, min(2 * width, n - 1)]
+        variances = [
+            found.variance[:_FEW_ROWS]
+            if one == width
+            else pool.conditionals(few, left_out(graph, table, few, one), weights=False).variance
+            for one in widths
+        ]
+        gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
+        error = float(densities.std() / len(drawn) ** 0.5) if len(drawn) > 1 else math.inf
+        return cls(float(densities.mean()), error, float(squares.mean().sqrt()), _limit(*gains))
+
+
+def seconds_per_row(model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> float:
+    """Return the time that finding a row's neighbours, and conditioning it on them, takes."""
+    rows = torch.arange(0, table.n_rows, max(1, table.n_rows // _TIMED_ROWS), device=table.X.device)[:_TIMED_ROWS]
+    pool, width = pool_of(model, table), min(n_neighbours, table.n_rows - 1)
+    graph.neighbourhood.nearest(table.X[:1], 1)  # builds the tree
+    pool.conditionals(rows[:1], left_out(graph, table, rows[:1], width), weights=False)  # converts the rows
+    started = time.perf_counter()
+    pool.conditionals(rows, left_out(graph, table, rows, width), weights=False)
+    return (time.perf_counter() - started) / len(rows)
+
+
+def left_out(graph: NeighbourGraph, table: TrainingTable, rows: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the rows nearest to rows, except these themselves, shape (q, width) int32."""
+    found = graph.neighbourhood.nearest(table.X[rows], width + 1).long()
+    own = found == rows[:, None]
+    # Among many equal rows the row itself may be missing; then the last one goes.
+    own[:, -1] |= ~own.any(1)
+    return found[~own].reshape(len(rows), -1).to(torch.int32)
+
+
+def _limit(before: float, after: float) -> float:
+    """Return the sum of the gains of doubling the neighbours again and again, given the last and the next of them."""
+    if after <= 0:
+        return 0.0
+    ratio = min(after / before, _LARGEST_RATIO) if before > 0 else _LARGEST_RATIO
+    return after / (1 - ratio)

@@ -1,0 +1,117 @@
+"""A forecast of what several ways to end a fit would bring and cost, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gigagp.duration import in_words
+from gigagp.inference.base import Inference
+
+#: Seconds that a fit without a time budget may be expected to take, and those up to which it need not be worth them.
+PATIENCE, FREE = 600.0, 60.0
+#: Nats a row that each further doubling of the time must gain.
+_GAIN = 0.005
+#: Share of a time budget that a forecast may fill, since forecasts of solves are uncertain by a half.
+_FILL = 0.7
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to end a fit.
+
+    Attributes
+    ----------
+    inference : Inference
+        Settings of the method.
+    n_rows : int
+        Rows that it uses.
+    seconds : float
+        Expected time of the whole fit.
+    nll : float
+        Expected negative log density of a new target, in nats.
+    nll_error : float
+        Standard error of `nll`, mostly common to all options.
+    rmse : float
+        Expected root mean square error of a new target.
+    """
+
+    inference: Inference
+    n_rows: int
+    seconds: float
+    nll: float
+    nll_error: float
+    rmse: float
+
+    def in_units(self, scale: float) -> Option:
+        """Return the option for targets that are ``scale`` times as large."""
+        return replace(self, nll=self.nll + math.log(scale), rmse=self.rmse * scale)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inference.label} of {self.n_rows:,} rows, {in_words(self.seconds)}: expected NLL {self.nll:.3f} "
+            f"(standard error {self.nll_error:.2g}), RMSE {self.rmse:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options of a fit, the chosen one, and why it was chosen.
+
+    Attributes
+    ----------
+    options : tuple of Option
+        From the fastest to the slowest.
+    chosen : Option
+    budget : float
+        Seconds that the fit may take; infinity without a time budget.
+    reason : str
+    """
+
+    options: tuple[Option, ...]
+    chosen: Option
+    budget: float
+    reason: str
+
+    @classmethod
+    def of(cls, options: Sequence[Option], budget: float) -> Plan:
+        """Choose the lowest expected negative log density that is worth its time, or that fits the budget."""
+        ordered = tuple(sorted(options, key=lambda one: one.seconds))
+        best = ordered[0]
+        limit = PATIENCE if budget == math.inf else _FILL * budget
+        for option in ordered[1:]:
+            if option.seconds > limit:
+                continue
+            doublings = math.log2(max(option.seconds, FREE) / max(best.seconds, FREE)) if budget == math.inf else 0.0
+            if option.nll < best.nll - _GAIN * doublings:
+                best = option
+        return cls(ordered, best, budget, _reason(ordered, best, limit, budget))
+
+    def in_units(self, scale: float) -> Plan:
+        """Return the plan for targets that are ``scale`` times as large."""
+        index = self.options.index(self.chosen)
+        options = tuple(one.in_units(scale) for one in self.options)
+        return replace(self, options=options, chosen=options[index])
+
+    def __str__(self) -> str:
+        lines = [f"{'-> ' if one is self.chosen else '   '}{one}" for one in self.options]
+        return "\n".join([*lines, self.reason])
+
+
+def _reason(options: Sequence[Option], chosen: Option, limit: float, budget: float) -> str:
+    """Return in words why an option was chosen."""
+    better = min(options, key=lambda one: one.nll)
+    if better is chosen:
+        return f"{chosen.inference.label} is expected to predict best."
+    gain = chosen.nll - better.nll
+    if better.seconds > limit:
+        what = f"time_budget={in_words(better.seconds)!r}" if budget == math.inf else "a larger time_budget"
+        return (
+            f"{better.inference.label} would take about {in_words(better.seconds)} and gain {gain:.2g} nats a row: "
+            f"give {what} for it."
+        )
+    return (
+        f"{better.inference.label} would gain only {gain:.2g} nats a row in {in_words(better.seconds)}, so that "
+        f"{chosen.inference.label} was chosen."
+    )

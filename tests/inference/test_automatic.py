@@ -1,0 +1,237 @@
+"""The choice of ``inference="auto"`` beyond small tables: its forecasts against dense algebra, and its budgets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import gigagp
+from gigagp import GPRegressor, interruption
+from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.inference import Exact, Iterative, Vecchia
+from gigagp.inference.automatic.local import LocalScores, left_out
+from gigagp.inference.automatic.plan import Option, Plan
+from gigagp.inference.table import TrainingTable
+from gigagp.kernels import Matern
+from gigagp.means import resolve_mean
+from gigagp.model import Model
+from gigagp.neighbours.neighbourhood import NeighbourGraph
+from gigagp.operators import KernelMatrix
+from gigagp.solvers import AlternatingProjections, ConjugateGradients, Status, StochasticGradientDescent
+
+
+def made_rows(n: int, d: int, seed: int, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs, clumped and with duplicates, and targets of a smooth function with noise."""
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, d)) * random.uniform(0.2, 2.0, size=(n, 1))
+    X[: n // 50] = X[n // 50 : 2 * (n // 50)]
+    return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, -1] ** 2 + noise * random.normal(size=n)
+
+
+def problem(n: int, d: int, seed: int) -> tuple[Model, TrainingTable]:
+    X, y = made_rows(n, d, seed)
+    kernel = Matern(nu=1.5, lengthscale=[1.5] * d, variance=2.0).bind(d)
+    model = Model(kernel, resolve_mean("zero"), torch.tensor(0.01, dtype=torch.float64))
+    table = TrainingTable(torch.from_numpy(X), torch.from_numpy(y)[:, None], model.mean, 2**30)
+    return model, table
+
+
+def test_left_out_rows_are_not_their_own_neighbours():
+    model, table = problem(300, 2, 0)
+    table = replace(table, X=torch.cat([table.X, table.X[:1].repeat(20, 1)]), Y=torch.cat([table.Y, table.Y[:20]]))
+    graph = NeighbourGraph(model.kernel, table.X, 5)
+    rows = torch.arange(table.n_rows)
+    found = left_out(graph, table, rows, 5)
+    assert found.shape == (320, 5)
+    assert not bool((found == rows[:, None]).any())
+    assert all(len(set(row.tolist())) == 5 for row in found)
+
+
+@pytest.mark.parametrize("d", [2, 6])
+def test_scores_from_all_other_rows_are_those_of_leaving_one_out(d):
+    model, table = problem(250, d, 1)
+    scores = LocalScores.of(model, table, NeighbourGraph(model.kernel, table.X, 10), 249)
+    H = model.kernel.block(table.X, table.X) + 0.01 * torch.eye(250, dtype=torch.float64)
+    inverse = torch.linalg.inv(H)
+    variance = 1 / inverse.diagonal()
+    residual = (inverse @ table.Y)[:, 0] * variance  # Rasmussen and Williams 2006, eq. 5.12
+    densities = 0.5 * (2 * math.pi * variance).log() + 0.5 * residual.square() / variance
+    assert scores.nll == pytest.approx(float(densities.mean()), abs=1e-6)
+    assert scores.rmse == pytest.approx(float(residual.square().mean().sqrt()), rel=1e-6)
+    assert scores.gain == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_gain_of_exact_inference_is_foreseen():
+    """Twenty neighbours in six inputs lose much; the forecast knows how much within a factor of two."""
+    model, table = problem(2000, 6, 2)
+    graph = NeighbourGraph(model.kernel, table.X, 10)
+    few, more = (LocalScores.of(model, table, graph, m) for m in (20, 160))
+    H = model.kernel.block(table.X, table.X) + 0.01 * torch.eye(2000, dtype=torch.float64)
+    variance = 1 / torch.linalg.inv(H).diagonal()
+    for scores, width in ((few, 20), (more, 160)):
+        rows = torch.arange(2000)
+        near = left_out(graph, table, rows, width).long()
+        truth = []
+        for row in range(0, 2000, 10):
+            block = H[near[row]][:, near[row]]
+            cross = H[near[row], row]
+            truth.append(H[row, row] - cross @ torch.linalg.solve(block, cross))
+        lost = 0.5 * (torch.stack(truth) / variance[::10]).log()
+        error = float(lost.std() / len(lost) ** 0.5)
+        assert 0.5 * (float(lost.mean()) - 4 * error) < scores.gain < 2 * (float(lost.mean()) + 4 * error)
+    assert few.gain > 3 * more.gain > 0
+
+
+def option(seconds: float, nll: float, inference=None) -> Option:
+    return Option(inference or Iterative(), 10, seconds, nll, 0.01, math.exp(nll))
+
+
+def test_without_a_budget_time_must_be_worth_it():
+    quick = option(30, 0.5, Vecchia())
+    assert Plan.of([quick, option(59, 0.499)], math.inf).chosen.seconds == 59  # within a minute nothing is saved
+    assert Plan.of([quick, option(480, 0.49)], math.inf).chosen is quick  # 0.01 nats for three doublings
+    assert Plan.of([quick, option(480, 0.48)], math.inf).chosen.seconds == 480
+    plan = Plan.of([quick, option(7200, -2.0)], math.inf)
+    assert plan.chosen is quick
+    assert "2 h" in plan.reason
+    assert "2.5 nats" in plan.reason
+
+
+def test_a_budget_is_used_for_whatever_is_better():
+    quick, slow = option(5, 0.5, Vecchia()), option(60, 0.499)
+    assert Plan.of([quick, slow], 100).chosen is slow
+    assert Plan.of([quick, slow], 70).chosen is quick  # forecasts are uncertain
+    assert Plan.of([slow], 1).chosen is slow  # something has to run
+    assert str(Plan.of([quick, slow], 70)).count("\n") == 2
+
+
+def test_plans_are_in_the_targets_units():
+    X, y = made_rows(400, 2, 3)
+    one, other = GPRegressor().plan(X, y), GPRegressor().plan(100 * X, 10 * y)
+    assert other.chosen.nll == pytest.approx(one.chosen.nll + math.log(10), abs=1e-6)
+    assert other.chosen.rmse == pytest.approx(10 * one.chosen.rmse, rel=1e-6)
+    assert one.chosen.inference == Exact()
+
+
+def test_a_plan_forecasts_the_score_of_new_rows():
+    X, y = made_rows(4400, 3, 4)
+    gp = GPRegressor()
+    plan = gp.plan(X[:3400], y[:3400])
+    assert not hasattr(gp, "posterior_")
+    assert not hasattr(gp, "n_features_in_")
+    mean, std = gp.fit(X[:3400], y[:3400]).predict(X[3400:], return_std=True, include_noise=True)
+    densities = 0.5 * np.log(2 * math.pi * std**2) + 0.5 * ((y[3400:] - mean) / std) ** 2
+    error = math.hypot(densities.std() / 1000**0.5, plan.chosen.nll_error)
+    assert plan.chosen.nll == pytest.approx(densities.mean(), abs=4 * error)
+    assert gp.plan_.chosen.inference == gp.inference_
+    assert "expected NLL" in gp.describe()
+
+
+@pytest.mark.parametrize("change", [{"inference": Exact()}, {"likelihood": "poisson"}, {"time_budget": -1}])
+def test_what_cannot_be_planned_is_refused(change):
+    X, y = made_rows(60, 2, 5)
+    with pytest.raises(InvalidInputError):
+        GPRegressor(**change).plan(X, np.abs(y).round())
+
+
+def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
+    """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
+    monkeypatch.setattr("gigagp.inference.automatic.objective._ENTRY", 1.0)  # solves that would take years
+    X, y = made_rows(3200, 2, 6)
+    gp = GPRegressor().fit(X, y)
+    assert isinstance(gp.inference_, Vecchia)
+    assert gp.posterior_.kind == "vecchia"
+    assert "would take about" in gp.describe()
+    gp.save(tmp_path / "model.gp")
+    again = gigagp.load(tmp_path / "model.gp")
+    assert again.inference_ == gp.inference_
+    for one, other in zip(gp.predict(X[:9], return_std=True), again.predict(X[:9], return_std=True), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    monkeypatch.undo()
+    exact = GPRegressor().fit(X, y)
+    assert isinstance(exact.inference_, Iterative)
+    np.testing.assert_allclose(gp.predict(X[:200]), exact.predict(X[:200]), atol=0.05)
+
+
+def test_hyperparameters_that_are_given_are_kept():
+    X, y = made_rows(3200, 2, 7)
+    kernel = Matern(nu=1.5, lengthscale=[1.0, 2.0], variance=1.5)
+    gp = GPRegressor(kernel, noise_variance=0.01, optimizer=None).fit(X, y)
+    assert gp.kernel_.parameters()["lengthscale"].tolist() == pytest.approx([1.0, 2.0])
+    assert gp.plan_ is not None
+
+
+def test_known_noise_leaves_no_row_out(monkeypatch):
+    monkeypatch.setattr("gigagp.inference.automatic.inference._SEARCHES", 10**12)  # searches that take for ever
+    monkeypatch.setattr("gigagp.inference.automatic.inference._FEWEST_ROWS", 1000)
+    X, y = made_rows(3200, 2, 8)
+    known = GPRegressor(noise_variance=np.full(3200, 0.01), time_budget=100).fit(X, y)
+    assert known.posterior_.n_rows == 3200
+    thinned = GPRegressor(time_budget=100).fit(X, y)
+    assert thinned.posterior_.n_rows == 1000
+    assert "of 1,000 rows" in thinned.describe()
+
+
+class Clock:
+    """A clock that moves by a step at every look."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize(("n", "budget"), [(300, 1.0), (3200, 4.0)])
+def test_learning_ends_in_time(n, budget, monkeypatch):
+    X, y = made_rows(n, 2, 9)
+    whole = GPRegressor().fit(X, y)
+    clock = Clock(0.05)
+    monkeypatch.setattr("time.monotonic", clock)
+    gp = GPRegressor(time_budget=budget).fit(X, y)
+    assert gp.history_.interrupted == "time budget"
+    assert "time budget" in gp.describe()
+    assert 1 <= len(gp.history_) < len(whole.history_)
+    assert np.isfinite(gp.predict(X)).all()
+    needed = GPRegressor(time_budget=1e6).fit(X, y)  # the control
+    assert needed.history_.interrupted == ""
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [ConjugateGradients(tolerance=1e-12), AlternatingProjections(tolerance=1e-12), StochasticGradientDescent()],
+)
+def test_solves_end_with_the_budget(solver):
+    model, table = problem(300, 2, 10)
+    matrix = KernelMatrix(model.kernel, table.X, model.noise_variance)
+    with interruption.interruptible(deadline=0.0):
+        spent = solver.solve(matrix, table.Y)
+    assert spent.status == Status.TIME_SPENT
+    assert float(spent.relative_residual.max()) > 1e-12
+    with interruption.interruptible():
+        assert solver.solve(matrix, table.Y).status != Status.TIME_SPENT
+
+
+def test_an_unfinished_last_solve_warns(monkeypatch):
+    X, y = made_rows(600, 2, 11)
+    gp = GPRegressor(inference=Iterative(), optimizer=None, time_budget=1e-9)
+    with pytest.warns(SolverWarning, match="time budget"):
+        gp.fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(90, 90.0), ("90s", 90.0), ("10min", 600.0), (" 1.5 h", 5400.0), ("2m", 120.0), (".5", 0.5)]
+)
+def test_durations(given, seconds):
+    assert gigagp.duration.resolve_duration(given) == seconds
+
+
+@pytest.mark.parametrize("wrong", ["ten minutes", "10 fortnights", 0, -1, "0s", math.nan, math.inf, "-3s", "1e9"])
+def test_other_durations_are_refused(wrong):
+    with pytest.raises(InvalidInputError, match="time_budget"):
+        GPRegressor(time_budget=wrong).fit(*made_rows(20, 1, 0))
