@@ -183,7 +183,8 @@ def check(page: str) -> list[str]:
             for term in [*starts, *_TERM.findall(lines[number])] if lines else starts:
                 if lines and ".json" in term and term in starts:
                     continue  # only where the rows' own places start
-                places = [start + term for start in starts if ".json" in start] if term[0] in "[/" else [term]
+                from_starts = [re.sub(r"(?:^|(?<=÷))(?=[\[/])", start, term) for start in starts if ".json" in start]
+                places = from_starts if term[0] in "[/" else [term]
                 there = [value for place in places for value in numbers_at(place)]
                 wrong += [] if there else [f"line {block.line}: {term} leads nowhere"]
                 values += there

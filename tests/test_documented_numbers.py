@@ -19,11 +19,11 @@ made.json/rows[share=yes]/part -->
 
 | method | error | seconds |
 |---|---|---|
-| x, 5,000 | 0.2 | 2.0 |
+| x, 5,000 | 0.2 | 2.0, 3.0 |
 | y, 2.5 | 0.13, 1e-3 | about 4 |
 
 <!-- numbers: made.json/rows other.json
-[method=x]/first+second,error
+[method=x]/first+second,error [method=x]/first÷[method=x]/second
 [method=y] other.json/0
 -->
 
