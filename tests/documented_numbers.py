@@ -16,9 +16,9 @@ its rows, which continues the places of the first line, or those of them that it
     -->
 
 A place is a file and the way into it. ``/name,other`` takes items of an object, ``/name+other`` the sum of two, ``/*``
-all objects in it, ``/0`` an item of a list and ``[name=value]`` those items that have the value. A text at a
-place counts by the numbers in it. ``place÷place`` is a ratio, also to a number; ``place|mean``, ``|median``, ``|std``,
-``|min`` and ``|max`` are over all numbers there.
+all objects in it, ``/0`` an item of a list and ``[name=value]`` those items that have the value. A text counts by the
+numbers in it. ``place÷place`` is a ratio, also to a number; ``place|mean``, ``|median``, ``|std``, ``|min`` and
+``|max`` are over all numbers there.
 
 Measured are, in text, numbers with a decimal point or a unit; in a table, also the numbers of cells that begin with
 one, except in the first column, which names the row. Code, addresses and headings do not count.
