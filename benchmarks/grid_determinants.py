@@ -6,8 +6,10 @@ python benchmarks/grid_determinants.py            # a minute on one core
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -17,6 +19,9 @@ from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.system import DenseGridSystem, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.operators.grid import GridKernel
+
+sys.path.insert(0, str(Path(__file__).parent))
+from maps import write
 
 #: name, nodes for each input, lengthscales as shares of the domain, whether rows have gaps
 PROBLEMS = (
@@ -39,7 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--probes", type=int, default=32)
     parser.add_argument("--steps", type=int, default=1000, help="largest number of steps of a quadrature")
     parser.add_argument("--problems", type=int, default=len(PROBLEMS), help="the first so many problems only")
+    parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
+    rows: list[dict[str, object]] = []
     print("| problem | exact | circulant | long waves | chosen | CPU s of these |")
     print("|---|---|---|---|---|---|")
     for name, shape, lengthscales, gaps in PROBLEMS[: options.problems]:
@@ -59,15 +66,17 @@ def main(arguments: list[str] | None = None) -> None:
         long_waves = FactorisedGridSystem(
             kernel, statistics, options.noise, replace(settings, preconditioner="long_waves")
         )
-        shown, seconds = [], []
         both = (whitened.circulant_log_determinant, long_waves.own_log_determinant)
         methods = [lambda *given, one=one: one(*given, options.steps) for one in both]
-        for one in (*methods, whitened.log_determinant):
+        for way, one in zip(("circulant", "long waves", "chosen"), (*methods, whitened.log_determinant), strict=True):
             began = time.process_time()
             found = one(options.probes, torch.Generator().manual_seed(1))
-            seconds.append(f"{time.process_time() - began:.1f}")
-            shown.append(f"{found.value - exact:+.2f} ({found.standard_error:.2f})")
-        print(f"| {name} | {exact:,.1f} | {' | '.join(shown)} | {', '.join(seconds)} |", flush=True)
+            row = {"problem": name, "way": way, "cpu_seconds": time.process_time() - began}
+            rows.append({**row, "exact": exact, "error": found.value - exact, "standard_error": found.standard_error})
+        shown = " | ".join(f"{row['error']:+.2f} ({row['standard_error']:.2f})" for row in rows[-3:])
+        seconds = ", ".join(f"{row['cpu_seconds']:.1f}" for row in rows[-3:])
+        print(f"| {name} | {exact:,.1f} | {shown} | {seconds} |", flush=True)
+        write(options.json, vars(options), rows)
 
 
 if __name__ == "__main__":

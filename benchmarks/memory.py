@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gigagp import GPRegressor, inference, optimization, solvers
 from gigagp.errors import SolverWarning
 from gigagp.memory import resolve_budget
+
+sys.path.insert(0, str(Path(__file__).parent))
+from maps import write
 
 
 class LargestTensor(TorchDispatchMode):
@@ -49,6 +54,7 @@ def main() -> None:
     parser.add_argument("--budget", default="2GiB")
     parser.add_argument("--epochs", type=int, default=2, help="number of epochs of each solve")
     parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     generator = np.random.default_rng(0)
     X = generator.normal(size=(arguments.rows, arguments.inputs))
@@ -79,6 +85,12 @@ def main() -> None:
     )
     print(f"largest tensor        {spy.largest / gib:6.2f} GiB; n x n would be {n * n * size / gib:.2f} GiB")
     print("within the budget" if peak() - before <= budget else "OVER THE BUDGET")
+    measured = {
+        "fit_gib": (fitted - before) / gib,
+        "peak_gib": (peak() - before) / gib,
+        "tensor_gib": spy.largest / gib,
+    }
+    write(arguments.json, vars(arguments), [measured])
 
 
 if __name__ == "__main__":
