@@ -7,10 +7,9 @@ steps before and after that are shared. No function here changes an estimator: a
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +18,10 @@ import numpy as np
 import torch
 
 from gigagp import termination
+from gigagp.arguments import Arguments, Problem
 from gigagp.checkpoint import open_checkpoint
-from gigagp.checks import resolve_device, resolve_dtype
-from gigagp.duration import resolve_duration
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
-from gigagp.fields import check_parameters
 from gigagp.files import check_folder
 from gigagp.guard import finite_means
 from gigagp.inference import Inference
@@ -34,14 +31,11 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.inference.table import TrainingTable
 from gigagp.interruption import Interrupted, interruptible
-from gigagp.likelihoods import Gaussian, Likelihood, resolve_likelihood
-from gigagp.means import LinearMean, Mean, resolve_mean
-from gigagp.memory import resolve_budget
+from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
-from gigagp.optimization.optimizer import check_found, check_optimizer
+from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
@@ -81,147 +75,6 @@ class Fitted(NamedTuple):
     inference: Inference
     optimizer: Any
     plan: Plan | None = None
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The checked arguments of an estimator, with every ``"auto"`` resolved that does not depend on rows.
-
-    Attributes
-    ----------
-    estimator : Estimator
-        Estimator whose arguments these are.
-    dtype : torch.dtype
-        Data type of the training table.
-    device : torch.device
-        Device of the training table.
-    budget : int
-        Memory budget in bytes.
-    mean : Mean
-        Mean function.
-    likelihood : Likelihood
-        Likelihood of the targets.
-    optimizer : object or None
-        Optimizer of the hyperparameters.
-    deadline : float
-        Value of ``time.monotonic()`` at which the fit is to end; infinity without a time budget.
-    """
-
-    estimator: Estimator
-    dtype: torch.dtype
-    device: torch.device
-    budget: int
-    mean: Mean
-    likelihood: Likelihood
-    optimizer: Any
-    deadline: float
-
-    @classmethod
-    def of(cls, estimator: Estimator) -> Arguments:
-        """Check the arguments of an estimator.
-
-        Raises
-        ------
-        InvalidInputError
-            If an argument is invalid.
-        """
-        check_parameters(estimator)
-        device = resolve_device(estimator.device)
-        optimizer = estimator.optimizer
-        if isinstance(optimizer, str) and optimizer == "auto":
-            optimizer = Auto()
-        check_optimizer(optimizer)
-        return cls(
-            estimator,
-            resolve_dtype(estimator.dtype),
-            device,
-            resolve_budget(estimator.memory_budget, device),
-            resolve_mean(estimator.mean),
-            resolve_likelihood(estimator.likelihood),
-            optimizer,
-            time.monotonic() + resolve_duration(estimator.time_budget),
-        )
-
-    def check_plan(self) -> None:
-        """Refuse arguments for which nothing can be foreseen.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is such an argument.
-        """
-        if self.estimator.inference != "auto":
-            msg = f'plan of GPRegressor chooses an inference, which must be "auto"; got {self.estimator.inference!r}.'
-            raise InvalidInputError(msg)
-        if not isinstance(self.likelihood, Gaussian):
-            msg = f'plan of GPRegressor needs likelihood="gaussian"; got {self.estimator.likelihood!r}.'
-            raise InvalidInputError(msg)
-
-    def check_for(self, inference: Inference) -> None:
-        """Refuse arguments that this inference method or the likelihood does not use.
-
-        Raises
-        ------
-        InvalidInputError
-            If there is such an argument.
-        """
-        estimator, likelihood = self.estimator, self.likelihood
-        inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
-        inference.check_device(self.device, asked=estimator.device != "auto")
-        if likelihood.has_noise:
-            return
-        if estimator.noise_variance is not None:
-            msg = (
-                f"noise_variance of GPRegressor must be None with the {likelihood.name} likelihood, which has no noise "
-                f"variance; got {estimator.noise_variance!r}."
-            )
-            raise InvalidInputError(msg)
-        if isinstance(self.mean, LinearMean):
-            msg = (
-                f'mean of GPRegressor must be "zero" with the {likelihood.name} likelihood, whose latent mean is zero; '
-                f"add kernels.Linear(); got {estimator.mean!r}."
-            )
-            raise InvalidInputError(msg)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Rows that are held, their scaling, and the start of learning in the units of the standardized problem."""
-
-    arguments: Arguments
-    X: np.ndarray
-    targets: np.ndarray
-    scaling: Scaling
-    model: Model
-
-    @classmethod
-    def of(cls, arguments: Arguments, X: np.ndarray, y: np.ndarray) -> Problem:
-        """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
-        estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
-        targets = (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
-        scaling = Scaling.fit(X, targets, estimator.standardize, medians=likelihood.scales_by_medians)
-        if not likelihood.has_noise:  # counts and signs have no scale
-            scaling = scaling.of_inputs_only()
-        start = start_model(estimator, mean, len(X), targets.shape[1])
-        return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
-
-    def table(self) -> TrainingTable:
-        """Return the standardized rows.
-
-        Raises
-        ------
-        InvalidInputError
-            If they are beyond the range of the data type.
-        """
-        arguments = self.arguments
-        dtype, device = arguments.dtype, arguments.device
-        return TrainingTable(
-            torch.from_numpy(self.scaling.inputs(self.X)).to(dtype=dtype, device=device),
-            torch.from_numpy(self.scaling.targets(self.targets)).to(dtype=dtype, device=device),
-            arguments.mean,
-            arguments.budget,
-            mixed=arguments.estimator.dtype == "mixed",
-        ).require_finite()
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:

@@ -1,4 +1,4 @@
-"""Choice of the inference method for ``inference="auto"``, by one documented rule."""
+"""Choice of the inference method for ``inference="auto"``, as far as sizes and the likelihood decide it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from gigagp.inference.automatic import Automatic
 from gigagp.inference.exact import EXACT_ROWS
 from gigagp.inference.registry import streaming_names
 from gigagp.likelihoods import Gaussian, Likelihood
-
-RULE = (
-    f"exact inference (Cholesky) up to {EXACT_ROWS:,} rows where three n x n arrays fit the memory budget, "
-    "beyond, neighbours learn, and a forecast chooses between the neighbours' posterior and iterative inference"
-)
 
 #: Inference argument of the estimators.
 InferenceChoice = Literal["auto"] | Annotated[Inference, Words("one of gigagp.inference")]

@@ -14,10 +14,11 @@ from sklearn.utils.metaestimators import available_if
 from gigagp import intake
 from gigagp.added_rows import add_rows
 from gigagp.answers import UncertaintyParts
+from gigagp.arguments import Arguments
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitted_model import FittedModel
-from gigagp.fitting import Arguments, fit_rows, fit_source, plan_rows
+from gigagp.fitting import fit_rows, fit_source, plan_rows
 from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
@@ -58,8 +59,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
         lengthscale per input.
     inference : one of `gigagp.inference` or "auto", default "auto"
-        Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows, and iterative inference
-        beyond (`gigagp.planning`).
+        Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
+        neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
     optimizer : one of `gigagp.optimization`, an `optimization.Optimizer` of your own, "auto" or None, default "auto"
         Optimizer of the hyperparameters. None keeps the values of the kernel and ``noise_variance``.
     mean : {"zero", "constant", "linear"} or callable, default "constant"

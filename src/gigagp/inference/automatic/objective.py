@@ -33,6 +33,8 @@ _ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 _FEW_PRODUCTS, _MANY_PRODUCTS = 10.0, 30.0
 #: Solves of a guided fit: gradients, the last solve from where they ended, and further samples.
 _SOLVES = 1.6
+#: Share of the exact stages that the last solve takes.
+_LAST = 0.5
 #: Evaluations of the exact likelihood in a fit of a small table.
 _FACTORS = 15
 #: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
@@ -115,24 +117,27 @@ class AutomaticObjective(IterativeObjective):
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
         scores = LocalScores.of(model, self.table, graph, width)
         n = self.table.n_rows
-        # Without a budget times are nominal, so that the choice does not depend on the machine.
-        spent = 0.0 if self._budget == math.inf else time.monotonic() - self._started
-        ended = self._row_seconds * n if self._ends_with_all else 0.0
-        local = Option(
-            Vecchia(neighbours.n_neighbours, width), n, spent + ended, scores.nll, scores.nll_error, scores.rmse
-        )
-        small = n <= EXACT_ROWS
-        exact = Option(
-            Exact() if small else self.settings,
-            n,
-            spent + (self._factors_seconds() if small else self._solves_seconds(model)),
-            scores.nll - scores.gain,
-            scores.nll_error,
-            scores.rmse * math.exp(-scores.gain),
-        )
-        self.plan = Plan.of([exact] if small else [local, exact], self._budget)
+        ending = self._row_seconds * n if self._ends_with_all else 0.0
+        local = Option(Vecchia(neighbours.n_neighbours, width), n, ending, scores.nll, scores.nll_error, scores.rmse)
+        options = [local, self._exact(model, scores)]
+        if isinstance(options[1].inference, Exact):
+            del options[0]  # the answer on a small table is exact, whatever it costs
+        spent = time.monotonic() - self._started
+        if self._budget == math.inf:  # nominal times choose, so that the choice does not depend on the machine
+            self.plan = Plan.of(options, math.inf).after(spent, slowness())
+        else:
+            self.plan = Plan.of([one.after(spent, 1.0) for one in options], self._budget)
         self._chosen = self.plan.chosen.inference
-        interruption.reserve(self.plan.chosen.seconds - spent)
+        interruption.reserve(_LAST * (self.plan.chosen.seconds - spent))
+
+    def _exact(self, model: Model, scores: LocalScores) -> Option:
+        """Return what exact inference is expected to bring: by factors on small tables, else by solves."""
+        n, table = self.n_rows, self.table
+        small = n <= EXACT_ROWS and 3 * n**2 * table.X.element_size() <= table.budget
+        inference = Exact() if small else self.settings
+        seconds = self._factors_seconds() if small else self._solves_seconds(model)
+        nll, rmse = scores.nll - scores.gain, scores.rmse * math.exp(-scores.gain)
+        return Option(inference, n, seconds, nll, scores.nll_error, rmse)
 
     def _factors_seconds(self) -> float:
         """Return the expected seconds of learning with factors of all rows."""

@@ -48,6 +48,10 @@ class Option:
         """Return the option for targets that are ``scale`` times as large."""
         return replace(self, nll=self.nll + math.log(scale), rmse=self.rmse * scale)
 
+    def after(self, spent: float, slowness: float) -> Option:
+        """Return the option with ``seconds`` times a factor, and with the time that has passed before it."""
+        return replace(self, seconds=spent + slowness * self.seconds)
+
     def __str__(self) -> str:
         return (
             f"{self.inference.label} of {self.n_rows:,} rows, {in_words(self.seconds)}: expected NLL {self.nll:.3f} "
@@ -90,9 +94,17 @@ class Plan:
 
     def in_units(self, scale: float) -> Plan:
         """Return the plan for targets that are ``scale`` times as large."""
+        return self._with([one.in_units(scale) for one in self.options])
+
+    def after(self, spent: float, slowness: float) -> Plan:
+        """Return the same choice with the times of `Option.after`."""
+        found = self._with([one.after(spent, slowness) for one in self.options])
+        limit = PATIENCE if self.budget == math.inf else _FILL * self.budget
+        return replace(found, reason=_reason(found.options, found.chosen, limit, self.budget))
+
+    def _with(self, options: Sequence[Option]) -> Plan:
         index = self.options.index(self.chosen)
-        options = tuple(one.in_units(scale) for one in self.options)
-        return replace(self, options=options, chosen=options[index])
+        return replace(self, options=tuple(options), chosen=options[index])
 
     def __str__(self) -> str:
         lines = [f"{'-> ' if one is self.chosen else '   '}{one}" for one in self.options]
