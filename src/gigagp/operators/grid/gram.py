@@ -63,6 +63,11 @@ class RowsGram:
         """Number of stored weights."""
         return self._weights.values().numel()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weights, of which products read two orders."""
+        return sum(part.values().nbytes + part.col_indices().nbytes for part in (self._weights, self._transposed))
+
 
 def transposed(matrix: Tensor) -> Tensor:
     """Return the transpose of a sparse CSR matrix in CSR form."""
