@@ -343,13 +343,12 @@ def preconditioned_times(problem: Problem, n_probes: int, tolerance: float = 0.0
 
 
 def mean_error(problem: Problem, statistics: GridStatistics, values: torch.Tensor) -> float:
-    """Return the error of a mean at the rows, in standard deviations of the noise, by a solve to 1e-5."""
+    """Return the error of a mean at the rows as a share of the mean's own size, by a solve to 1e-5."""
     kernel = GridKernel(problem.kernel, problem.grid, problem.grid_kernel.fitting_torus(2e-3 * problem.noise))
     settings = SolveSettings(1e-5, 1e-5, 500)
     exact = iterative_system(kernel, statistics, problem.noise, settings).solve(statistics.cross).values
-    difference = values - exact
-    total = float((difference * (statistics.gram @ difference)).sum()) / statistics.n_rows
-    return (max(total, 0.0) / problem.noise) ** 0.5
+    error, size = (float((part * (statistics.gram @ part)).sum()) for part in (values - exact, exact))
+    return (max(error, 0.0) / size) ** 0.5
 
 
 def figure_volume(arguments: argparse.Namespace) -> list[dict[str, Any]]:

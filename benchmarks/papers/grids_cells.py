@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def tasks(cell: Cell) -> dict[str, Any]:
     """Return seconds of set-up, mean and log-determinants on one grid (Figures 5 and 7)."""
     chosen = cell.settings
     problem = grid_problems.problem_of(chosen["set"], cell.folder, tuple(chosen["shape"]))
-    problem = grid_problems.at_most(problem, chosen["rows"])
+    problem = replace(grid_problems.at_most(problem, chosen["rows"]), noise=chosen["noise"])
     if chosen["way"] == "gigagp":
         return grid_scaling.preconditioned_times(problem, chosen["probes"])
     return grid_scaling.inference_times(problem, chosen["probes"], chosen["ski_probes"])
