@@ -222,6 +222,10 @@ class Leaf(Kernel):
         """Return the names that are not learned."""
         return self._fixed
 
+    def given_parameters(self) -> frozenset[str]:
+        """Return the names of the hyperparameters that have a value."""
+        return frozenset(name for name, value in self._values.items() if value is not None)
+
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some; see `Kernel.bounds`."""
         return dict(self._bounds)
