@@ -342,6 +342,7 @@ class RegularGrid:
             The error of the mean is below 5 %, at a noise variance of 1 % of the signal's, with 2 for the squared
             exponential, 3 for Matern-5/2 and 4 for Matern-3/2. Less noise needs a finer grid.
         warns : bool, default True
+
         Raises
         ------
         MemoryBudgetError
@@ -352,8 +353,7 @@ class RegularGrid:
         Warns
         -----
         GigaGPWarning
-            If the budget makes the cells larger than a lengthscale (such a grid cannot represent the kernel), or
-            there are four inputs.
+            If the budget makes the cells larger than a lengthscale, which then count as noise, or with four inputs.
         """
         low, high = checked_bounds(lower, upper)
         check_inputs(len(low))

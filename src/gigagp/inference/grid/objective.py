@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
+from gigagp.grids.accumulator import statistics_of_rows
 from gigagp.grids.arguments import checked_bounds, node_bytes
 from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.grids.interpolation import interpolation_named
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
@@ -118,11 +121,20 @@ class GridObjective(TableObjective):
             settings = self.settings
             self._rows_have_noise = model.noise_is_known
             noise = model.noise_variance if model.noise_is_known else None
-            statistics = GridStatistics.from_rows(
-                choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise
-            )
+            collect: Callable[..., GridStatistics] = GridStatistics.from_rows
+            if self._needs_rows(choice.grid):
+                collect = statistics_of_rows
+            statistics = collect(choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise)
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
+
+    def _needs_rows(self, grid: RegularGrid | GridSum) -> bool:
+        """Whether ``W'W`` does not fit the memory budget, and the rows' weights take less."""
+        if not isinstance(grid, RegularGrid):
+            return False
+        columns = 16 * grid.size * (self.table.Y.shape[1] + self.settings.n_collected)
+        too_large = grid.statistics_bytes + columns > self.table.budget
+        return too_large and RowsGram.forecast(grid, self.table.n_rows) < grid.statistics_bytes
 
     def start(self, model: Model) -> Model:
         """Return the model with the mean interpolation gap added to its noise variance, once per fit.
