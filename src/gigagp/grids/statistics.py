@@ -187,7 +187,7 @@ class GridStatistics:
         if isinstance(self.gram, RowsGram):
             from gigagp.grids.accumulator import statistics_of_rows
 
-            return statistics_of_rows(self.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
+            return statistics_of_rows(self.gram.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
         return self._summed(self.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
 
     # Reading ----------------------------------------------------------------------------------------------------------
