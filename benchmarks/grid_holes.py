@@ -5,6 +5,8 @@
     python benchmarks/grid_holes.py between --json benchmarks/results/grid_holes_between.json
     python benchmarks/grid_holes.py fits --json benchmarks/results/grid_holes_fits.json
     python benchmarks/grid_holes.py elevation --data FOLDER --json benchmarks/results/grid_holes_elevation.json
+    python benchmarks/grid_holes.py elevation --data FOLDER --window 500 420 --kept 105000 --nu 1.5 \
+        --tolerances 1e-3 1e-2 --json benchmarks/results/grid_holes_half.json
 
 Every solve has one target and four probes, to the tolerance of learning. Its errors are those of the mean at the rows,
 in standard deviations of the noise, and of the kernel's gradient, relative to a solve to 1e-8 by neighbours. With an
@@ -129,10 +131,15 @@ def compare(
 
 
 def fitted(
-    X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, **settings: object
+    X: np.ndarray,
+    y: np.ndarray,
+    X_test: np.ndarray,
+    y_test: np.ndarray,
+    tolerance: float = 1e-3,
+    **settings: object,
 ) -> dict[str, object]:
     """Fit with the automatic grid, and return its cost and the scores in the gaps."""
-    grid = inference.Grid(outside="clamp")
+    grid = inference.Grid(outside="clamp", tolerance=tolerance)
     start = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", GigaGPWarning)
@@ -181,20 +188,24 @@ def fits(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def elevation(arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Fit a window of 500 x 300 pixels of elevation, of which clouds hide all but 105,569."""
+    """Fit a window of elevation, 500 x 300 pixels by default, of which clouds hide all but so many rows."""
+    window = tuple(arguments.window)
     X, y = read_map(arguments.data, "elevation")
     step = np.unique(X[:, 0])[1] - X[:, 0].min()
     places = np.rint((X - X.min(0)) / step).astype(int) - (300, 200)
-    inside = ((places >= 0) & (places < (500, 300))).all(1)
+    inside = ((places >= 0) & (places < window)).all(1)
     X, y, places = X[inside], y[inside], places[inside]
-    cloud = draw((500, 300), 40.0, 2.5, 7).reshape(500, 300)[places[:, 0], places[:, 1]]
-    hidden = cloud > np.quantile(cloud, 105_569 / len(cloud))
+    cloud = draw(window, 40.0, 2.5, 7).reshape(window)[places[:, 0], places[:, 1]]
+    hidden = cloud > np.quantile(cloud, arguments.kept / len(cloud))
     found = []
-    for nu in (0.5, 1.5):
-        row = {"nu": nu, **fitted(X[~hidden], y[~hidden], X[hidden], y[hidden], kernel=kernels.Matern(nu=nu))}
-        report(f"elevation under clouds, nu = {nu:g}", row)
-        found.append(row)
-        write(arguments.json, vars(arguments), found)
+    for nu in arguments.nu:
+        for tolerance in arguments.tolerances:
+            data = X[~hidden], y[~hidden], X[hidden], y[hidden]
+            row = {"nu": nu, "tolerance": tolerance, "share": len(data[1]) / np.prod(window)}
+            row |= fitted(*data, tolerance=tolerance, kernel=kernels.Matern(nu=nu))
+            report(f"elevation, nu = {nu:g}, tolerance {tolerance:g}", row)
+            found.append(row)
+            write(arguments.json, vars(arguments), found)
     return found
 
 
@@ -204,6 +215,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--inputs", nargs="*", type=int, choices=SHAPES)
     parser.add_argument("--gaps", nargs="*", choices=GAPS)
+    window = parser.add_argument_group("elevation")
+    window.add_argument("--window", nargs=2, type=int, default=(500, 300), help="pixels along each input")
+    window.add_argument("--kept", type=int, default=105_569, help="rows that no cloud hides")
+    window.add_argument("--nu", nargs="+", type=float, default=(0.5, 1.5))
+    window.add_argument("--tolerances", nargs="+", type=float, default=(1e-3,))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

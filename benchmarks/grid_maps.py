@@ -66,7 +66,7 @@ def fitted(X: np.ndarray, y: np.ndarray, **settings: object) -> tuple[GPRegresso
         "noise_variance": gp.noise_variance_,
         "steps_on_all_rows": sum(step.stage == "all rows" for step in gp.history_),
         "solver": gp.solver_,
-        "last_solve_steps": gp.posterior_.final_solve.iterations,
+        "last_solve_steps": 0 if gp.posterior_.final_solve is None else gp.posterior_.final_solve.iterations,
         "warnings": [str(one.message) for one in caught if issubclass(one.category, GigaGPWarning)],
     }
     return gp, found

@@ -15,7 +15,7 @@ import argparse
 import json
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -122,10 +122,10 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
     return found | {"rows_a_second": rates}
 
 
-def stream(arguments: argparse.Namespace) -> dict[str, object]:
-    """Read rows from a generator, and measure only the package's own time."""
+def stream(arguments: argparse.Namespace, ways: Sequence[tuple[str, float]] = WAYS) -> dict[str, object]:
+    """Read rows from a generator, measure only the package's own time, and solve for the mean in several ways."""
     grid = RegularGrid.around([0.0] * 3, [1.0] * 3, arguments.shape)
-    chunk, made = 2**21, 0.0
+    chunk, made = min(2**21, arguments.rows), 0.0
 
     def rows() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         nonlocal made
@@ -162,10 +162,10 @@ def stream(arguments: argparse.Namespace) -> dict[str, object]:
         "peak_GiB": peak,
         "made_seconds": made,
     }
-    return found | {"means": means(statistics)}
+    return found | {"means": means(statistics, ways)}
 
 
-def means(statistics: GridStatistics) -> list[dict[str, object]]:
+def means(statistics: GridStatistics, ways: Sequence[tuple[str, float]] = WAYS) -> list[dict[str, object]]:
     """Solve for the mean with several settings; print CPU times in units of products, and errors at the rows."""
     gram_product, _ = seconds(lambda: statistics.gram @ statistics.cross, 5, time.process_time)
     kernel = GridKernel(kernels.Matern(2.5, 0.2).bind(3), statistics.grid)
@@ -177,7 +177,7 @@ def means(statistics: GridStatistics) -> list[dict[str, object]]:
         flush=True,
     )
     exact, found = None, []
-    for choice, tolerance in WAYS:
+    for choice, tolerance in ways:
         settings = SolveSettings(tolerance, tolerance, 1000, choice)
         system = iterative_system(kernel, statistics, NOISE, settings)
         taken, solved = seconds(lambda system=system: system.solve(statistics.cross), clock=time.process_time)
@@ -192,7 +192,14 @@ def means(statistics: GridStatistics) -> list[dict[str, object]]:
             flush=True,
         )
         found.append(
-            {"preconditioner": choice, "tolerance": tolerance, "steps": steps, "products": products, "error": error}
+            {
+                "preconditioner": choice,
+                "tolerance": tolerance,
+                "steps": steps,
+                "products": products,
+                "cpu_s": taken,
+                "error": error,
+            }
         )
     return found
 

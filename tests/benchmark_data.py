@@ -1,10 +1,11 @@
-"""A data folder as benchmarks read it, with small made tables under the names of the real ones."""
+"""A data folder as benchmarks read it, with small made tables and maps under the names of the real ones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 TABLES = ("pol", "elevators", "bike", "protein", "keggdirected", "kin40k", "parkinsons")
 _LOAD = """
@@ -20,11 +21,15 @@ def uci(name, split=0, scale=True):
         spread[spread == 0] = 1.0
         train, test = (train - centre) / spread, (test - centre) / spread
     return train[:, :-1], train[:, -1], test[:, :-1], test[:, -1]
+
+def table(path):
+    import pyarrow.parquet
+    return pyarrow.parquet.read_table(Path(__file__).parent / path)
 """
 
 
 def make_folder(folder: Path, n_rows: int = 90) -> Path:
-    """Write ``load.py`` and every table: four inputs, one of them constant and one badly scaled, and repeated rows."""
+    """Write ``load.py``, maps, and every table: four inputs, one constant and one badly scaled, and repeated rows."""
     random = np.random.default_rng(0)
     X = random.uniform(size=(n_rows, 4))
     X[:, 2] = 3.0
@@ -36,5 +41,25 @@ def make_folder(folder: Path, n_rows: int = 90) -> Path:
         (folder / "uci" / name).mkdir(parents=True)
         np.savetxt(folder / "uci" / name / "data.csv.gz", np.column_stack([X, y]), delimiter=",")
         np.savetxt(folder / "uci" / name / "test_mask.csv.gz", mask, delimiter=",", fmt="%d")
+    for name, map_ in make_maps().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        map_.to_parquet(folder / name, index=False)
     (folder / "load.py").write_text(_LOAD)
     return folder
+
+
+def make_maps() -> dict[str, pd.DataFrame]:
+    """Return a record with a gap, its gap, and pixels of a map: one corner, and a window far from it."""
+    random = np.random.default_rng(1)
+    sample = np.arange(1.0, 81.0)
+    sound = pd.DataFrame({"sample": sample, "amplitude": 0.05 * np.sin(sample / 8) + 0.01 * random.normal(size=80)})
+    gap = (sample > 40) & (sample <= 46)
+    i, j = (part.ravel() for part in np.meshgrid(np.arange(300, 314), np.arange(200, 212), indexing="ij"))
+    i, j = np.concatenate([[0, 1], i]), np.concatenate([[0, 1], j])  # the corner tells the size of a pixel
+    height = 500 * np.sin(i / 4) * np.cos(j / 5) + 10 * random.normal(size=len(i))
+    pixels = pd.DataFrame({"longitude": -120 + i / 24, "latitude": 30 + j / 24, "elevation": height})
+    return {
+        "sound/train.parquet": sound[~gap],
+        "sound/test.parquet": sound[gap],
+        "elevation/us-prism.parquet": pixels,
+    }

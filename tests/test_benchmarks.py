@@ -8,11 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmark_data import make_folder
 
 #: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
 RUNS = {
+    "grid_determinants": "--rows 300 --problems 1 --probes 4 --steps 10",
+    "grid_holes": "elevation --data DATA --window 14 12 --kept 90 --nu 1.5 --json OUT/rows.json",
+    "grid_maps": "sound --data DATA --size 30 --json OUT/rows.json",
+    "grid_pass": "--rows 2000 --shape 14 12 11 --slow-rows 200 --probes 2 --threads 1 --out OUT/rows.json",
+    "grid_scaling": "sound --data DATA --nodes 12 20 --columns 3 --rank 4 --probes 2 --json OUT/rows.json",
+    "quadruply_bounds": "--rows 40 --m 60 --batches 20 60 --repeats 3 --steps 5 --out OUT/rows.json",
+    "quadruply_streaming": "--rows 60 120 --files 2 --m 40 --basis-batch 10 --row-batch 8 --turns 1",
+    "quadruply_table": "table --data DATA --tables kin40k --ways QSGP QSGP-0 SVGP-512 --m 60 --row-batch 20"
+    " --basis-batch 20 --hyper-rows 30 --steps 5 --svgp 3 --out OUT/rows.json",
     "truncation_baselines": "--data DATA --tables pol --rows 60 --size 20 --json OUT/rows.json",
     "truncation_predictions": "--data DATA --tables pol --rows 40 --start-rows 30 --json OUT/rows.json",
     "truncation_table": "--data DATA --tables pol --rows 40 --steps 2 --iterations 20 --curves 2 --json OUT/rows.json"
@@ -62,12 +72,14 @@ def run_driver(name: str, line: str, data: Path, out: Path, monkeypatch: pytest.
     """Run a benchmark as from the command line, in this process; forget the modules that it imports by short names."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     monkeypatch.setattr(sys, "argv", [name, *line.replace("DATA", str(data)).replace("OUT", str(out)).split()])
+    threads = torch.get_num_threads()
     before, short = dict(sys.modules), ("load", *(path.stem for path in BENCHMARKS.glob("*.py")))
     try:
         for module in short:
             sys.modules.pop(module, None)
         importlib.import_module(name).main()
     finally:
+        torch.set_num_threads(threads)
         for module in short:
             sys.modules.pop(module, None)
             if module in before:

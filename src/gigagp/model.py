@@ -40,6 +40,8 @@ class Model:
         Free numbers, float64, that an inference method learns together with the hyperparameters: actions or inducing
         points. They are not part of the prior. The objective adds them (`TableObjective.start`) and returns their
         gradient under the same names, and every optimizer changes them without a transform.
+    given : frozenset of str
+        Hyperparameters of the kernel whose start the user has given; a search for a start leaves them alone.
     """
 
     kernel: Kernel
@@ -47,6 +49,7 @@ class Model:
     noise_variance: torch.Tensor
     free: Mapping[str, torch.Tensor] = field(default_factory=dict)
     noise_is_learned: bool = True
+    given: frozenset[str] = frozenset()
 
     @property
     def n_inputs(self) -> int:
@@ -218,4 +221,5 @@ class StartModel:
     def _model(self, kernel: Kernel, unit: float) -> Model:
         given = self.noise_variance
         noise = torch.tensor(START_NOISE_SHARE, dtype=torch.float64) if given is None else given / unit
-        return Model(kernel, self.mean, noise, noise_is_learned=bool((noise > 0).all()))
+        learned = bool((noise > 0).all())
+        return Model(kernel, self.mean, noise, noise_is_learned=learned, given=self.kernel.given_parameters())

@@ -1,7 +1,8 @@
-"""Summing rows on a grid, a chunk at a time."""
+"""Summing rows on a grid, a chunk at a time, or without W'W where all rows are held."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,13 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, CountOrZero, Positive, checks_arguments
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.grid_sum import GridSum, grid_from_dict
-from gigagp.grids.moments import Moments, survey
-from gigagp.grids.statistics import GridStatistics
+from gigagp.grids.moments import Moments, signs, survey
+from gigagp.grids.rows_gram import RowsGram
+from gigagp.grids.statistics import GridStatistics, row_noise, warn_if_repeated
 from gigagp.grids.sum_gram import SumMoments
 from gigagp.memory import require, resolve_budget
 from gigagp.rows.chunk import as_columns, as_table, refuse_not_finite
+from gigagp.rows.sample import SAMPLE_SIZE, RowSample
 
 
 class Accumulator:
@@ -58,7 +61,7 @@ class Accumulator:
             needed,
             resolve_budget(memory_budget),
             f"Collecting statistics on a grid of {grid.size:,} nodes",
-            "Use a coarser grid, or raise memory_budget.",
+            "Use a coarser grid, raise memory_budget, or hold the rows: GPRegressor.fit can do without W'W.",
         )
         self.grid, self.start = grid, start
         #: Names of the inputs, for messages.
@@ -210,3 +213,75 @@ class Accumulator:
             input_high=self._high,
         )
         return found if self.start is None else self.start + found
+
+
+def statistics_of_rows(
+    grid: RegularGrid,
+    X: Any,
+    Y: Any,
+    n_probes: int = 0,
+    seed: int = 0,
+    memory_budget: int | str | None = None,
+    noise: Any = None,
+    unit: float | None = None,
+) -> GridStatistics:
+    """Return what `GridStatistics.from_rows` does, with a `RowsGram` in the place of ``W'W``.
+
+    When to use: for grids with so many nodes that ``W'W`` does not fit the memory budget. Every product reads the rows.
+
+    Parameters
+    ----------
+    grid, X, Y, n_probes, seed, memory_budget, noise
+        As for `GridStatistics.from_rows`.
+    unit : float, optional
+        Noise variance of a row of weight one; by default the harmonic mean of ``noise``.
+
+    Raises
+    ------
+    InvalidInputError
+        If a row lies outside of the grid.
+    MemoryBudgetError
+        If the rows' weights and the sums at the nodes do not fit.
+    """
+    X, Y = as_table(X, "X"), as_columns(Y)
+    n, t = Y.shape
+    needed = RowsGram.forecast(grid, n) + 16 * grid.size * (t + n_probes)
+    require(
+        needed,
+        resolve_budget(memory_budget),
+        f"Collecting statistics of {n:,} rows on a grid of {grid.size:,} nodes without W'W",
+        "Use a coarser grid, or raise memory_budget.",
+    )
+    weights = None
+    if noise is not None:
+        variances = row_noise(noise, n)
+        unit = float(1 / (1 / variances).mean()) if unit is None else unit
+        weights = unit / variances
+    gram = RowsGram(grid, X, weights)
+    column = torch.ones(n, 1, dtype=torch.float64) if weights is None else weights[:, None]
+    probes = signs(X, Y, n_probes, seed) if n_probes else Y[:, :0]
+    if n_probes:
+        sample = RowSample(SAMPLE_SIZE, X.shape[1], t, seed)
+        sample.add(X, Y)
+        warn_if_repeated(sample)
+    positions = grid.positions(X)
+    cells = (grid.located(X)[0] * torch.tensor(grid.cell_strides)).sum(1)
+    counts = torch.zeros(math.prod(grid.cells), dtype=torch.float64).index_add_(0, cells, column[:, 0])
+    return GridStatistics(
+        grid=grid,
+        n_rows=n,
+        gram=gram,
+        cross=gram.scatter(column * Y),
+        target_squares=(column * Y.square()).sum(0),
+        target_sums=(column * Y).sum(0),
+        probes=gram.scatter(column.sqrt() * probes),
+        probe_squares=torch.full((n_probes,), float(n), dtype=torch.float64),
+        seed=seed,
+        position_sums=(column * positions).sum(0),
+        position_squares=(column * positions.square()).sum(0),
+        cell_counts=counts,
+        input_low=X.amin(0),
+        input_high=X.amax(0),
+        weight_sums=torch.stack([column.sum(), column.log().sum()]),
+        noise=unit,
+    )

@@ -325,6 +325,7 @@ class RegularGrid:
         interpolation: str = "cubic",
         *,
         nodes_per_lengthscale: float = 4.0,
+        warns: bool = True,
     ) -> RegularGrid:
         """Return a grid that is fine enough for a kernel, or as fine as the memory budget allows.
 
@@ -340,6 +341,7 @@ class RegularGrid:
         nodes_per_lengthscale : float
             The error of the mean is below 5 %, at a noise variance of 1 % of the signal's, with 2 for the squared
             exponential, 3 for Matern-5/2 and 4 for Matern-3/2. Less noise needs a finer grid.
+        warns : bool, default True
 
         Raises
         ------
@@ -351,8 +353,7 @@ class RegularGrid:
         Warns
         -----
         GigaGPWarning
-            If the budget makes the cells larger than a lengthscale (such a grid cannot represent the kernel), or
-            there are four inputs.
+            If the budget makes the cells larger than a lengthscale, which then count as noise, or with four inputs.
         """
         low, high = checked_bounds(lower, upper)
         check_inputs(len(low))
@@ -387,9 +388,8 @@ class RegularGrid:
                 fits, too_fine = (middle, too_fine) if needed(middle) <= budget else (fits, middle)
             density = fits
         grid = cls.around(low, high, shape(density), interpolation)
-        cells = [step / scale for step, scale in zip(grid.spacing, scales, strict=True)]
-        if max(cells) > 1 + 1e-9:
-            k = cells.index(max(cells))
+        k = max(range(len(scales)), key=lambda axis: grid.spacing[axis] / scales[axis])
+        if warns and grid.spacing[k] > scales[k] * (1 + 1e-9):
             message = (
                 f"The grid's cells are larger than the lengthscale in input {k} ({grid.spacing[k]:.3g} against "
                 f"{scales[k]:.3g}) because the memory budget of {budget:,} bytes allows {grid.size:,} nodes: the grid "

@@ -13,6 +13,7 @@ from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError, warn
 from gigagp.grids.geometry import RegularGrid
 from gigagp.grids.gram import StencilGram
 from gigagp.grids.grid_sum import GridSum, grid_from_dict
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.grids.sum_gram import SumGram
 from gigagp.rows.chunk import as_columns, as_table
 from gigagp.rows.sample import SAMPLE_SIZE, RowSample
@@ -51,8 +52,8 @@ class GridStatistics:
     ----------
     grid : RegularGrid or GridSum
     n_rows : int
-    gram : StencilGram or SumGram
-        ``W'W``.
+    gram : StencilGram, SumGram or RowsGram
+        ``W'W``; a `RowsGram` keeps the rows instead, see `gigagp.grids.accumulator.statistics_of_rows`.
     cross : Tensor of shape (m, t)
         ``W'Y``.
     target_squares, target_sums : Tensor of shape (t,)
@@ -81,7 +82,7 @@ class GridStatistics:
 
     grid: RegularGrid | GridSum
     n_rows: int
-    gram: StencilGram | SumGram
+    gram: StencilGram | SumGram | RowsGram
     cross: Tensor
     target_squares: Tensor
     target_sums: Tensor
@@ -138,7 +139,7 @@ class GridStatistics:
         GigaGPWarning
             If there are probes and many rows are copies of others.
         """
-        unit = None if noise is None else float(1 / (1 / _row_noise(noise, len(X))).mean())
+        unit = None if noise is None else float(1 / (1 / row_noise(noise, len(X))).mean())
         return cls._summed(grid, X, Y, n_probes, seed, memory_budget, noise, unit)
 
     @classmethod
@@ -158,7 +159,7 @@ class GridStatistics:
 
         X, Y = as_table(X, "X"), as_columns(Y)
         accumulator = Accumulator(grid, Y.shape[1], n_probes, seed, memory_budget)
-        accumulator.add(X, Y, None if unit is None else unit / _row_noise(noise, len(X)))
+        accumulator.add(X, Y, None if unit is None else unit / row_noise(noise, len(X)))
         if n_probes:
             sample = RowSample(SAMPLE_SIZE, X.shape[1], Y.shape[1], seed)
             sample.add(X, Y)
@@ -183,6 +184,10 @@ class GridStatistics:
         if (noise is None) != (self.noise is None):
             msg = "noise of GridStatistics must be given for these rows exactly if it was for the earlier ones."
             raise InvalidInputError(msg)
+        if isinstance(self.gram, RowsGram):
+            from gigagp.grids.accumulator import statistics_of_rows
+
+            return statistics_of_rows(self.gram.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
         return self._summed(self.grid, X, Y, self.n_probes, self.seed, None, noise, self.noise)
 
     # Reading ----------------------------------------------------------------------------------------------------------
@@ -201,6 +206,12 @@ class GridStatistics:
     def occupancy(self) -> float:
         """Share of the grid's cells that hold a row."""
         return float((self.cell_counts > 0).double().mean())
+
+    @property
+    def _formed(self) -> StencilGram | SumGram:
+        if isinstance(self.gram, RowsGram):
+            raise InvalidInputError("Statistics without W'W cannot be moved or sent: make them of other rows.")
+        return self.gram
 
     @property
     def _total(self) -> Tensor:
@@ -280,7 +291,7 @@ class GridStatistics:
         return replace(
             self,
             grid=grid,
-            gram=self.gram.with_values(self.gram.values, grid),  # type: ignore[arg-type]
+            gram=self._formed.with_values(self._formed.values, grid),  # type: ignore[arg-type]
             input_low=(self.input_low - a) / b,
             input_high=(self.input_high - a) / b,
         )
@@ -312,7 +323,7 @@ class GridStatistics:
         )
 
     def _with(
-        self, n_rows: int, gram: StencilGram | SumGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
+        self, n_rows: int, gram: StencilGram | SumGram | RowsGram, sums: dict[str, Tensor], low: Tensor, high: Tensor
     ) -> GridStatistics:
         return replace(self, n_rows=n_rows, gram=gram, input_low=low, input_high=high, **sums)  # type: ignore[arg-type]
 
@@ -343,13 +354,13 @@ class GridStatistics:
             msg = f"Processes must have the same grid, number of targets, number of probes and seed; got {alike}."
             raise InvalidInputError(msg)
         sums = {name: getattr(self, name).clone() for name in _SUMS}
-        values, low, high = self.gram.values.clone(), self.input_low.clone(), self.input_high.clone()
+        values, low, high = self._formed.values.clone(), self.input_low.clone(), self.input_high.clone()
         for tensor in (values, *sums.values()):
             dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=group)
         dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
         dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
         n_rows = sum(one[-1] for one in alike)  # type: ignore[index]
-        return self._with(n_rows, self.gram.with_values(values), sums, low, high)
+        return self._with(n_rows, self._formed.with_values(values), sums, low, high)
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -369,7 +380,11 @@ class GridStatistics:
         """Return the statistics that `state` described."""
         grid = grid_from_dict(header["grid"])
         own = {name.removeprefix("gram."): value for name, value in tensors.items() if name.startswith("gram.")}
-        gram = SumGram.from_state(grid, own) if isinstance(grid, GridSum) else StencilGram.from_state(grid, own)
+        gram: StencilGram | SumGram | RowsGram
+        if isinstance(grid, GridSum):
+            gram = SumGram.from_state(grid, own)
+        else:
+            gram = RowsGram.from_state(grid, own) if "X" in own else StencilGram.from_state(grid, own)
         # versions without weights did not write them
         parts = {"weight_sums": torch.tensor([float(header["n_rows"]), 0.0], dtype=torch.float64)}
         parts |= {name: tensors[name] for name in (*_SUMS, "input_low", "input_high") if name in tensors}
@@ -413,7 +428,8 @@ def warn_if_repeated(sample: RowSample) -> None:
         warn(message, GigaGPWarning)
 
 
-def _row_noise(value: Any, count: int) -> Tensor:
+def row_noise(value: Any, count: int) -> Tensor:
+    """Return given noise variances of the rows, shape (count,), or raise `InvalidInputError`."""
     found = torch.as_tensor(value, dtype=torch.float64)
     if found.shape != (count,) or not bool((found.isfinite() & (found > 0)).all()):
         msg = f"noise of GridStatistics must hold a positive finite variance for each of {count} rows."

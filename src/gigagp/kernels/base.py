@@ -75,6 +75,10 @@ class Kernel(ABC):
     def fixed_parameters(self) -> frozenset[str]:
         """Return the names of the hyperparameters that are not learned."""
 
+    def given_parameters(self) -> frozenset[str]:
+        """Return the names of the hyperparameters that have a value, all of them once bound; here: none."""
+        return frozenset()
+
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some, by name, in the units of the values."""
         return {}

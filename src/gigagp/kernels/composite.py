@@ -89,6 +89,12 @@ class Composite(Kernel):
             f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.fixed_parameters()
         )
 
+    def given_parameters(self) -> frozenset[str]:
+        """Return the names that have a value."""
+        return frozenset(
+            f"{position}.{name}" for position, part in enumerate(self._parts) for name in part.given_parameters()
+        )
+
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of all parts."""
         return {

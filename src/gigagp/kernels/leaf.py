@@ -181,10 +181,8 @@ class Leaf(Kernel):
         if value is None or len({value.numel(), pair.lower.numel(), pair.upper.numel()} - {1}) > 1:
             return
         if not torch.equal(pair.clip(value), value.expand(torch.broadcast_shapes(value.shape, pair.shape))):
-            msg = (
-                f"{name} of {type(self).__name__} must lie within its bounds {tuple(pair.to_plain())}; "
-                f"got {value.tolist()}."
-            )
+            bounds, owner = tuple(pair.to_plain()), type(self).__name__
+            msg = f"{name} of {owner} must lie within its bounds {bounds}; got {value.tolist()}."
             raise InvalidInputError(msg)
 
     def default(self, name: str, n_active: int) -> float:
@@ -222,6 +220,10 @@ class Leaf(Kernel):
         """Return the names that are not learned."""
         return self._fixed
 
+    def given_parameters(self) -> frozenset[str]:
+        """Return the names of the hyperparameters that have a value."""
+        return frozenset(name for name, value in self._values.items() if value is not None)
+
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of the hyperparameters that have some; see `Kernel.bounds`."""
         return dict(self._bounds)
@@ -230,10 +232,8 @@ class Leaf(Kernel):
         """Return one hyperparameter, with the dtype and device of ``like`` when it is given."""
         value = self._values[name]
         if value is None or self._n_inputs is None:
-            msg = (
-                f"{type(self).__name__} is not bound to data yet, so its {name} is not settled; "
-                "call bind(n_inputs) first."
-            )
+            owner = type(self).__name__
+            msg = f"{owner} is not bound to data yet, so its {name} is not settled; call bind(n_inputs) first."
             raise InvalidInputError(msg)
         return value if like is None else value.to(dtype=like.dtype, device=like.device)
 
@@ -395,9 +395,8 @@ class Leaf(Kernel):
         return self._n_inputs
 
     def _without_spectrum(self) -> InvalidInputError:
-        return InvalidInputError(
-            f"{type(self).__name__} has no random features. Use exact inference, or another kernel."
-        )
+        owner = type(self).__name__
+        return InvalidInputError(f"{owner} has no random features. Use exact inference, or another kernel.")
 
     # Writing --------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from gigagp.errors import SolverWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid, StencilGram
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.grid.iterative import has_root, iterative_system
 from gigagp.inference.grid.probes import fresh_noise, noise_probes
 from gigagp.inference.grid.settings import GridSettings
@@ -143,7 +144,7 @@ class GridLikelihood:
         gram, total = self.statistics.gram, float(self.statistics.weight_sums[0])
         if isinstance(kernel, SumKernel):
             return kernel.gap(gram, total)
-        assert isinstance(gram, StencilGram)
+        assert isinstance(gram, StencilGram | RowsGram)
         return kernel.gap(gram, total)
 
     # Solves -----------------------------------------------------------------------------------------------------------

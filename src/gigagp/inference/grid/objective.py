@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,15 +14,17 @@ from torch import Tensor
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
+from gigagp.grids.accumulator import statistics_of_rows
 from gigagp.grids.arguments import checked_bounds, node_bytes
 from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.grids.interpolation import interpolation_named
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.exact import ExactObjective
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
-from gigagp.inference.grid.spacing import axis_gap, cell_lengths
+from gigagp.inference.grid.spacing import axis_gap, cell_lengths, is_resolved
 from gigagp.inference.grid.start import CompositeObjective, composite
 from gigagp.inference.grid.sum_grid import choose_grid_sum, sum_columns, typical_noise
 from gigagp.inference.objective import TableObjective
@@ -118,11 +121,20 @@ class GridObjective(TableObjective):
             settings = self.settings
             self._rows_have_noise = model.noise_is_known
             noise = model.noise_variance if model.noise_is_known else None
-            statistics = GridStatistics.from_rows(
-                choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise
-            )
+            collect: Callable[..., GridStatistics] = GridStatistics.from_rows
+            if self._needs_rows(choice.grid):
+                collect = statistics_of_rows
+            statistics = collect(choice.grid, X, Y, settings.n_collected, settings.seed, self.table.budget, noise)
             self._likelihood = GridLikelihood(statistics, self.table.mean, self.settings, self._generator)
         return self._likelihood
+
+    def _needs_rows(self, grid: RegularGrid | GridSum) -> bool:
+        """Whether ``W'W`` does not fit the memory budget, and the rows' weights take less."""
+        if not isinstance(grid, RegularGrid):
+            return False
+        columns = 16 * grid.size * (self.table.Y.shape[1] + self.settings.n_collected)
+        too_large = grid.statistics_bytes + columns > self.table.budget
+        return too_large and RowsGram.forecast(grid, self.table.n_rows) < grid.statistics_bytes
 
     def start(self, model: Model) -> Model:
         """Return the model with the mean interpolation gap added to its noise variance, once per fit.
@@ -153,7 +165,20 @@ class GridObjective(TableObjective):
         """
         if 2 * len(rows) > self.n_rows or self._rows_have_noise:  # a model for these rows knows no other rows' noise
             return super().subset(rows)
-        return composite(self.table, rows)
+        return composite(self.table, rows, self.resolves)
+
+    def resolves(self, model: Model) -> bool:
+        """Whether the grid, or the finest that can be had if there is none yet, shows the model's lengthscales."""
+        choice = self._choice
+        extents = (choice.upper - choice.lower).tolist()
+        if choice.grid is not None:
+            return is_resolved(model.kernel, extents, choice.grid.size)
+        size = self.settings.size
+        if size == "auto":
+            most = finest(self.settings, len(extents), choice.n_rows, self.table.budget, sum_columns(model.kernel))
+            return is_resolved(model.kernel, extents, most.n_nodes)
+        counts = [size] * len(extents) if isinstance(size, int) else list(size)
+        return is_resolved(model.kernel, extents, math.prod(counts))
 
     def thin(self, rows: Tensor) -> GridObjective:
         """Return this objective, because fewer rows would not make its gradients cheaper."""
@@ -171,7 +196,9 @@ class GridObjective(TableObjective):
         """Return the posterior at a model, and warn if the grid cannot represent the model."""
         likelihood = self.likelihood(model)
         posterior = GridPosterior.fit(likelihood, model, self.table.budget, generator)
-        warn_of_coarse_grid(likelihood, model)
+        grid, n_rows = likelihood.statistics.grid, self._choice.n_rows
+        way_out = way_to_a_finer_grid(self.settings, grid, n_rows, self.table.budget, model)
+        warn_of_coarse_grid(likelihood, model, way_out)
         likelihood.warn_of_unfinished_solves()
         return posterior
 
@@ -259,30 +286,78 @@ def choose_grid(
         if model.noise_is_known
         else float(model.noise_at(torch.zeros(1, d, dtype=torch.float64))[0])
     )
+    most = finest(settings, d, n_rows, budget, columns)
     if columns is not None:
-        count = math.isqrt(int(budget * _SHARE) // 16)  # W'W is dense
-        if n_rows is not None:
-            count = min(count, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES))
-        return choose_grid_sum(settings, lower, upper, count, kernel, noise, columns)
-    node = node_bytes(d, settings.interpolation)
-    most = limit = int(budget * _SHARE)
-    if n_rows is not None:
-        limit = min(most, max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES) * node)
-        most = min(most, max(_MOST_LATTICE_NODES * n_rows, _FEWEST_NODES) * node)
+        return choose_grid_sum(settings, lower, upper, most.n_nodes, kernel, noise, columns)
     extents = [b - a for a, b in zip(lower, upper, strict=True)]
     asked = cell_lengths(kernel, d, noise, interpolation_named(settings.interpolation))
     cells = [min(cell, extent) for cell, extent in zip(asked, extents, strict=True)]
-    grid = RegularGrid.automatic(lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0)
+    limit = most.n_nodes * node_bytes(d, settings.interpolation)
+    # Cells that are longer than asked for are warned of at the end, where the lengthscales are known.
+    grid = RegularGrid.automatic(
+        lower, upper, cells, limit, settings.interpolation, nodes_per_lengthscale=1.0, warns=False
+    )
     if X is None:
         return grid
     scheme = grid.scheme
     stationary = components(kernel, range(d))[0][0].kernel
     gap = sum(axis_gap(stationary, axis, d, cell, scheme) for axis, cell in enumerate(grid.spacing))
-    return lattice_grid(X, grid, most / node, at_any_cost=gap > noise) or grid
+    return lattice_grid(X, grid, most.n_lattice_nodes, at_any_cost=gap > noise) or grid
 
 
-def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
-    """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance."""
+class Finest(NamedTuple):
+    """The finest grid that can be had.
+
+    Attributes
+    ----------
+    n_nodes, n_lattice_nodes : int
+        Largest number of nodes, and of nodes on a lattice of the rows.
+    limited_by_rows : bool
+        Whether the number of rows limits it, and not the memory budget.
+    """
+
+    n_nodes: int
+    n_lattice_nodes: int
+    limited_by_rows: bool
+
+
+def finest(
+    settings: GridSettings, d: int, n_rows: int | None, budget: int, columns: list[tuple[int, ...]] | None
+) -> Finest:
+    """Return the largest numbers of nodes with ``size="auto"``; ``columns`` are the inputs of each grid of a sum."""
+    share = int(budget * _SHARE)
+    # W'W of a sum of grids is dense.
+    fitting = share // node_bytes(d, settings.interpolation) if columns is None else math.isqrt(share // 16)
+    if n_rows is None:
+        return Finest(fitting, fitting, limited_by_rows=False)
+    useful = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
+    lattice = min(fitting, max(_MOST_LATTICE_NODES * n_rows, _FEWEST_NODES))
+    return Finest(min(fitting, useful), lattice, limited_by_rows=useful < fitting)
+
+
+def way_to_a_finer_grid(
+    settings: GridSettings, grid: RegularGrid | GridSum, n_rows: int | None, budget: int, model: Model
+) -> str:
+    """Return what a user can do to get a finer grid, in words."""
+    if settings.size != "auto":
+        return "Use a finer grid (size of inference.Grid)."
+    most = finest(settings, grid.n_inputs, n_rows, budget, sum_columns(model.kernel))
+    if 2 * grid.size < most.n_nodes:
+        return "Its size suits the lengthscales at the start of learning: give a finer one (size of inference.Grid)."
+    if most.limited_by_rows:
+        return (
+            f'size="auto" takes at most {_MOST_NODES_PER_ROW} nodes for each of {n_rows:,} rows: give a finer one '
+            "(size of inference.Grid), or a lower bound of the lengthscale."
+        )
+    return f"A sixth of the memory budget of {budget:,} bytes holds no finer one: raise memory_budget."
+
+
+def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model, way_out: str | None = None) -> None:
+    """Warn if a lengthscale is shorter than a cell, or if the interpolation gap exceeds the noise variance.
+
+    ``way_out`` is what the user can do (`way_to_a_finer_grid`).
+    """
+    way_out = way_out or "Use a finer grid (size of inference.Grid, memory_budget)."
     for kernel, grid, inputs in grid_kernel(model.kernel, likelihood.statistics.grid).pieces:
         for leaf in kernel.leaves():
             if "lengthscale" not in leaf.parameters() or isinstance(leaf, Periodic):
@@ -291,7 +366,7 @@ def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
                 if scale < grid.spacing[place]:
                     msg = (
                         f"The grid cannot see the lengthscale {scale:.3g} in input {inputs[place]}: its cells are "
-                        f"{grid.spacing[place]:.3g} wide. Use a finer grid (size of inference.Grid, memory_budget)."
+                        f"{grid.spacing[place]:.3g} wide. {way_out}"
                     )
                     warn(msg, GigaGPWarning)
                     return
@@ -299,7 +374,6 @@ def warn_of_coarse_grid(likelihood: GridLikelihood, model: Model) -> None:
     if gap > noise:
         msg = (
             f"The grid leaves out more variance ({gap:.3g} in the mean over rows) than the noise has ({noise:.3g}): "
-            "predicted variances are too small near rows. Use a finer grid (size of inference.Grid, memory_budget), or "
-            "learn the noise on this grid."
+            f"predicted variances are too small near rows, unless the noise is learned on this grid. {way_out}"
         )
         warn(msg, GigaGPWarning)

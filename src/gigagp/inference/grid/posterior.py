@@ -14,6 +14,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
 from gigagp.grids.grid_sum import shape_in_words
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.saved import restored_likelihood
@@ -149,7 +150,10 @@ class GridPosterior(GrowingPosterior):
 
     def engine_name(self) -> str:
         """Return the grid and the engine of its products."""
-        return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT, cpu, float64"
+        without = (
+            ", products with the rows' weights in place of W'W" if isinstance(self.statistics.gram, RowsGram) else ""
+        )
+        return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT{without}, cpu, float64"
 
     @cached_property
     def kernel(self) -> GridKernel | SumKernel:

@@ -10,6 +10,7 @@ from torch.nn.functional import max_pool1d
 
 from gigagp.errors import GigaGPWarning, warn
 from gigagp.grids import GridStatistics, StencilGram, SumGram
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.random import standard_normal
 
 #: Degree of the polynomial for draws beyond the collected probes. The error of a draw's standard deviation at a node is
@@ -60,6 +61,8 @@ def fresh_noise(
         If there are so many rows per node that the draws are not accurate enough.
     """
     gram = statistics.gram
+    if isinstance(gram, RowsGram):
+        return gram.draw(n_columns, generator)
     if dense:
         values, vectors = torch.linalg.eigh(gram.dense())
         root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
@@ -73,12 +76,14 @@ def fresh_noise(
     return draw_from_gram(gram, n_columns, generator)
 
 
-def draw_from_gram(gram: StencilGram | SumGram, n_columns: int, generator: torch.Generator) -> Tensor:
+def draw_from_gram(gram: StencilGram | SumGram | RowsGram, n_columns: int, generator: torch.Generator) -> Tensor:
     """Return draws of ``N(0, W'W)``, shape (m, n_columns), up to the error of a polynomial of degree 60.
 
     ``W'W = D^1/2 A D^1/2`` with the norm of A at most 1. The root of A is a Chebyshev series in A, so that nothing is
     factored (Hale, Higham and Trefethen 2008 give better rational approximations, which need solves).
     """
+    if isinstance(gram, RowsGram):
+        return gram.draw(n_columns, generator)
     # By Gershgorin's theorem, row sums of |W'W| bound its eigenvalues.
     if isinstance(gram, SumGram):  # the nodes of every grid are near those of the others
         sizes, busiest = gram.values.abs().sum(1), gram.diagonal().abs().max()

@@ -18,6 +18,7 @@ from gigagp.inference.saved import SOLVE, Saved
 from gigagp.schema import (
     Field,
     Form,
+    Rule,
     anything,
     below,
     check_tensors,
@@ -28,6 +29,7 @@ from gigagp.schema import (
     one_of,
     optional,
     part,
+    positive,
     record,
     table,
     text,
@@ -89,6 +91,10 @@ def restored_likelihood(tensors: dict[str, Tensor], header: dict[str, Any], save
     }
     if isinstance(grid, GridSum):
         fields["statistics.gram.values"] = Field("m m", "float64")
+    elif "statistics.gram.X" in tensors:
+        fields["statistics.gram.X"] = Field("q d", "float64", _inside(grid))
+        fields[f"statistics.gram.weights{'' if saved.model.noise_is_known else '?'}"] = Field("q", "float64", positive)
+        sizes["q"] = header["statistics"]["n_rows"]
     else:
         sizes["h"] = len(half_offsets(grid))
         fields["statistics.gram.nodes"] = Field("u", "int64", below(grid.size))
@@ -119,6 +125,15 @@ def _grid_of(*counts: int, **more: Form) -> Form:
             **more,
         }
     )
+
+
+def _inside(grid: RegularGrid) -> Rule:
+    """Return the rule that points lie on the grid."""
+
+    def check(tensor: Tensor) -> str | None:
+        return None if bool(grid.covers(tensor.cpu()).all()) else "inside of the grid"
+
+    return check
 
 
 def _check_tori(grid: RegularGrid | GridSum, lengths: list[Any] | None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from gigagp.grids.interpolation import Interpolation
 from gigagp.kernels import Cosine, Kernel, Periodic
+from gigagp.kernels.leaf import Leaf
 
 #: Smallest number of nodes per lengthscale. It puts the mean within 5 % of the exact one at a noise of 1 % of the
 #: signal's variance, with a node to spare.
@@ -18,6 +20,8 @@ _NODES_OTHER = 5.0
 _MOST_NODES = 12.0
 #: Target for the interpolation gap, as a share of the noise variance; see `cell_lengths`.
 _SHARE_OF_NOISE = 0.75
+#: Cells of a lengthscale below which a grid does not show it.
+_LEAST_CELLS = 2.0
 #: Number of positions in a cell over which the interpolation gap is averaged, and number of bisection steps.
 _OFFSETS, _HALVINGS = 16, 30
 
@@ -45,6 +49,20 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
     """
     kernel = kernel.bind(n_inputs)
     coarse, fine = [math.inf] * n_inputs, [math.inf] * n_inputs
+    for leaf, scales in _scales(kernel, n_inputs):
+        nodes = _NODES_PER_LENGTHSCALE.get(leaf.smoothness, _NODES_OTHER)
+        for column, one in scales.items():
+            coarse[column] = min(coarse[column], one / nodes)
+            fine[column] = min(fine[column], one / _MOST_NODES)
+    share = _SHARE_OF_NOISE * noise / max(sum(map(math.isfinite, coarse)), 1)  # gaps of different inputs add up
+    return [
+        low if math.isinf(low) else _coarsest(kernel, axis, n_inputs, share, scheme, fine[axis], low)
+        for axis, low in enumerate(coarse)
+    ]
+
+
+def _scales(kernel: Kernel, n_inputs: int) -> Iterator[tuple[Leaf, dict[int, float]]]:
+    """Iterate over the terms that vary, each with its lengthscale for each of its inputs."""
     for leaf in kernel.leaves():
         values = leaf.parameters()
         if isinstance(leaf, Cosine):
@@ -55,16 +73,26 @@ def cell_lengths(kernel: Kernel, n_inputs: int, noise: float, scheme: Interpolat
             scale = leaf.lengths().detach()
         if isinstance(leaf, Periodic):  # its lengthscales are distances on a circle of radius one
             scale = values["lengthscale"].detach().clamp_max(1.0) * leaf.lengths("period").detach() / (2 * math.pi)
-        nodes = _NODES_PER_LENGTHSCALE.get(leaf.smoothness, _NODES_OTHER)
         columns = range(n_inputs) if leaf.columns is None else leaf.columns
-        for column, one in zip(columns, scale.expand(len(columns)).tolist(), strict=True):
-            coarse[column] = min(coarse[column], one / nodes)
-            fine[column] = min(fine[column], one / _MOST_NODES)
-    share = _SHARE_OF_NOISE * noise / max(sum(map(math.isfinite, coarse)), 1)  # gaps of different inputs add up
-    return [
-        low if math.isinf(low) else _coarsest(kernel, axis, n_inputs, share, scheme, fine[axis], low)
-        for axis, low in enumerate(coarse)
-    ]
+        yield leaf, dict(zip(columns, scale.expand(len(columns)).tolist(), strict=True))
+
+
+def is_resolved(kernel: Kernel, extents: Sequence[float], n_nodes: int) -> bool:
+    """Whether a grid of so many nodes has at least two cells for each lengthscale of every term, at its finest.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Kernel of the model.
+    extents : sequence of float
+        Largest minus smallest value of each input.
+    n_nodes : int
+        Number of nodes of the whole grid, which follow the lengthscales.
+    """
+    for _, scales in _scales(kernel.bind(len(extents)), len(extents)):
+        if math.prod(max(1.0, _LEAST_CELLS * extents[column] / scale) for column, scale in scales.items()) > n_nodes:
+            return False
+    return True
 
 
 def _coarsest(

@@ -9,7 +9,7 @@ both likelihoods has a cost that does not depend on the number of rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -45,9 +45,17 @@ class CompositeObjective(TableObjective):
         of the residuals.
     blocks : sequence of TrainingTable
         Blocks of neighbouring rows.
+    resolves : callable, optional
+        Whether the finest grid that can be had shows the lengthscales of a model; others are no start.
     """
 
-    def __init__(self, spread: TrainingTable, blocks: Sequence[TrainingTable]) -> None:
+    def __init__(
+        self,
+        spread: TrainingTable,
+        blocks: Sequence[TrainingTable],
+        resolves: Callable[[Model], bool] | None = None,
+    ) -> None:
+        self._resolves = resolves
         whole = (spread, *blocks)
         super().__init__(replace(spread, X=torch.cat([part.X for part in whole]), Y=torch.cat([p.Y for p in whole])))
         zero = resolve_mean("zero")
@@ -87,10 +95,16 @@ class CompositeObjective(TableObjective):
 
         The search scales all distances and the noise together first, and then twice the distances of each term of the
         kernel separately, because two terms with equal starting values would remain equal. Fisher scoring does not
-        converge from a lengthscale that is too long by a factor of a thousand.
+        converge from a lengthscale that is too long by a factor of a thousand. Distances that the user has given stay,
+        and none becomes so short that no grid shows it: noise is as likely as a function of such a lengthscale, whose
+        gradient is zero.
         """
         learned = model.learned_names()
-        names = [name for name in learned if name.endswith(("lengthscale", "period")) and not _on_circle(name, model)]
+        names = [
+            name
+            for name in learned
+            if name.endswith(("lengthscale", "period")) and name not in model.given and not _on_circle(name, model)
+        ]
         noises = _NOISE_FACTORS if NOISE in learned else (1.0,)
         best, best_value = model, self.value(model)
         sweeps = [(names, noises)] + (2 * [([name], (1.0,)) for name in names] if len(names) > 1 else [])
@@ -98,6 +112,8 @@ class CompositeObjective(TableObjective):
             centre = best
             for factor, level in itertools.product(_LENGTHSCALE_FACTORS if chosen else (1.0,), levels):
                 trial = _scaled(centre, {**dict.fromkeys(chosen, factor), NOISE: level})
+                if factor < 1 and self._resolves is not None and not self._resolves(trial):
+                    continue
                 value = self.value(trial)
                 if value > best_value:
                     best, best_value = trial, value
@@ -129,8 +145,10 @@ def _scaled(model: Model, factors: dict[str, float]) -> Model:
     )
 
 
-def composite(table: TrainingTable, rows: Tensor) -> CompositeObjective:
+def composite(
+    table: TrainingTable, rows: Tensor, resolves: Callable[[Model], bool] | None = None
+) -> CompositeObjective:
     """Return the composite objective of rows spread over a table and of neighbourhoods of the first few of them."""
     size = max(int(BLOCK_SHARE * len(rows)), 2)
     blocks = [table.take_rows(table.nearest(int(row), size)) for row in rows[:: max(1, len(rows) // N_BLOCKS)]]
-    return CompositeObjective(table.take_rows(rows), blocks[:N_BLOCKS])
+    return CompositeObjective(table.take_rows(rows), blocks[:N_BLOCKS], resolves)

@@ -98,9 +98,8 @@ class StreamedGridObjective(GridObjective):
         if 2 * len(rows) > self.n_rows:
             return ExactObjective(chosen)
         size = max(int(BLOCK_SHARE * len(rows)), 2)
-        return CompositeObjective(
-            chosen, [block.take_rows(torch.arange(len(block.X))[:size]) for block in self._blocks]
-        )
+        near = [block.take_rows(torch.arange(len(block.X))[:size]) for block in self._blocks]
+        return CompositeObjective(chosen, near, self.resolves)
 
     def nearest(self, row: int, count: int) -> Tensor:
         """Raise `InvalidInputError`, because the rows are not held."""
@@ -177,7 +176,8 @@ def _collected(
         if collector.notes["kernel"] is not None:
             noise = torch.tensor(collector.notes["noise"], dtype=torch.float64)
             own = Custom(foreign_classes(job.start.kernel))
-            learned = Model(from_dict(collector.notes["kernel"], own), job.start.mean, noise)
+            kernel, given = from_dict(collector.notes["kernel"], own), job.start.kernel.given_parameters()
+            learned = Model(kernel, job.start.mean, noise, given=given)
         shift = torch.tensor(collector.notes["shift"], dtype=torch.float64)
     else:
         preview = preview_of(source, settings.seed, job.bounds)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.grids.rows_gram import transposed
 from gigagp.operators.base import LinearOperator
-from gigagp.operators.grid.gram import transposed
 from gigagp.operators.grid.kernel import GridKernel
 
 

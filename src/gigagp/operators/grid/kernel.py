@@ -12,6 +12,7 @@ from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.grids import RegularGrid
 from gigagp.grids.gram import StencilGram, half_offsets
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.kernels import Kernel
 from gigagp.operators.grid.torus import Torus, column_major
 
@@ -228,7 +229,7 @@ class GridKernel:
         weights = (self.grid.stencil(block)[1] for block in X.split(4096))
         return torch.cat([((block @ between) * block).sum(1) for block in weights])
 
-    def gap(self, gram: StencilGram, total: float) -> float:
+    def gap(self, gram: StencilGram | RowsGram, total: float) -> float:
         """Return ``k(x, x) - w'K_G w`` averaged over the rows: the variance that the grid cannot represent.
 
         The mean of ``w'K_G w`` is the trace of ``K_G W'W`` over the rows' total weight. The sums of ``W'W`` along its

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.grids import GridSum, RegularGrid, StencilGram, SumGram
+from gigagp.grids.rows_gram import RowsGram
 from gigagp.kernels import Kernel
 from gigagp.kernels.additive import Component, components
 from gigagp.operators.grid.kernel import GridKernel
@@ -213,7 +214,7 @@ class SumKernel:
             found = found + own.interpolated_variance(X[:, list(self._columns[self._places.index(place)])])
         return found
 
-    def gap(self, gram: StencilGram | SumGram, total: float) -> float:
+    def gap(self, gram: StencilGram | SumGram | RowsGram, total: float) -> float:
         """Return ``k(x, x) - w'K_G w`` averaged over the rows; slopes have none."""
         if isinstance(gram, SumGram):
             return sum(own.gap(gram.stencil(self._places.index(place)), total) for place, own, _ in self.parts)
