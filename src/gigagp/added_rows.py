@@ -1,4 +1,4 @@
-"""Rows that are added to a fit."""
+"""Rows that are added to a fit, at its hyperparameters, scaling and transform."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference.posterior import GrowingPosterior, Posterior
 from gigagp.model import Model
 from gigagp.scaling import Scaling
+from gigagp.target_transform import TargetTransform
 
 
 def add_rows(
-    posterior: Posterior, scaling: Scaling, X: np.ndarray, y: Any, noise_variance: Any = None, names: Any = None
+    posterior: Posterior,
+    scaling: Scaling,
+    transform: TargetTransform,
+    X: np.ndarray,
+    y: Any,
+    noise_variance: Any = None,
+    names: Any = None,
 ) -> Posterior:
     """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.partial_fit`.
 
@@ -26,6 +33,8 @@ def add_rows(
         Posterior of an inference method with ``abilities.adds_rows``.
     scaling : Scaling
         Scaling of the fit.
+    transform : TargetTransform
+        Transform of the target of the fit.
     X : ndarray of shape (n, d)
         Inputs in the data's own units.
     y : array-like of shape (n,) or (n, n_targets)
@@ -51,7 +60,8 @@ def add_rows(
     refusal = posterior.row_refusal(points, scaling, names)
     if refusal is not None:
         raise refusal
-    targets = targets - posterior.model.mean.offset(X)[:, None]
+    transform.check(targets, "y of partial_fit")
+    targets = transform.forward(targets) - posterior.model.mean.offset(X)[:, None]
     noise = None if noise is None else noise / scaling.units().variance
     return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)), noise)
 

@@ -19,6 +19,8 @@ from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.random import RandomState, generator_from
 from gigagp.scaling import Scaling
+from gigagp.target_transform import TargetTransform
+from gigagp.transformed_answers import covariance_of, function_values, moments
 from gigagp.unfitted import before_fit
 
 
@@ -46,10 +48,13 @@ class Answers:
         Posterior in the units of the standardized problem.
     scaling_ : Scaling
         Transformation between the data's own units and those of the standardized problem.
+    target_transform_ : TargetTransform
+        Transform of the target, before the scaling.
     """
 
     posterior_: Posterior
     scaling_: Scaling
+    target_transform_: TargetTransform
     likelihood: Any
     _one_target: bool
 
@@ -70,6 +75,43 @@ class Answers:
         array = finite_prediction(array + offset.reshape((-1,) + (1,) * (array.ndim - 1)))
         return array[:, 0] if self._one_target else array
 
+    def _moments_in_units(
+        self, points: torch.Tensor, method: Literal["auto", "samples", "solve"] = "auto"
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the latent mean, its variance and the noise variance, (m,), in units of the transformed target."""
+        mean, variance = self.posterior_.mean_and_variance(points, method=method)
+        unit = self.scaling_.units().variance
+        latent, noise = (v.double().cpu().numpy() * unit for v in (variance, self.posterior_.noise_at(points)))
+        return self.scaling_.original(mean.double().cpu().numpy())[:, 0], latent, noise
+
+    def _predict_transformed(
+        self,
+        points: torch.Tensor,
+        return_std: bool,
+        return_cov: bool,
+        include_noise: bool,
+        method: Literal["auto", "samples", "solve"],
+    ) -> Any:
+        """Return what `predict` does for a transformed target, of ``E[y | f]`` or of a new measurement."""
+        transform = self.target_transform_
+        if return_cov:
+            given = self.posterior_.covariance(points).double().cpu().numpy() * self.scaling_.units().variance
+            centre = self.scaling_.original(self.posterior_.mean(points).double().cpu().numpy())[:, 0]
+            noise = self.posterior_.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
+            mean, latent, whole = moments(transform, centre, np.diag(given), noise)
+            covariance = covariance_of(transform, centre, given, noise)
+            np.fill_diagonal(covariance, whole if include_noise else latent)
+            return self._shaped(mean), self._shaped(covariance, 2)
+        mean, latent, whole = moments(transform, *self._moments_in_units(points, method))
+        if not return_std:
+            return self._shaped(mean)
+        return self._shaped(mean), self._shaped(np.sqrt(whole if include_noise else latent))
+
+    def _shaped(self, values: np.ndarray, axis: int = 1) -> np.ndarray:
+        """Return finite answers for a single target, with an axis for it if the fit's targets had one."""
+        values = finite_prediction(values)
+        return values if self._one_target else np.expand_dims(values, axis)
+
     @guarded()
     @checks_arguments
     def predict(
@@ -83,6 +125,10 @@ class Answers:
         return_parts: bool = False,
     ) -> Any:
         """Predict the latent function.
+
+        After a `target_transform`, the latent function f is in the target's units as ``E[y | f]``, the mean of
+        measurements where f is known. All answers are of this function: the mean is the mean of a measurement, with
+        or without noise.
 
         Before `fit` the predictions are those of the prior, for a single target: the kernel with its given values, in
         the units of X and y. A learned mean is then 0, and its uncertainty, which is infinite, is left out.
@@ -135,6 +181,14 @@ class Answers:
                 X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
             )
         X, points = self._new_inputs(X)
+        if not self.target_transform_.is_identity:
+            if return_parts:
+                msg = (
+                    "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
+                    "in units of the transformed target only. posterior_.variance_parts has them, standardized."
+                )
+                raise InvalidInputError(msg)
+            return self._predict_transformed(points, return_std, return_cov, include_noise, variance)
         if return_parts:
             found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
             parts = (self._spread(part) for part in self.posterior_.variance_parts(points))
@@ -164,6 +218,8 @@ class Answers:
     def sample_functions(self, n_samples: Count = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function, as a function that can be evaluated at any points.
 
+        After a `target_transform` they are samples of ``E[y | f]``; see `predict`.
+
         Before `fit` the samples are those of the prior; see `predict`.
 
         Parameters
@@ -186,9 +242,19 @@ class Answers:
         @guarded()
         def evaluate(X: Any) -> np.ndarray:
             X, points = self._new_inputs(X)
-            return self._in_units(functions(points), X)
+            return self._samples_in_units(functions(points), X, points)
 
         return evaluate
+
+    def _samples_in_units(self, values: torch.Tensor, X: np.ndarray, points: torch.Tensor) -> np.ndarray:
+        """Return samples (m, t, s) of the latent function in the targets' units, as `_in_units` does."""
+        found = self._in_units(values, X)
+        if self.target_transform_.is_identity:
+            return found
+        noise = self.posterior_.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
+        return finite_prediction(
+            function_values(self.target_transform_, found, noise.reshape((-1,) + (1,) * (found.ndim - 1)))
+        )
 
     @guarded()
     @checks_arguments
@@ -213,13 +279,18 @@ class Answers:
             return before_fit(self, X).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
-            return self._in_units(self.posterior_.sample_at(points, n_samples, generator_from(random_state)), checked)
+            found = self.posterior_.sample_at(points, n_samples, generator_from(random_state))
+            return self._samples_in_units(found, checked, points)
         return self.sample_functions(n_samples, random_state)(X)
 
     @guarded()
     @checks_arguments
     def log_marginal_likelihood(self, random_state: RandomState = 0) -> Estimate:
         """Return the log marginal likelihood of the training targets, in the units of the standardized problem.
+
+        After a `target_transform` these are the units of the transformed and standardized target. The density of the
+        targets themselves has the Jacobian as well: add ``target_transform_.log_derivative(y).sum()`` less the number
+        of rows times ``log(scaling_.y_scale[0])``.
 
         Returns
         -------

@@ -21,6 +21,7 @@ def describe(estimator: FittedEstimator) -> str:
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
     lines = [
         f"rows          {posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}",
+        *_transform(estimator),
         f"inference     {estimator.inference_.describe()}",
         f"solver        {estimator.solver_}",
         f"engine        {estimator.engine_}",
@@ -63,6 +64,14 @@ def describe(estimator: FittedEstimator) -> str:
         lines.append("variances      shares of the variance of each target, which are scaled separately")
     lines += [f"at its bound  {label}" for label in _at_bounds(posterior.model)]
     return "\n".join(lines)
+
+
+def _transform(estimator: FittedEstimator) -> list[str]:
+    """Return a line about the transform of the target, or no line if none was asked for."""
+    transform = estimator.target_transform_
+    if transform.is_identity and not transform.note:
+        return []
+    return [f"target        {transform.words()}" + (f"; {transform.note}" if transform.note else "")]
 
 
 def _at_bounds(model: Model) -> list[str]:

@@ -8,6 +8,7 @@ from gigagp.inference.posterior import Posterior
 from gigagp.kernels import Kernel
 from gigagp.optimization import History
 from gigagp.scaling import Scaling
+from gigagp.target_transform import TargetTransform
 
 
 class Estimator(Protocol):
@@ -27,6 +28,7 @@ class Estimator(Protocol):
     likelihood: Any
     hyperparameter_units: Any
     time_budget: Any
+    target_transform: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -38,6 +40,7 @@ class FittedEstimator(Estimator, Protocol):
 
     posterior_: Posterior
     scaling_: Scaling
+    target_transform_: TargetTransform
     history_: History
     kernel_: Kernel
     inference_: Any

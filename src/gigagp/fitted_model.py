@@ -9,7 +9,6 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp.answers import Answers
 from gigagp.custom import Custom
 from gigagp.description import describe
 from gigagp.estimator import FittedEstimator
@@ -18,17 +17,19 @@ from gigagp.fitting import Fitted
 from gigagp.inference.posterior import Posterior
 from gigagp.optimization import History
 from gigagp.persistence import save
+from gigagp.predictive_distribution import PredictiveDistribution
 from gigagp.restored_state import state_to_fitted
 from gigagp.scaling import Scaling
 
 
-class FittedModel(Answers, BaseEstimator, FittedEstimator):
+class FittedModel(PredictiveDistribution, BaseEstimator, FittedEstimator):
     """What a fit leaves in an estimator, and what can be made of it without further rows."""
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Set the attributes from the result of a fit."""
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
         self.plan_ = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
+        self.target_transform_ = fitted.transform
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:

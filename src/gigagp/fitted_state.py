@@ -40,6 +40,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     }
     likelihood = resolve_likelihood(estimator.likelihood)
     settings["likelihood"] = likelihood.name if is_default(likelihood) else to_plain(likelihood)
+    if estimator.target_transform != "auto":  # set_params may have changed it after the fit
+        settings["target_transform"] = estimator.target_transform_.kind
     # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
     for name in ("random_state", "verbose"):
         if getattr(estimator, name) is None or isinstance(getattr(estimator, name), int):
@@ -60,6 +62,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
+    if settings["target_transform"] != "none":
+        header["target_transform"] = estimator.target_transform_.to_plain()
     check = checked_again(estimator, header)
     if check is not None:
         header["custom_values"] = check

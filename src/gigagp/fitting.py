@@ -44,6 +44,8 @@ from gigagp.random import generator_from, spawn
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
 from gigagp.start import start_model
+from gigagp.target_transform import NoTransform, TargetTransform
+from gigagp.transform_learning import learn_transform, require_transformable
 from gigagp.validation import refuse_validation, validation_scorer
 
 #: Number of rows at which the posterior is checked at the end of a fit.
@@ -67,6 +69,8 @@ class Fitted(NamedTuple):
         Optimizer that ran.
     plan : Plan or None
         What was forecast where ``inference="auto"`` had a choice, in the units of the standardized problem.
+    transform : TargetTransform
+        Transform of the target, before the scaling.
     """
 
     posterior: Posterior
@@ -75,6 +79,7 @@ class Fitted(NamedTuple):
     inference: Inference
     optimizer: Any
     plan: Plan | None = None
+    transform: TargetTransform = NoTransform()
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -135,27 +140,33 @@ def fit_rows(
         If the fit exceeds the memory budget.
     """
     estimator, likelihood = arguments.estimator, arguments.likelihood
+    require_transformable(estimator, arguments.mean, likelihood, y[:1].size)
     problem = Problem.of(arguments, X, y)
-    model, scaling = problem.model, problem.scaling
     sizes = len(X), arguments.dtype.itemsize, arguments.budget
     inference = resolve_inference(
-        estimator.inference, *sizes, likelihood, arguments.deadline, all_rows=model.noise_is_known
+        estimator.inference, *sizes, likelihood, arguments.deadline, all_rows=problem.model.noise_is_known
     )
     arguments.check_for(inference)
     inference.check_held()
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
-    inference.check_model(model)
+    inference.check_model(problem.model)
     generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
-    table = problem.table()
+    transform: TargetTransform = NoTransform()
+    if estimator.target_transform != "none":
+        # The fit's own numbers are left as they are: "auto" that finds none gives the bits of "none".
+        own = spawn(generator.clone_state())
+        transform = learn_transform(estimator, X, y.reshape(-1), arguments.mean, arguments.budget, own)
+        problem = Problem.of(arguments, X, transform.forward(y))
+    model, scaling, table = problem.model, problem.scaling, problem.table()
     objective = inference.objective(table, spawn(generator), likelihood)
-    validate = None if validation is None else validation_scorer(validation, scaling, table)
+    validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
     trace = Trace(History(), meter, validate)
     begun = BegunFit(objective, model, scaling, logs_steps=True)
     if checkpoint is not None:
         trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
     with meter:
-        return _finish(arguments, inference, begun, trace, generator, checkpoint)
+        return _finish(arguments, inference, begun, trace, generator, checkpoint)._replace(transform=transform)
 
 
 def fit_source(
@@ -200,6 +211,7 @@ def fit_source(
     if np.ndim(estimator.noise_variance):
         msg = "noise_variance of GPRegressor must be one number, or None, for fit_table; got one for each row."
         raise InvalidInputError(msg)
+    require_transformable(estimator, arguments.mean, likelihood, streams=True)
     rows = open_rows(arguments.mean)
     if checkpoint is not None and not rows.has_files:
         msg = "checkpoint of fit_table needs a file or a folder as its source, so that reading can resume; got rows."

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp import means
+from gigagp import means, target_transform
 from gigagp.checks import resolve_device
 from gigagp.configuration import from_plain
 from gigagp.custom import NOTHING, Custom
@@ -23,7 +23,7 @@ from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import restore_posterior
 from gigagp.inference.saved import SOLVE, Saved
 from gigagp.kernels import from_dict
-from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
+from gigagp.likelihoods import Gaussian, Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.memory import resolve_budget
 from gigagp.model import NOISE, Model
@@ -146,6 +146,9 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
         from_plain(header["solver"], custom, d),
         resolve_likelihood(estimator.likelihood),
         sizes["t"],
+    )
+    estimator.target_transform_ = target_transform.restored(
+        header, sizes["t"], may_transform=isinstance(saved.likelihood, Gaussian) and not of_rows
     )
     if estimator._one_target and sizes["t"] != 1:
         raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")

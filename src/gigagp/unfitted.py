@@ -9,12 +9,14 @@ import numpy as np
 
 from gigagp import intake
 from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.errors import InvalidInputError
 from gigagp.fields import check_parameters
 from gigagp.inference.prior import PriorPosterior
 from gigagp.means import resolve_mean
 from gigagp.memory import resolve_budget
 from gigagp.scaling import Scaling
 from gigagp.start import has_white_term, start_model
+from gigagp.target_transform import NoTransform
 
 E = TypeVar("E")
 
@@ -39,6 +41,12 @@ def before_fit(estimator: E, X: Any) -> E:
     """
     check_parameters(estimator)
     prior: Any = copy.copy(estimator)
+    if prior.target_transform != "none":
+        msg = (
+            f"target_transform of GPRegressor is {prior.target_transform!r}, which is learned from targets: fit first. "
+            'Before a fit, only "none" has predictions.'
+        )
+        raise InvalidInputError(msg)
     n_inputs = intake.estimator_inputs(prior, X, reset=True).shape[1]
     dtype, device = resolve_dtype(prior.dtype), resolve_device(prior.device)
     noise = prior.noise_variance
@@ -49,5 +57,5 @@ def before_fit(estimator: E, X: Any) -> E:
     prior.noise_variance = noise
     knows_noise = not np.ndim(noise) and (noise is not None or has_white_term(model.kernel))
     prior.posterior_ = PriorPosterior(model, dtype, device, resolve_budget(prior.memory_budget, device), knows_noise)
-    prior.scaling_, prior._one_target = scaling, True
+    prior.scaling_, prior._one_target, prior.target_transform_ = scaling, True, NoTransform()
     return cast("E", prior)

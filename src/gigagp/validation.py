@@ -14,10 +14,15 @@ from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.metrics import gaussian_nll, rmse
 from gigagp.scaling import Scaling
+from gigagp.target_transform import NoTransform, TargetTransform
+from gigagp.transformed_answers import log_density, moments
 
 
 def validation_scorer(
-    validation: tuple[Any, Any], scaling: Scaling, table: TrainingTable
+    validation: tuple[Any, Any],
+    scaling: Scaling,
+    table: TrainingTable,
+    transform: TargetTransform = NoTransform(),  # noqa: B008  # frozen
 ) -> Callable[[Any], tuple[float, float] | None]:
     """Return a function that scores an objective's current posterior on validation rows.
 
@@ -29,6 +34,8 @@ def validation_scorer(
         Scaling of the training rows.
     table : TrainingTable
         The table of the fit; objectives on other rows are not scored.
+    transform : TargetTransform
+        Transform of the target of the fit.
 
     Returns
     -------
@@ -52,6 +59,7 @@ def validation_scorer(
             f"{X.shape[1]} and {y[:1].size}."
         )
         raise InvalidInputError(msg)
+    transform.check(y, "validation y")
     points = torch.from_numpy(scaling.inputs(X)).to(table.X)
     targets = y.reshape(len(y), -1) - table.mean.offset(X)[:, None]
 
@@ -66,6 +74,10 @@ def validation_scorer(
             variance = variance + posterior.model.noise_at(points)
         std = variance.sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
         centre = scaling.original(predicted.double().cpu().numpy())
+        if not transform.is_identity:
+            z, whole = centre[:, 0], np.square(std[:, 0])
+            middle = moments(transform, z, np.zeros_like(whole), whole)[0]
+            return rmse(y.ravel(), middle), float(log_density(transform, y.ravel(), z, whole).mean())
         flat = targets.ravel(), centre.ravel(), np.broadcast_to(std, centre.shape).ravel()
         return rmse(*flat[:2]), -gaussian_nll(*flat)
 

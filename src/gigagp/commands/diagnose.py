@@ -205,11 +205,12 @@ def _at_model(
     measured = Table.from_arrow(found, [target], source).values
     names = (*(f"input {place}" for place in range(values.shape[1])), "target")  # an input may have the target's name
     data = choose_rows(Table(names, np.column_stack([values, measured])), rows, seed).values
-    posterior = regressor.posterior_
+    posterior, transform = regressor.posterior_, regressor.target_transform_
+    transform.check(data[:, -1:], f"column {target!r} of {source}")
     of_model = {"dtype": posterior.dtype, "device": posterior.device}
     return model, TrainingTable(
         torch.from_numpy(scaling.inputs(data[:, :-1])).to(**of_model),
-        torch.from_numpy(scaling.targets(data[:, -1:])).to(**of_model),
+        torch.from_numpy(scaling.targets(transform.forward(data[:, -1:]))).to(**of_model),
         model.mean,
         resolve_budget(memory, posterior.device),
     )

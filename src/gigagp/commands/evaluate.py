@@ -76,6 +76,9 @@ def _regressor_scores(
         measured = block.others.values[:, 0]
         # Measured targets contain noise, so the intervals for them include it.
         includes = noise_column is None and likelihood.has_noise
+        if not regressor.target_transform_.is_identity:
+            found.append(_distribution(regressor, block.inputs, measured))
+            continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
         latent = std
         if includes and not is_gaussian:
@@ -91,6 +94,11 @@ def _regressor_scores(
     if not found:
         msg = f"{blocks.path} has no rows of data."
         raise InvalidInputError(msg)
+    if not regressor.target_transform_.is_identity:
+        measured, mean, density, ranks = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        shares = {str(level): float(np.mean(np.abs(2 * ranks - 1) <= level)) for level in metrics.INTERVALS}
+        result = {"rmse": metrics.rmse(measured, mean), "nll": -float(density.mean()), "coverage": shares}
+        return result, len(measured)
     measured, mean, latent, std = (np.concatenate(parts) for parts in zip(*found, strict=True))
     if is_gaussian:
         return scores(measured, mean, std), len(measured)
@@ -99,6 +107,18 @@ def _regressor_scores(
     logs = likelihood.predictive_log_density(y, m, s, whole.square() - s.square())
     rmse = {"rmse": metrics.rmse(measured, mean)} if likelihood.has_noise else {}
     return {**rmse, "nll": -float(logs.mean())}, len(measured)
+
+
+def _distribution(regressor: gigagp.GPRegressor, X: Any, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return measurements, means, log densities and ranks: the central interval that ends at y has |2 rank - 1|."""
+    ends = np.array([0.5 - 0.5 * level for level in metrics.INTERVALS])
+    levels = np.concatenate([ends[::-1], 1 - ends])
+    quantiles = regressor.predict_quantile(X, levels)
+    # Half way between two levels is inside the intervals that contain both.
+    bounds = np.concatenate([[0.0], levels, [1.0]])
+    middles = 0.5 * (bounds[1:] + bounds[:-1])
+    ranks = middles[(y[:, None] > quantiles).sum(1)]
+    return y, regressor.predict(X), regressor.predictive_log_density(X, y), ranks
 
 
 def _class_scores(

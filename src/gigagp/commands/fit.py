@@ -49,6 +49,13 @@ def fit(
             "gaussian use it or, by default, quadruply-stochastic."
         ),
     ] = "gaussian",
+    target_transform: Annotated[
+        str,
+        typer.Option(
+            help="none, log, yeo-johnson, spline or auto: an increasing transform of a target that is skewed or has "
+            "heavy tails, learned with the model. Predictions are in the target's units."
+        ),
+    ] = "none",
     functions: Annotated[
         int | None,
         typer.Option(help="Number of basis functions of --inference quadruply-stochastic.", show_default=False),
@@ -111,6 +118,12 @@ def fit(
     if likelihood not in options.LIKELIHOODS:
         msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
         raise InvalidInputError(msg)
+    if target_transform not in options.TRANSFORMS:
+        msg = f"--target-transform must be one of {', '.join(options.TRANSFORMS)}; got {target_transform!r}."
+        raise InvalidInputError(msg)
+    if target_transform != "none" and likelihood != "gaussian":
+        msg = f"--target-transform {target_transform} has no meaning for --likelihood {likelihood}; leave one out."
+        raise InvalidInputError(msg)
     if likelihood != "gaussian" and inference == "auto":
         inference = "vecchia" if likelihood == "student-t" else "quadruply-stochastic"
     of_classes = likelihood in options.OF_CLASSES
@@ -133,6 +146,7 @@ def fit(
             )
             raise InvalidInputError(msg)
         streams = False
+    streams = streams and target_transform == "none"  # a transform is learned from rows that are held
     if of_classes and mean == "linear":
         msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
@@ -165,6 +179,7 @@ def fit(
         settings["likelihood"] = likelihood
     if not of_classes:
         settings["mean"] = mean
+        settings["target_transform"] = target_transform
         settings["noise_variance"] = None if data is None or noise_column is None else data.column(noise_column)
     regressor: Any = GPClassifier(**settings) if of_classes else GPRegressor(**settings)
     began = time.perf_counter()

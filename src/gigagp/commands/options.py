@@ -55,6 +55,8 @@ INFERENCES = (
     "random-features",
 )
 LIKELIHOODS = ("gaussian", "laplace", "student-t", "poisson", "logistic", "probit")
+#: Transforms of the target.
+TRANSFORMS = ("none", "log", "yeo-johnson", "spline", "auto")
 #: Likelihoods of class labels.
 OF_CLASSES = ("logistic", "probit")
 

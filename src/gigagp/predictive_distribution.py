@@ -1,0 +1,128 @@
+"""Quantiles and log densities of predictions, in the data's own units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gigagp import intake
+from gigagp.answers import Answers
+from gigagp.errors import InvalidInputError
+from gigagp.fields import checks_arguments
+from gigagp.guard import finite_prediction, guarded
+from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.transformed_answers import function_values, log_density
+from gigagp.unfitted import before_fit
+
+
+class PredictiveDistribution(Answers):
+    """Answers about the whole distribution of a measurement; before a fit, of the prior."""
+
+    @guarded()
+    @checks_arguments
+    def predict_quantile(self, X: Any, q: Any, *, include_noise: bool = True) -> np.ndarray:
+        """Return quantiles of the predictive distribution; 0.5 is the median.
+
+        They are exact after a `target_transform` too, because it is increasing.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points.
+        q : float or array-like of shape (k,)
+            Probabilities, between 0 and 1.
+        include_noise : bool, default True
+            Whether the quantiles are those of a new measurement, or else those of the latent function (see `predict`).
+
+        Returns
+        -------
+        ndarray of shape (m,) or (m, n_targets), or with a last axis of size k for several probabilities
+            Quantiles in the target's units.
+
+        Raises
+        ------
+        InvalidInputError
+            If a probability is not between 0 and 1, or if measurements do not have Gaussian noise of a known variance
+            and ``include_noise`` is True.
+        NonFiniteError, MemoryBudgetError
+            As for `predict`.
+        """
+        from scipy.special import ndtri
+
+        levels = intake.numbers(q, "q")
+        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+            msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
+            raise InvalidInputError(msg)
+        likelihood = resolve_likelihood(self.likelihood)
+        if include_noise and not isinstance(likelihood, Gaussian):
+            msg = (
+                "include_noise of GPRegressor.predict_quantile must be False with the "
+                f"{likelihood.name} likelihood: only quantiles of the latent function are available."
+            )
+            raise InvalidInputError(msg)
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
+        checked, points = self._new_inputs(X)
+        normal = ndtri(levels.reshape(-1))
+        transform = self.target_transform_
+        if transform.is_identity:
+            mean, std = self.predict(checked, return_std=True, include_noise=include_noise)
+            found = mean[..., None] + std[..., None] * normal
+        else:
+            centre, variance, noise = (v[:, None] for v in self._moments_in_units(points))
+            if include_noise:
+                found = transform.inverse(centre + np.sqrt(variance + noise) * normal)
+            else:
+                found = function_values(transform, centre + np.sqrt(variance) * normal, noise)
+            found = self._shaped(found)
+        return finite_prediction(found if levels.ndim else found[..., 0])
+
+    @guarded()
+    @checks_arguments
+    def predictive_log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Return the log density of measurements at given points, in nats; its mean is the log score.
+
+        It is a density in the target's own units: the Jacobian of a `target_transform` is included. For counts it is
+        a log probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Points.
+        y : array-like of shape (m,) or (m, n_targets)
+            Measurements.
+
+        Returns
+        -------
+        ndarray of the shape of y
+
+        Raises
+        ------
+        InvalidInputError
+            If a measurement is not possible under the likelihood or the transform, or the noise of new rows is not
+            known.
+        NonFiniteError, MemoryBudgetError
+            As for `predict`.
+        """
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).predictive_log_density(X, y)
+        X, points = self._new_inputs(X)
+        y = intake.targets(y, len(X))
+        given = y if y.ndim == 2 else y[:, None]
+        if given.shape[1] != self.posterior_.n_targets:
+            msg = f"y must have {self.posterior_.n_targets} target(s), as the fit had; got {given.shape[1]}."
+            raise InvalidInputError(msg)
+        transform, likelihood = self.target_transform_, resolve_likelihood(self.likelihood)
+        transform.check(given)
+        if not transform.is_identity:
+            centre, spread, rest = self._moments_in_units(points)
+            return finite_prediction(log_density(transform, given[:, 0], centre, spread + rest)).reshape(y.shape)
+        offset = self.posterior_.model.mean.offset(X)[:, None]
+        targets = torch.from_numpy(self.scaling_.targets(given - offset))
+        likelihood.check_targets(targets)
+        mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
+        noise = self.posterior_.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
+        found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
+        return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
