@@ -99,6 +99,12 @@ class Arguments:
         if not isinstance(self.likelihood, Gaussian):
             msg = f'plan of GPRegressor needs likelihood="gaussian"; got {self.estimator.likelihood!r}.'
             raise InvalidInputError(msg)
+        if self.estimator.target_transform != "none":
+            msg = (
+                "plan of GPRegressor is of targets as they are: target_transform must be "
+                f'"none"; got {self.estimator.target_transform!r}.'
+            )
+            raise InvalidInputError(msg)
 
     def check_for(self, inference: Inference) -> None:
         """Refuse arguments that this inference method or the likelihood does not use.

@@ -20,6 +20,7 @@ from gigagp.persistence import save
 from gigagp.predictive_distribution import PredictiveDistribution
 from gigagp.restored_state import state_to_fitted
 from gigagp.scaling import Scaling
+from gigagp.target_transform import NoTransform
 
 
 class FittedModel(PredictiveDistribution, BaseEstimator, FittedEstimator):
@@ -28,7 +29,10 @@ class FittedModel(PredictiveDistribution, BaseEstimator, FittedEstimator):
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:
         """Set the attributes from the result of a fit."""
         self._one_target, self.inference_, self.optimizer_ = one_target, fitted.inference, fitted.optimizer
-        self.plan_ = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
+        plan = None if fitted.plan is None else fitted.plan.in_units(fitted.scaling.typical_y_scale)
+        if plan is not None and not isinstance(fitted.transform, NoTransform):
+            plan = plan.remarked("NLL and RMSE are those of the transformed target.")
+        self.plan_ = plan
         self.target_transform_ = fitted.transform
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 

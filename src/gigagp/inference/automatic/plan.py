@@ -102,6 +102,10 @@ class Plan:
         limit = PATIENCE if self.budget == math.inf else _FILL * self.budget
         return replace(found, reason=_reason(found.options, found.chosen, limit, self.budget))
 
+    def remarked(self, words: str) -> Plan:
+        """Return the plan with another sentence in its reason."""
+        return replace(self, reason=f"{self.reason} {words}")
+
     def _with(self, options: Sequence[Option]) -> Plan:
         index = self.options.index(self.chosen)
         return replace(self, options=tuple(options), chosen=options[index])
