@@ -1,11 +1,13 @@
 """Time and memory of `inference.Vecchia` on many made rows: `fit`, `fit_table` from a file, and `partial_fit`.
 
     python benchmarks/vecchia_rows.py --rows 1000000 --json benchmarks/results/vecchia_rows.json
+    python benchmarks/vecchia_rows.py --rows 10000000 --jobs learn "learn in 512 MiB"
 
-Rows are uniform in a square, with a smooth function and noise as targets; hyperparameters are given, so that every step
-is one pass over the rows. Each job runs in a process of its own, which reports CPU seconds and the peak of its memory
-beyond that of the rows it was given. ``rows x neighbours`` is the size of one array of neighbours and weights, which no
-job should need.
+Rows are uniform in a square, with a smooth function and noise as targets. Hyperparameters are given, so that every step
+is one pass over the rows, but for the jobs that learn them from a file: with room for all rows, and with a memory
+budget of 512 MiB, which holds two million of them. Each job runs in a process of its own, which reports CPU seconds and
+the peak of its memory beyond that of the rows it was given. ``rows x neighbours`` is the size of one array of
+neighbours and weights, which no job should need.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
-JOBS = ("fit", "fit_table", "partial_fit of 1 %")
+JOBS = ("fit", "fit_table", "partial_fit of 1 %", "learn", "learn in 512 MiB")
 NEIGHBOURS = 30
 
 
@@ -46,17 +49,16 @@ def run(job: str, count: int, folder: Path) -> dict[str, Any]:
     from gigagp import GPRegressor, inference, kernels
 
     torch.set_num_threads(1)
-    gp = GPRegressor(
-        kernels.Matern(1.5, [1.0, 1.0], 0.5),
-        inference.Vecchia(NEIGHBOURS),
-        None,
-        noise_variance=0.01,
-        standardize=False,
-    )
+    warnings.simplefilter("ignore")  # says that not all rows are held
+    kernel, vecchia = kernels.Matern(1.5, [1.0, 1.0], 0.5), inference.Vecchia(NEIGHBOURS)
+    gp = GPRegressor(kernel, vecchia, None, noise_variance=0.01, standardize=False)
+    if job.startswith("learn"):
+        gp = GPRegressor(kernels.Matern(1.5), vecchia, memory_budget="512MiB" if "512" in job else None)
     gp.fit(*rows(2000))  # loads the libraries
     X, y = rows(count)
     new = X[:: max(1, count // 10_000)] + 0.01
-    if job == "fit_table":
+    from_file = job == "fit_table" or job.startswith("learn")
+    if from_file:
         np.save(folder / "rows.npy", np.concatenate([X, y[:, None]], 1))
         del X, y
     elif job != "fit":
@@ -65,7 +67,7 @@ def run(job: str, count: int, folder: Path) -> dict[str, Any]:
     before, began, cpu = peak(), time.perf_counter(), time.process_time()
     if job == "fit":
         gp.fit(X, y)
-    elif job == "fit_table":
+    elif from_file:
         array = np.load(folder / "rows.npy", mmap_mode="r")
         gp.fit_table((array[:, :2], array[:, 2]))
     else:
@@ -77,6 +79,10 @@ def run(job: str, count: int, folder: Path) -> dict[str, Any]:
     return {
         "job": job,
         "rows": count,
+        "rows_held": gp.posterior_.n_rows,
+        "lengthscale": gp.kernel_.lengthscale.tolist(),
+        "variance": float(gp.kernel_.variance),
+        "noise_variance": gp.noise_variance_,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "predict_10000_cpu_seconds": time.process_time() - began,
@@ -92,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--jobs", nargs="+", default=list(JOBS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="file of figures; those of the same jobs are replaced")
     parser.add_argument("--one", action="store_true", help="run the first job here and print its figures as JSON")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -110,11 +116,15 @@ def main() -> None:
                     f"{job:20s} {count:12,} rows {one['cpu_seconds']:8.2f} CPU s, then predict "
                     f"{one['predict_10000_cpu_seconds']:6.2f} s; peak {one['peak_bytes'] / 2**20:8,.0f} MiB, of it "
                     f"{one['peak_growth_bytes'] / 2**20:8,.0f} MiB new; rows x neighbours "
-                    f"{one['rows_x_neighbours_bytes'] / 2**20:8,.0f} MiB; error {one['error']:.4f}",
+                    f"{one['rows_x_neighbours_bytes'] / 2**20:8,.0f} MiB; error {one['error']:.4f}, "
+                    f"noise {one['noise_variance']:.5f}, {one['rows_held']:,} rows held",
                     flush=True,
                 )
     if given.json is not None:
-        given.json.write_text(json.dumps({"command": " ".join(sys.argv), "jobs": found}, indent=1) + "\n")
+        new = {(one["job"], one["rows"]) for one in found}
+        known = json.loads(given.json.read_text())["jobs"] if given.json.exists() else []
+        kept = [one for one in known if (one["job"], one["rows"]) not in new]
+        given.json.write_text(json.dumps({"command": " ".join(sys.argv), "jobs": kept + found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

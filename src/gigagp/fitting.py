@@ -251,6 +251,8 @@ def fit_source(
         try:
             return _finish(arguments, inference, begun, trace, generator, checkpoint), rows
         except UnreadableRowsError as error:
+            if trace.log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
+                trace.log.write()
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
 
 

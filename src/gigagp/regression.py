@@ -289,7 +289,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         none; it takes one to three inputs, or more with an additive kernel. `inference.QuadruplyStochastic`, the
         default for other log-concave likelihoods, takes any number of inputs and reads minibatches from random places.
         `inference.Vecchia` holds the numbers of all rows, since predictions need the rows near them, and returns what
-        `fit` does: some three hundred bytes a row with two inputs.
+        `fit` does: some three hundred bytes a row with two inputs. Where these do not fit the memory budget, it passes
+        over the table a few times, learns from rows with their neighbours in all of it, and predicts from as many rows
+        as fit, drawn at random.
 
         Parameters
         ----------
@@ -330,6 +332,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         -----
         FitInterruptedWarning
             After Ctrl-C, as for `GPRegressor.fit`. During a pass over the rows nothing is learned yet, so the fit ends.
+        FitWarning
+            If `inference.Vecchia` holds only a part of the rows.
         """
 
         def open_rows(mean: Mean) -> RowSource:

@@ -3,7 +3,7 @@
 An inference method with ``abilities.streams`` implements ``stream(job, generator) -> BegunFit``. It may read
 `StreamJob.source` as often as the source allows, and decides what to keep of the rows: `gigagp.inference.Grid` keeps
 their statistics, `gigagp.inference.QuadruplyStochastic` holds one window of rows at a time, and
-`gigagp.inference.Vecchia` holds their numbers (`hold_rows`).
+`gigagp.inference.Vecchia` holds as many as fit the memory budget (`hold_rows`), and passes over all of them to learn.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from gigagp import interruption
 from gigagp.errors import InvalidInputError
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
@@ -26,8 +25,12 @@ from gigagp.model import Model, StartModel
 from gigagp.progress import Meter, NoProgress
 from gigagp.rows.access import RowAccess
 from gigagp.rows.chunk import CHUNK_ROWS
+from gigagp.rows.random_order import RandomOrder
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
+
+#: Fewest rows that a fit holds, and the part of the memory budget that a block of a pass may take: one over this.
+_FEWEST_ROWS, _PASS_SHARE = 1000, 4
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,34 @@ class BegunFit:
     logs_steps: bool = False
 
 
-def hold_rows(job: StreamJob, beside: int) -> tuple[TrainingTable, Scaling]:
-    """Read all rows into a table, in the units, dtype and on the device of the fit, as `GPRegressor.fit` makes it.
+class HeldRows(NamedTuple):
+    """Rows of a source that fit the memory budget.
+
+    Attributes
+    ----------
+    table : TrainingTable
+        All rows, or a random part of them, in the units, dtype and on the device of the fit.
+    scaling : Scaling
+        By the statistics of these rows.
+    order : RandomOrder
+        All rows, to be read again; those of the table are its first ones.
+    needed : int
+        Bytes that all rows would need.
+    """
+
+    table: TrainingTable
+    scaling: Scaling
+    order: RandomOrder
+    needed: int
+
+
+def hold_rows(job: StreamJob, access: RowAccess, beside: int) -> HeldRows:
+    """Read as many rows into a table as the memory budget has room for; all rows as `GPRegressor.fit` would have them.
 
     Parameters
     ----------
     job : StreamJob
+    access : RowAccess
     beside : int
         Float64 numbers that the fit will hold for each row beside the table.
 
@@ -111,32 +136,36 @@ def hold_rows(job: StreamJob, beside: int) -> tuple[TrainingTable, Scaling]:
     InvalidInputError
         If a row cannot be used, or there are fewer than two.
     MemoryBudgetError
-        If the rows do not fit the memory budget; before they are read, but for sources that are copied first.
+        If not even a thousand rows fit the memory budget; before they are read, but for sources that are copied first.
     """
-    source = job.source
-    with RowAccess(source, source.chunk_rows, job.likelihood.check_targets) as access:
-        n, width = access.n_rows, source.n_inputs + source.n_targets
-        needed = n * (8 * beside + (8 + job.dtype.itemsize) * width)
-        remedy = "Fit fewer rows, raise memory_budget, or use inference.Grid (up to three inputs), which holds none."
-        require(needed, job.budget, f"A fit that holds {n:,} rows with {width} numbers each", remedy)
-        if n < 2:
-            msg = f"The source of fit_table must have at least two rows; got {n}."
-            raise InvalidInputError(msg)
-        X, Y = np.empty((n, source.n_inputs)), np.empty((n, source.n_targets))
-        job.meter.start(None, "rows")
-        first = 0
-        for section in access.sections:
-            interruption.check()
-            rows = access.take(section, np.arange(section.count))
-            place = slice(first, first + section.count)
-            X[place], Y[place] = rows.X.numpy(), rows.Y.numpy()
-            first += section.count
-            job.meter.step(rows=f"{first:,}")
+    source, n = job.source, access.n_rows
+    width = source.n_inputs + source.n_targets
+    each, fewest = 8 * beside + (8 + job.dtype.itemsize) * width, min(n, _FEWEST_ROWS)
+    what = f"A fit that holds {fewest:,} rows with {width} numbers each"
+    require(fewest * each, job.budget, what, "Raise memory_budget, or use inference.Grid (up to three inputs).")
+    if n < 2:
+        msg = f"The source of fit_table must have at least two rows; got {n}."
+        raise InvalidInputError(msg)
+    room = job.budget / each
+    # The rows that are drawn are a random number of them, which hardly ever is four standard deviations too large.
+    share = 1.0 if n <= room else (room - 4 * room**0.5) / n
+    order = RandomOrder(
+        access, max(fewest, min(CHUNK_ROWS, job.budget // (8 * _PASS_SHARE * pass_numbers(width)))), job.meter
+    )
+    job.meter.start(None, "rows")
+    drawn = order.drawn(share)
+    X, Y = drawn.X.numpy(), drawn.Y.numpy()
     scaling = Scaling.fit(X, Y, job.standardize, medians=job.likelihood.scales_by_medians)
     if not job.likelihood.has_noise:  # counts and signs have no scale
         scaling = scaling.of_inputs_only()
-    for first in range(0, n, CHUNK_ROWS):
+    for first in range(0, len(X), CHUNK_ROWS):
         place = slice(first, first + CHUNK_ROWS)
         X[place], Y[place] = scaling.inputs(X[place]), scaling.targets(Y[place])
     inputs, targets = (torch.from_numpy(part).to(dtype=job.dtype, device=job.device) for part in (X, Y))
-    return TrainingTable(inputs, targets, job.start.mean, job.budget).require_finite(), scaling
+    table = TrainingTable(inputs, targets, job.start.mean, job.budget, drawn_from=None if share == 1 else n)
+    return HeldRows(table.require_finite(), scaling, order, n * each)
+
+
+def pass_numbers(width: int) -> int:
+    """Return how many float64 numbers a pass over the rows holds for each row of a block, at most."""
+    return 8 + 10 * width

@@ -26,6 +26,8 @@ class TrainingTable:
         Memory budget of inference in bytes.
     mixed : bool
         Whether solvers may compute products in float32 where the final accuracy does not suffer.
+    drawn_from : int or None
+        Number of rows of which these were drawn at random because no more could be held; None: these are all.
     """
 
     X: torch.Tensor
@@ -33,6 +35,7 @@ class TrainingTable:
     mean: Mean
     budget: int
     mixed: bool = False
+    drawn_from: int | None = None
 
     def require_finite(self) -> TrainingTable:
         """Return the table; raise `InvalidInputError` if scaling or conversion made some of its numbers infinite."""
@@ -50,6 +53,12 @@ class TrainingTable:
     def basis(self) -> torch.Tensor:
         """Basis functions of the mean at the rows, shape (n, p)."""
         return self.mean.basis(self.X).to(self.X)
+
+    def describe_drawn(self) -> dict[str, str]:
+        """Return a note for `gigagp.inference.posterior.Posterior.notes` if these are not all rows, or no note."""
+        if self.drawn_from is None:
+            return {}
+        return {"drawn": f"{self.n_rows:,} of {self.drawn_from:,} rows, at random: more would exceed the memory budget"}
 
     @property
     def n_rows(self) -> int:

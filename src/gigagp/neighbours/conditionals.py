@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,8 +93,7 @@ class Pool:
         self._require(neighbours)
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
-        program = compile_kernel(self.kernel, self.X, self.X)
-        found = self._run(program, targets, neighbours, values, weights=weights, derivatives=False)
+        found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
         variance, made, residual, log_variance, _, _, raised = found
         return Conditionals(
             torch.from_numpy(variance),
@@ -128,6 +128,11 @@ class Pool:
         value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
         information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)
         return Derivatives.of(self.kernel, value, jacobian @ torch.from_numpy(gradient), information)
+
+    @cached_property
+    def _program(self) -> Program:
+        """The kernel at all rows, which every block of rows shares."""
+        return compile_kernel(self.kernel, self.X, self.X)
 
     def _require(self, neighbours: Tensor) -> None:
         """Refuse more neighbours than the memory budget has room for."""

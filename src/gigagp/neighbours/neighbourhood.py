@@ -51,6 +51,8 @@ class Neighbourhood:
         Rows from first to last.
     rank : Tensor of shape (n,)
         The place of every row in the order.
+    by_place : Tensor of shape (n,)
+        All rows, those near each other together.
     metric : Metric
         The metric of the kernel.
     """
@@ -58,7 +60,7 @@ class Neighbourhood:
     def __init__(self, kernel: Kernel, X: Tensor, generator: torch.Generator, metric: Metric | None = None) -> None:
         self.metric = Metric(kernel, X) if metric is None else metric
         self._points = self.metric(X)
-        self.order = coarse_to_fine(self._points, generator)
+        self.order, self.by_place = coarse_to_fine(self._points, generator)
         self.rank = torch.empty_like(self.order)
         self.rank[self.order] = torch.arange(len(self.order), device=self.order.device)
 
@@ -103,7 +105,7 @@ class Neighbourhood:
         points = added._points[rows]
         old = self._numbered(self._tree.query(points, n_neighbours)).long()
         new = added.earlier(n_neighbours, rows).long()
-        distances = [_squared(points, self._points, old), _squared(points, added._points, new)]
+        distances = [squared_distances(points, self._points, old), squared_distances(points, added._points, new)]
         found = torch.cat([old, torch.where(new < 0, -1, new + len(self.order))], 1)
         order = torch.cat(distances, 1).sort(dim=1, stable=True).indices[:, :n_neighbours]
         return found.gather(1, order).to(torch.int32)
@@ -154,7 +156,7 @@ class Neighbourhood:
         return numbers.to(torch.int32)
 
 
-def _squared(queries: Tensor, points: Tensor, found: Tensor) -> Tensor:
+def squared_distances(queries: Tensor, points: Tensor, found: Tensor) -> Tensor:
     """Return the squared distances of queries, shape (q, c), from points with given numbers, (q, m); infinite for -1.
 
     They are summed input by input, as in searches.
@@ -196,6 +198,11 @@ class NeighbourGraph:
         return Neighbourhood(self.kernel, self._X, torch.Generator().manual_seed(0))
 
     @property
+    def metric(self) -> Metric:
+        """The metric of the kernel, for which the order is not needed."""
+        return self.neighbourhood.metric if "neighbourhood" in vars(self) else Metric(self.kernel, self._X)
+
+    @property
     def width(self) -> int:
         """Number of neighbours of a row, where there are as many other rows."""
         return min(self.n_neighbours, max(len(self._X) - 1, 1))
@@ -210,9 +217,8 @@ class NeighbourGraph:
         return self.neighbours[rows] if "neighbours" in vars(self) else self.neighbourhood.earlier(self.width, rows)
 
     def blocks(self) -> Iterator[Block]:
-        """Iterate over all rows with their neighbours, which are held for some rows at a time."""
-        every = torch.arange(len(self._X), device=self._X.device)
-        return ((rows, self.earlier(rows)) for rows in every.split(_BLOCK_ROWS))
+        """Iterate over all rows with their neighbours, which are held for some rows at a time, near ones together."""
+        return ((rows, self.earlier(rows)) for rows in self.neighbourhood.by_place.split(_BLOCK_ROWS))
 
     def appended(self, X: Tensor) -> Iterator[Block]:
         """Iterate over rows that come after all of these, with their neighbours among all rows.

@@ -149,7 +149,8 @@ class Auto(Settings):
                 vector = vector if started is given else space.encode(started)
                 vector, information = self._score_from_starts(subset, space, prior, vector, trace, generator)
             else:
-                vector, information, _ = self._score(subset, space, prior, vector, information, trace, generator)
+                probes = self._probes(subset, generator)
+                vector, information, _ = self._score(subset, space, prior, vector, information, trace, probes)
             if trace.stopped:
                 break
         if not self.polish_steps or information is None or trace.stopped:
@@ -162,7 +163,7 @@ class Auto(Settings):
             return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
         guide = objective.guide(whole.decode(vector))
         if guide is not None:
-            vector, information = self._score_all(guide, whole, prior, vector, information, trace, generator)
+            vector, information = self._score_all(guide, whole, prior, vector, information, trace)
             learned = whole.decode(vector)
             if trace.stopped or objective.settled(learned) is guide:
                 return learned
@@ -204,18 +205,18 @@ class Auto(Settings):
         vector: torch.Tensor,
         information: torch.Tensor,
         trace: Trace,
-        generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run Fisher scoring on a guide, again where it has changed with the hyperparameters."""
         tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
         closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
+        probes = torch.zeros(0, self.n_probes)  # a guide needs none, and may have very many rows
         for round_ in range(self.guide_rounds):
             changed = guide.refresh(space.decode(vector))
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
             if trace.stopped or not (changed or round_ == 0):
                 break
             vector, information, _ = closer._score(
-                guide, space, prior, vector, information, trace, generator, "neighbours", patience=_GUIDE_PATIENCE
+                guide, space, prior, vector, information, trace, probes, "neighbours", patience=_GUIDE_PATIENCE
             )
         return vector, information
 
@@ -229,18 +230,23 @@ class Auto(Settings):
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run Fisher scoring from a vector and, where another optimum may be better, from a rougher function too."""
-        vector, information, value = self._score(subset, space, prior, start := vector, None, trace, generator)
+        probes = self._probes(subset, generator)
+        vector, information, value = self._score(subset, space, prior, start := vector, None, trace, probes)
         if not subset.has_distant_optima or trace.stopped:
             return vector, information
         rougher = space.rougher(start, *_ROUGHER)
         if torch.equal(rougher, start):
             return vector, information
-        other = self._score(subset, space, prior, rougher, information, trace, generator)
+        other = self._score(subset, space, prior, rougher, information, trace, self._probes(subset, generator))
         if other[2] < value:
             return other[:2]
         if not trace.stopped:
             trace.accept(subset, space, vector)
         return vector, information
+
+    def _probes(self, objective: FisherObjective, generator: torch.Generator) -> torch.Tensor:
+        """Return standard normal vectors for the information of an exact objective."""
+        return torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
     def _score(
         self,
@@ -250,7 +256,7 @@ class Auto(Settings):
         vector: torch.Tensor,
         known: torch.Tensor | None,
         trace: Trace,
-        generator: torch.Generator,
+        probes: torch.Tensor,
         stage: str | None = None,
         patience: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -260,8 +266,6 @@ class Auto(Settings):
         gain less than the tolerance, whatever they promised, end the stage (``patience``; None: they do not).
         """
         n, stage = objective.n_observations, stage or f"subset {objective.n_rows}"
-        probes = torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
-
         penalised = loss(trace, objective, space, stage, prior)
 
         def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:

@@ -5,6 +5,7 @@
 - `RowSource` is a source as a fit sees it: with inputs and targets chosen, and with labels or a known mean dealt with.
   `preview_of` says what is known of it before the pass.
 - `RowAccess` takes its rows by number, and `RowPasses` puts them into random order, pass after pass.
+- `RandomOrder` numbers the rows at random, and passes over them in the order in which they are stored.
 - `RowSample` keeps a random sample of a stream.
 
 This package knows neither models nor grids. It reads files with `gigagp.data`.
@@ -14,6 +15,7 @@ from gigagp.rows.access import RowAccess, Section
 from gigagp.rows.chunk import CHUNK_ROWS, Chunk
 from gigagp.rows.passes import RowPasses
 from gigagp.rows.preview import Preview, preview_of
+from gigagp.rows.random_order import PlacedRows, RandomOrder
 from gigagp.rows.sample import RowSample
 from gigagp.rows.source import RowSource, source_bounds, stream_rows
 from gigagp.rows.storage import Bounds
@@ -22,7 +24,9 @@ __all__ = [
     "CHUNK_ROWS",
     "Bounds",
     "Chunk",
+    "PlacedRows",
     "Preview",
+    "RandomOrder",
     "RowAccess",
     "RowPasses",
     "RowSample",

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
+from gigagp.errors import FitWarning, warn
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.streaming import BegunFit, StreamJob, hold_rows
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.vecchia.laplace import LaplaceObjective
+from gigagp.inference.vecchia.laplace import DRAWN_NUMBERS, LaplaceObjective
 from gigagp.inference.vecchia.laplace_posterior import LaplacePosterior
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
+from gigagp.inference.vecchia.streamed import StreamedObjective
 from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.rows.access import RowAccess
 
 #: Float64 numbers that a fit holds for each row beside the table: for the order, and for each of the row's numbers
 #: (measured: ``python benchmarks/vecchia_rows.py``).
@@ -51,6 +54,13 @@ class Vecchia(Inference):
         with 30 neighbours. Targets that are not Gaussian are learned from so many rows alone, half of them random and
         half in dense clusters; None is 20,000. Final answers use all rows.
 
+    Notes
+    -----
+    `GPRegressor.fit_table` passes a few times over a table that exceeds the memory budget. Learning rows, as many as a
+    third of the budget has room for, get their nearest earlier rows among all rows in a random order. A random part of
+    the rows, as large as the budget allows, is held for the mean's coefficients and for predictions. So the
+    hyperparameters are those of the whole table, and predictions are valid, but less sharp than from all rows.
+
     References
     ----------
     Vecchia 1988, doi:10.1111/j.2517-6161.1988.tb01729.x; Guinness 2021, Gaussian process learning via Fisher scoring of
@@ -83,10 +93,32 @@ class Vecchia(Inference):
         return LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
-        """Hold the numbers of all rows, and return the fit of these; see `gigagp.inference.streaming.hold_rows`."""
-        table, scaling = hold_rows(job, _ORDER_NUMBERS + _COPIES * (job.source.n_inputs + job.source.n_columns))
-        objective = self.objective(table, generator, job.likelihood)
-        return BegunFit(objective, job.start.standardized(scaling.units()), scaling, logs_steps=True)
+        """Hold the numbers of all rows, and return the fit of these; or of a random part of them, if they are too many.
+
+        Warns
+        -----
+        FitWarning
+            If the memory budget has no room for all rows.
+        """
+        numbers = _ORDER_NUMBERS + _COPIES * (job.source.n_inputs + job.source.n_columns)
+        gaussian = isinstance(job.likelihood, Gaussian)
+        access = job.resources.enter_context(RowAccess(job.source, job.source.chunk_rows, job.likelihood.check_targets))
+        held = hold_rows(job, access, numbers if gaussian else numbers + DRAWN_NUMBERS)
+        objective: TableObjective
+        if held.table.drawn_from is None or job.learn is None or not gaussian:
+            access.close()
+            objective = self.objective(held.table, generator, job.likelihood)
+        else:
+            given = self.n_neighbors, self.prediction_neighbors, self.learning_rows
+            objective = StreamedObjective(held, *given, job.meter)
+        if held.table.drawn_from is not None:
+            msg = (
+                f"The memory budget of {job.budget:,} bytes has room for {held.table.n_rows:,} of "
+                f"{held.table.drawn_from:,} rows, drawn at random, from which predictions are made. All rows need "
+                f"{held.needed:,} bytes. Raise memory_budget, or use inference.Grid (up to three inputs)."
+            )
+            warn(msg, FitWarning)
+        return BegunFit(objective, job.start.standardized(held.scaling.units()), held.scaling, logs_steps=True)
 
     def describe(self) -> str:
         """Return a one-line description for users."""

@@ -29,6 +29,8 @@ from gigagp.scaling import centre_and_spread
 _PREDICTION_NEIGHBOURS, _LEARNING_ROWS = 60, 20_000
 #: Draws behind a gradient, behind a posterior, and directions of a log determinant.
 _GRADIENT_DRAWS, _POSTERIOR_DRAWS, _DIRECTIONS = 16, 128, 16
+#: Float64 numbers that more than a thousand rows have for each row and these draws.
+DRAWN_NUMBERS = 3 * _POSTERIOR_DRAWS
 #: Relative error of their solves.
 _TOLERANCE = 3e-3
 #: Gains in nats an observation that end the search for the mode: in learning, for a posterior, and with few rows.
@@ -94,7 +96,7 @@ class LaplaceObjective(TableObjective):
         n, self.likelihood, self._values = table.n_rows, likelihood, values
         self._n_neighbours = min(n_neighbours, max(n - 1, 1))
         self._prediction_neighbours = prediction_neighbours or max(n_neighbours, _PREDICTION_NEIGHBOURS)
-        columns = 3 * (n if n <= DENSE_ROWS else _POSTERIOR_DRAWS)
+        columns = 3 * n if n <= DENSE_ROWS else DRAWN_NUMBERS
         require(8 * n * columns, table.budget, f"The posterior draws of {n:,} rows", "Use fewer rows.")
         self._targets = table.Y.double()
         p = table.basis.shape[1] if likelihood.has_noise else 0  # labels and counts have no trend

@@ -23,7 +23,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
-from gigagp.schema import Field, check_tensors, number, record, whole
+from gigagp.schema import Field, check_tensors, number, optional, record, whole
 
 
 class LatentGaussian(NamedTuple):
@@ -96,9 +96,9 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
         return self.latent.root.shape[1] == self.n_rows
 
     def notes(self) -> dict[str, str]:
-        """Return where the variances come from."""
+        """Return whether rows were left out, and where the variances come from."""
         source = "exact" if self._exact else f"from {self.latent.root.shape[1]} draws"
-        return {"latent": f"Laplace approximation, covariance at the rows {source}"}
+        return {**self.table.describe_drawn(), "latent": f"Laplace approximation, covariance at the rows {source}"}
 
     def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError:
         """Return the error: every row moves the most probable values of all others."""
@@ -185,13 +185,15 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "standard_error": self.latent.standard_error,
             "row_neighbours": self._graph.n_neighbours,
             "point_neighbours": self._predictor.n_neighbours,
+            "drawn_from": self.table.drawn_from,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> LaplacePosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
         numbers = {"value": number(), "standard_error": number()}
-        record(numbers | {"row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
+        numbers |= {"row_neighbours": whole(1), "point_neighbours": whole(1)}
+        record(numbers, {"drawn_from": optional(whole(1))})(header, "posterior")
         fields = ROWS | {
             "coefficients": Field("p t", "real"),
             "coefficient_root": Field("p p", "real"),
@@ -200,7 +202,8 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
             "explained": Field("n p", "float64"),
         }
         check_tensors(tensors, fields, saved.sizes)
-        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
+        table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
         latent = LatentGaussian(
             tensors["latent"], tensors["root"], tensors["explained"], header["value"], header["standard_error"]

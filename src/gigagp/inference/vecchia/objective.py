@@ -10,6 +10,7 @@ from torch import Tensor
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
+from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
 from gigagp.model import Model
 from gigagp.neighbours.local import Derivatives
@@ -24,7 +25,7 @@ MANY_NEIGHBOURS, MOST_NEIGHBOURS = 60, 200
 _WIDE_GAP = 0.05
 #: Rows whose densities estimate the likelihood at first; the cost of an evaluation, in rows times cubed neighbours, up
 #: to which they become more in the end, 555,000 rows with 30 neighbours, about a second; and the fewest rows.
-_LEARNING_ROWS, _AFFORDABLE, _FEWEST_ROWS = 10_000, 1.5e10, 4000
+_LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS = 10_000, 1.5e10, 4000
 #: Smallest gains in nats for each row, with few inputs and with many.
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
@@ -75,10 +76,9 @@ class VecchiaObjective(TableObjective):
         self.n_neighbours, self._most_neighbours = n_neighbours, most_neighbours or 0
         self.prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
-        #: rows whose densities are computed
-        self.rows = self._draw_rows(_LEARNING_ROWS if learning_rows is None else learning_rows)
+        self._size = min(_LEARNING_ROWS if learning_rows is None else learning_rows, table.n_rows)
         self._graph: NeighbourGraph | None = None
-        self._neighbours: Tensor | None = None
+        self._batch: Minibatch | None = None
         self._last: _Evaluated | None = None
 
     @classmethod
@@ -104,8 +104,9 @@ class VecchiaObjective(TableObjective):
 
     @property
     def share(self) -> float:
-        """All rows over those whose densities are computed."""
-        return self.table.n_rows / len(self.rows)
+        """All rows over those whose densities were computed last."""
+        assert self._batch is not None, "evaluate comes first"
+        return self.table.n_rows / len(self._batch.rows)
 
     def refresh(self, model: Model) -> bool:
         """Find the neighbours anew where lengthscales have moved, else look closer; return whether anything changed.
@@ -120,14 +121,20 @@ class VecchiaObjective(TableObjective):
         elif self._needs_neighbours(model, self._graph):
             self.n_neighbours = min(2 * self.n_neighbours, self._most_neighbours)
             self._graph = self._graph.with_neighbours(self.n_neighbours)
-            self.rows = self._draw_rows(max(_FEWEST_ROWS, min(len(self.rows), self._affordable_rows())))
-        elif self._adds_rows and len(self.rows) < self._affordable_rows():
-            self.rows = self._draw_rows(self._affordable_rows())
-        else:
+            self._size = min(max(_FEWEST_ROWS, min(self._size, self._affordable_rows())), self.table.n_rows)
+        elif self._adds_rows and self._size < self._affordable_rows():
+            self._size = self._affordable_rows()
+        elif self._batch is not None:
             return False
-        self._last = None
-        self._neighbours = self._graph.earlier(self.rows)
+        self._last = self._batch = None  # frees the old rows before the new ones are found
+        self._batch = self._find(self._graph)
         return True
+
+    def _find(self, graph: NeighbourGraph) -> Minibatch:
+        """Return as many random rows as learning asks for; a larger number includes a smaller one's."""
+        drawn = torch.randperm(self.table.n_rows, generator=torch.Generator().manual_seed(_SEED))[: self._size]
+        rows = drawn.sort().values.to(self.table.X.device)
+        return Minibatch.of(self.table, rows, graph.earlier(rows))
 
     def _needs_neighbours(self, model: Model, graph: NeighbourGraph) -> bool:
         """Whether more neighbours would change the likelihood by much."""
@@ -138,13 +145,7 @@ class VecchiaObjective(TableObjective):
 
     def _affordable_rows(self) -> int:
         """Return the number of rows whose densities cost about a second."""
-        return min(self.table.n_rows, int(_AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3))
-
-    def _draw_rows(self, size: int) -> Tensor:
-        """Return random rows in their order; a larger number includes a smaller one's."""
-        n = self.table.n_rows
-        drawn = torch.randperm(n, generator=torch.Generator().manual_seed(_SEED))[:size]
-        return drawn.sort().values.to(self.table.X.device)
+        return min(self.table.n_rows, int(AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3))
 
     def start(self, model: Model) -> Model:
         """Find the neighbours; return the model as it is.
@@ -156,13 +157,10 @@ class VecchiaObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value and its gradient."""
-        if self._neighbours is None:
+        if self._batch is None:
             self.refresh(model)
-        assert self._neighbours is not None
-        pool, table = pool_of(model, self.table), self.table
-        regression = Regression.of(pool, table, [(self.rows, self._neighbours)])
-        values = table.Y.double() - table.basis.double() @ regression.trend.coefficients
-        found = pool.derivatives(self.rows, self._neighbours, values)
+        assert self._batch is not None
+        found, regression = self._batch.evaluate(model)
         self._last = _Evaluated(model, found, regression)
         gradient = {name: self.share * value for name, value in found.gradient.items()}
         if model.noise_is_known:
@@ -205,7 +203,7 @@ class VecchiaObjective(TableObjective):
         """Return the graph of exactly this model's kernel: a model file has no other kernel to find it with."""
         if self._graph is None or not self._graph.is_of(model.kernel, self.table.X, self.n_neighbours):
             self._graph = NeighbourGraph(model.kernel, self.table.X, self.n_neighbours)
-            self._neighbours, self._last = None, None
+            self._batch = self._last = None
         return self._graph
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
@@ -217,7 +215,7 @@ class VecchiaObjective(TableObjective):
 
         Predictions are made from all rows in any case. The coefficients are as uncertain as these rows leave them.
         """
-        self._neighbours = self.graph_of(model).earlier(self.rows)
+        self._batch = self._find(self.graph_of(model))
         self.evaluate(model)
         found = self.current_posterior()
         assert found is not None

@@ -26,7 +26,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
 from gigagp.scaling import Scaling
-from gigagp.schema import Field, check_tensors, number, record, whole
+from gigagp.schema import Field, check_tensors, number, optional, record, whole
 
 
 def corrected_functions(
@@ -119,7 +119,9 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         X, Y = (new.to(old) for new, old in ((X, table.X), (Y, table.Y)))
         if noise is not None:
             model = replace(model, noise_variance=torch.cat([model.noise_variance, noise.to(model.noise_variance)]))
-        grown = replace(table, X=torch.cat([table.X, X]), Y=torch.cat([table.Y, Y])).require_finite()
+        drawn_from = None if table.drawn_from is None else table.drawn_from + len(X)
+        both = torch.cat([table.X, X]), torch.cat([table.Y, Y])
+        grown = replace(table, X=both[0], Y=both[1], drawn_from=drawn_from).require_finite()
         regression = self._regression.with_rows(pool_of(model, grown), grown, self._graph.appended(X))
         graph = NeighbourGraph(model.kernel, grown.X, self._graph.n_neighbours)
         return VecchiaPosterior(model, grown, graph, self._predictor.asked, regression)
@@ -141,10 +143,10 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         return None if self._gap is None else Estimate(self._gap.nats, self._gap.standard_error)
 
     def notes(self) -> dict[str, str]:
-        """Return the gap, and how many conditional variances were beyond float64."""
+        """Return whether rows were left out, the gap, and how many conditional variances were beyond float64."""
         raised = {"floor": self._regression.describe_raised()} if self._regression.raised else {}
         gap = "the memory budget has no room for more of them" if self._gap is None else self._gap.describe()
-        return {"neighbours": gap, **raised}
+        return {**self.table.describe_drawn(), "neighbours": gap, **raised}
 
     # Predictions ----------------------------------------------------------------------------------------------------
 
@@ -221,17 +223,20 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
             "raised": found.raised,
             "row_neighbours": self._graph.n_neighbours,
             "point_neighbours": self._predictor.asked,
+            "drawn_from": self.table.drawn_from,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], header: dict[str, Any], saved: Saved) -> VecchiaPosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
         check = {"squares": number(), "log_variance": number(), "raised": whole(0)}
-        record({**check, "row_neighbours": whole(1), "point_neighbours": whole(1)})(header, "posterior")
+        check |= {"row_neighbours": whole(1), "point_neighbours": whole(1)}
+        record(check, {"drawn_from": optional(whole(1))})(header, "posterior")
         shapes = {"coefficients": "p t", "coefficient_root": "p p", "gram": "p p"}
         fields = ROWS | {name: Field(shape, "float64") for name, shape in shapes.items()}
         check_tensors(tensors, fields, saved.sizes)
-        table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        given = tensors["X"], tensors["Y"], saved.model.mean, saved.budget
+        table = TrainingTable(*given, drawn_from=header.get("drawn_from"))
         graph = NeighbourGraph(saved.model.kernel, table.X, header["row_neighbours"])
         trend = Trend(tensors["coefficients"], tensors["coefficient_root"])
         sums = (header["squares"], header["log_variance"], table.n_rows, header["raised"])

@@ -1,0 +1,53 @@
+"""Rows whose densities stand for those of all rows, together with the rows that they are conditioned on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.likelihood import Regression, pool_of
+from gigagp.model import Model
+from gigagp.neighbours.local import Derivatives
+
+
+class Minibatch(NamedTuple):
+    """Some rows of a table and all their neighbours: what an evaluation reads, however large the table is.
+
+    Attributes
+    ----------
+    table : TrainingTable
+        The rows and their neighbours, and perhaps others.
+    rows : Tensor of shape (q,)
+        Places of the rows in ``table``.
+    neighbours : Tensor of shape (q, m)
+        Places of their neighbours in ``table``, int32; -1 where there are fewer.
+    origin : Tensor or None
+        Numbers of the rows of ``table`` in the table that models belong to; None: they are the same rows, or no row has
+        a noise of its own.
+    """
+
+    table: TrainingTable
+    rows: Tensor
+    neighbours: Tensor
+    origin: Tensor | None = None
+
+    @classmethod
+    def of(cls, table: TrainingTable, rows: Tensor, neighbours: Tensor) -> Minibatch:
+        """Return rows of a table with neighbours, without the rows that none of them needs if these are many."""
+        if table.n_rows <= rows.numel() + neighbours.numel():
+            return cls(table, rows, neighbours)
+        present = neighbours >= 0
+        origin, places = torch.unique(torch.cat([rows, neighbours[present].long()]), return_inverse=True)
+        local = torch.full_like(neighbours, -1)
+        local[present] = places[len(rows) :].to(local.dtype)
+        return cls(table.take_rows(origin), places[: len(rows)], local, origin)
+
+    def evaluate(self, model: Model) -> tuple[Derivatives, Regression]:
+        """Return the log density of the rows with its derivatives, at the best coefficients of the mean."""
+        pool = pool_of(model if self.origin is None else model.take_rows(self.origin), self.table)
+        regression = Regression.of(pool, self.table, [(self.rows, self.neighbours)])
+        values = self.table.Y.double() - self.table.basis.double() @ regression.trend.coefficients
+        return pool.derivatives(self.rows, self.neighbours, values), regression
