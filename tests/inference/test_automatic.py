@@ -131,7 +131,10 @@ def test_a_plan_forecasts_the_score_of_new_rows():
     assert "expected NLL" in gp.describe()
 
 
-@pytest.mark.parametrize("change", [{"inference": Exact()}, {"likelihood": "poisson"}, {"target_transform": "yeo-johnson"}, {"time_budget": -1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"inference": Exact()}, {"likelihood": "poisson"}, {"target_transform": "yeo-johnson"}, {"time_budget": -1}],
+)
 def test_what_cannot_be_planned_is_refused(change):
     X, y = made_rows(60, 2, 5)
     with pytest.raises(InvalidInputError):
