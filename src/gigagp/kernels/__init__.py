@@ -6,6 +6,7 @@
 
 import gigagp.kernels.features  # noqa: F401 (registers what `Kernel.draw_features` and `Kernel.features` call)
 from gigagp.kernels.base import Kernel
+from gigagp.kernels.categorical import Categorical
 from gigagp.kernels.composite import Product, Sum
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.elementary import Constant, Linear, White
@@ -17,6 +18,7 @@ from gigagp.kernels.stationary import StationaryKernel
 
 __all__ = [
     "RBF",
+    "Categorical",
     "Constant",
     "Cosine",
     "FeatureDraw",

@@ -80,9 +80,13 @@ class Slopes:
                 leaf.replace({own: values[name] for own, name in zip(leaf.parameters(), names, strict=True)})
                 for leaf, names in zip(leaves, self.names, strict=True)
             )
-        product = reduce(torch.mul, (leaf.value("variance").expand(len(self.columns)) for leaf in leaves))
+        product = reduce(torch.mul, (_by_slope(leaf, len(self.columns)) for leaf in leaves))
         weights = self.linear._input_weights
         return product if weights is None else product * weights.square()
+
+
+def _by_slope(leaf: Leaf, n_slopes: int) -> Tensor:
+    return leaf.by_input("variance") if isinstance(leaf, Linear) else leaf.value("variance").expand(n_slopes)
 
 
 def components(kernel: Kernel, whole: Sequence[int] | None = None) -> tuple[list[Component], list[Slopes]]:

@@ -69,6 +69,18 @@ def checked_columns(columns: Sequence[int] | None, owner: str) -> tuple[int, ...
     return chosen
 
 
+def checked_groups(groups: Sequence[int], owner: str) -> tuple[int, ...]:
+    """Return the numbers of the groups of inputs, which count from 0 in the order in which groups first occur."""
+    known, highest = isinstance(groups, list | tuple) and len(groups) > 0, -1
+    for group in groups if known else ():
+        known = known and isinstance(group, int) and not isinstance(group, bool) and 0 <= group <= highest + 1
+        highest = max(highest, group) if known else highest
+    if not known:
+        msg = f"groups of {owner} must be whole numbers, from 0 in the order of their first input; got {shown(groups)}."
+        raise InvalidInputError(msg)
+    return tuple(groups)
+
+
 def checked_fixed(fixed: Sequence[str] | bool, shapes: Mapping[str, bool], owner: str) -> frozenset[str]:
     """Return the names of hyperparameters that are not learned."""
     if isinstance(fixed, bool):

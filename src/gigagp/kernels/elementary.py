@@ -11,7 +11,8 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
-from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.hyperparameter import Hyperparameter
+from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Unit, Units
 from gigagp.random import standard_normal
 
@@ -139,7 +140,7 @@ class Linear(Leaf):
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs times the prior standard deviations of their slopes."""
-        return self.active(X) * self.value("variance", X).sqrt()
+        return self.active(X) * self.by_input("variance", X).sqrt()
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the dense covariance; see `Kernel.block`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self, overload
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,9 +13,15 @@ from torch import Tensor
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checked
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.arguments import BoundsLike, ParameterLike, checked_columns, checked_fixed, checked_value
-from gigagp.kernels.base import Kernel
+from gigagp.kernels.arguments import (
+    BoundsLike,
+    ParameterLike,
+    checked_columns,
+    checked_fixed,
+    checked_value,
+)
 from gigagp.kernels.bounds import Bounds, checked_bounds
+from gigagp.kernels.inputs import OfInputs
 from gigagp.kernels.units import Unit, Units
 
 #: What a class computes its covariances with, and what has to agree with them for random features.
@@ -23,37 +29,7 @@ _COVARIANCE = frozenset({"block", "profile"})
 _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequencies", "amplitude_and_phase"})
 
 
-class Hyperparameter:
-    """Attribute of a `Leaf` that reads the hyperparameter of the same name: a tensor, None while it is not settled.
-
-    Parameters
-    ----------
-    description : str
-        The attribute's docstring.
-    """
-
-    def __init__(self, description: str) -> None:
-        self.__doc__ = description
-
-    def __set_name__(self, owner: type[Leaf], name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type[Leaf]) -> Self: ...
-
-    @overload
-    def __get__(self, instance: Leaf, owner: type[Leaf]) -> Tensor | None: ...
-
-    def __get__(self, instance: Leaf | None, owner: type[Leaf]) -> Self | Tensor | None:
-        return self if instance is None else instance._values[self._name]
-
-    def __set__(self, instance: Leaf, value: object) -> NoReturn:
-        """Refuse: kernels do not change; `Leaf.replace` returns another."""
-        msg = f"{self._name} of {type(instance).__name__} cannot be set: kernels do not change. Use replace()."
-        raise AttributeError(msg)
-
-
-class Leaf(Kernel):
+class Leaf(OfInputs):
     """Base of the elementary kernels, and of kernels of your own.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and
@@ -111,15 +87,15 @@ class Leaf(Kernel):
             name: checked_value(values[name], name, owner, per_input=per_input)
             for name, per_input in self.shapes.items()
         }
-        self._ard: bool = checked(ard, bool, "ard", owner)
+        self._ard = checked(ard, bool, "ard", owner)
         self._columns = checked_columns(columns, owner)
         self._fixed = checked_fixed(fixed, self.shapes, owner)
         self._bounds = checked_bounds(bounds, self.shapes, owner)
         for name in self._bounds:
             self._require_within(name, self._values[name])
-        self._n_inputs: int | None = None
-        #: Factors of the inputs where one lengthscale serves all of them and standardizing gave them different units.
-        self._input_weights: Tensor | None = None
+        self._n_inputs = None
+        self._input_weights = None
+        self._groups = None
 
     # Construction ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +117,13 @@ class Leaf(Kernel):
         if n_active < 1:
             msg = f"{owner} needs data with at least one column; got {n_inputs}."
             raise InvalidInputError(msg)
+        if self._groups is not None:
+            if len(self._groups) != n_active:
+                msg = (
+                    f"groups of {owner} must have one number for each of {n_active} active inputs; got {self._groups}."
+                )
+                raise InvalidInputError(msg)
+            n_active = max(self._groups) + 1  # values, of which each group has one
         bound = copy.copy(self)
         bound._n_inputs = n_inputs
         bound._bounds = {
@@ -168,9 +151,10 @@ class Leaf(Kernel):
             return value
         length = n_active if self._ard else 1
         if value.numel() not in {1, length}:
+            of = "active input" if self._groups is None else "group of inputs"
             msg = (
                 f"{label} of {type(self).__name__} must be one number or {length} (one for each "
-                f"{'active input' if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
+                f"{of if self._ard else 'kernel, because ard=False'}); got {value.numel()}."
             )
             raise InvalidInputError(msg)
         return value.expand(length).clone() if value.numel() != length or value.ndim == 0 else value
@@ -196,22 +180,6 @@ class Leaf(Kernel):
         """Number of inputs that the kernel is bound to, None while it is unbound."""
         return self._n_inputs
 
-    @property
-    def columns(self) -> tuple[int, ...] | None:
-        """The input columns that the kernel depends on; None for all."""
-        return self._columns
-
-    @property
-    def active_columns(self) -> list[int]:
-        """The input columns that this bound kernel depends on."""
-        assert self._n_inputs is not None, "the kernel is bound"
-        return self._active_columns(self._n_inputs)
-
-    @property
-    def ard(self) -> bool:
-        """Whether hyperparameters that belong to inputs have one value each."""
-        return self._ard
-
     def parameters(self) -> dict[str, Tensor]:
         """Return all hyperparameters by name."""
         return {name: self.value(name) for name in self.shapes}
@@ -236,16 +204,6 @@ class Leaf(Kernel):
             msg = f"{owner} is not bound to data yet, so its {name} is not settled; call bind(n_inputs) first."
             raise InvalidInputError(msg)
         return value if like is None else value.to(dtype=like.dtype, device=like.device)
-
-    def active(self, X: Tensor) -> Tensor:
-        """Return the columns that the kernel depends on, shape (n, number of active inputs)."""
-        chosen = X if self._columns is None else X[:, list(self._columns)]
-        return chosen if self._input_weights is None else chosen * self._input_weights.to(chosen)
-
-    def lengths(self, name: str = "lengthscale") -> Tensor:
-        """Return one lengthscale or period for each active input, in the units that the kernel sees, (n_active,)."""
-        value = self.value(name).expand(self.n_active)
-        return value if self._input_weights is None else value / self._input_weights
 
     def replace(self, values: Mapping[str, Tensor]) -> Self:
         """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
@@ -273,17 +231,6 @@ class Leaf(Kernel):
         }
         return other
 
-    def on_columns(self, columns: Sequence[int]) -> Self:
-        """Return this bound kernel for tables with only these columns, which include all that it depends on."""
-        other = copy.copy(self)
-        other._n_inputs = len(columns)
-        if self._columns is not None:
-            other._columns = tuple(columns.index(column) for column in self._columns)
-        return other
-
-    def _active_columns(self, n_inputs: int) -> list[int]:
-        return list(range(n_inputs) if self._columns is None else self._columns)
-
     @property
     def says_units(self) -> bool:
         """Whether every hyperparameter has a unit."""
@@ -294,6 +241,8 @@ class Leaf(Kernel):
         if not self.says_units:
             return {}
         columns = self._active_columns(len(units.scale))
+        if self._groups is not None and self._ard:  # the inputs of a group have the same unit
+            columns = [columns[self._groups.index(group)] for group in range(max(self._groups) + 1)]
         return {name: units.factor(unit, columns, ard=self._ard) for name, unit in self.units.items()}
 
     def standardized(self, units: Units) -> Self:
@@ -378,22 +327,6 @@ class Leaf(Kernel):
         """Return amplitude and phase of every row and frequency; broadcastable to (n, m), phase None for zero."""
         raise self._without_spectrum()
 
-    @property
-    def n_active(self) -> int:
-        """Number of inputs that the kernel depends on.
-
-        Raises
-        ------
-        InvalidInputError
-            If the kernel is not bound to data and ``columns`` was not given.
-        """
-        if self._columns is not None:
-            return len(self._columns)
-        if self._n_inputs is None:
-            msg = f"{type(self).__name__} is not bound to data yet; call bind(n_inputs) first."
-            raise InvalidInputError(msg)
-        return self._n_inputs
-
     def _without_spectrum(self) -> InvalidInputError:
         owner = type(self).__name__
         return InvalidInputError(f"{owner} has no random features. Use exact inference, or another kernel.")
@@ -409,6 +342,8 @@ class Leaf(Kernel):
             found["columns"] = list(self._columns)
         if self._fixed:
             found["fixed"] = sorted(self._fixed)
+        if self._groups is not None:
+            found["groups"] = list(self._groups)
         if self._input_weights is not None:
             found["input_weights"] = self._input_weights.tolist()
         if self._bounds:

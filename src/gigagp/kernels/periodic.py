@@ -12,7 +12,8 @@ from torch import Tensor
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
-from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.hyperparameter import Hyperparameter
+from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
 
@@ -73,8 +74,8 @@ class Periodic(Leaf):
 
     def embed(self, X: Tensor) -> Tensor:
         """Return points on circles in units of the lengthscales, shape (n, 2 * number of active inputs)."""
-        angle = self.active(X) * (2 * math.pi / self.value("period", X))
-        lengthscale = self.value("lengthscale", X)
+        angle = self.active(X) * (2 * math.pi / self.by_input("period", X))
+        lengthscale = self.by_input("lengthscale", X)
         return torch.cat([torch.cos(angle) / lengthscale, torch.sin(angle) / lengthscale], dim=1)
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
@@ -149,7 +150,7 @@ class Cosine(Leaf):
 
     def angles(self, X: Tensor) -> Tensor:
         """Return ``2 pi x / period``, shape (n, number of active inputs), in float64: angles can be many turns."""
-        return self.active(X.to(torch.float64)) * (2 * math.pi / self.value("period").to(X.device))
+        return self.active(X.to(torch.float64)) * (2 * math.pi / self.by_input("period").to(X.device))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the dense covariance; see `Kernel.block`."""

@@ -13,7 +13,7 @@ from gigagp.fields import OneOf, Remedy, Words, checked
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import LeafOptions, ParameterLike
 from gigagp.kernels.fused import Profile
-from gigagp.kernels.leaf import Hyperparameter
+from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.profiles import matern_profile
 from gigagp.kernels.spectral import lower_gamma_quantile, upper_gamma_quantile
 from gigagp.kernels.stationary import StationaryKernel

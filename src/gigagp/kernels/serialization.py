@@ -87,8 +87,9 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
             _check_terms(parts, multiplied=issubclass(cls, Product))
             kernel: Kernel = cls(*parts, **values)
         else:
-            weights = values.pop("input_weights", None)
+            weights, groups = values.pop("input_weights", None), values.pop("groups", None)
             leaf = cls(**values)
+            leaf = leaf if groups is None else leaf.with_groups(groups)
             leaf = leaf if bound_to is None else leaf.bind(bound_to)
             kernel = leaf if weights is None else leaf.with_input_weights(weights)
     except TypeError as error:

@@ -15,7 +15,8 @@ from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
-from gigagp.kernels.leaf import Hyperparameter, Leaf
+from gigagp.kernels.hyperparameter import Hyperparameter
+from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.spectral import tail_probabilities
 from gigagp.kernels.units import Unit
 from gigagp.random import standard_normal
@@ -115,7 +116,7 @@ class StationaryKernel(Leaf):
 
     def scale(self, X: Tensor) -> Tensor:
         """Return the active inputs in units of their lengthscales, shape (n, number of active inputs)."""
-        return self.active(X) / self.value("lengthscale", X)
+        return self.active(X) / self.by_input("lengthscale", X)
 
     @abstractmethod
     def profile(self, q: Tensor) -> Tensor:

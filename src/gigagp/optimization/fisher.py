@@ -58,11 +58,8 @@ def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor
     first = first.reshape(n, -1, s)
     second = second.reshape(n, -1, s)
     by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
-    by_input = (-2 * variance * by_input).movedim(1, 0)
-    lengthscale = parameters["lengthscale"]
-    if lengthscale.numel() == 1 and by_input.shape[0] > 1:  # one lengthscale shared by all inputs
-        by_input = by_input.sum(0, keepdim=True)
-    products["lengthscale"] = by_input / lengthscale.reshape(-1, 1, 1)
+    by_value = kernel.by_value((-2 * variance * by_input).movedim(1, 0))
+    products["lengthscale"] = by_value / parameters["lengthscale"].reshape(-1, 1, 1)
     return products
 
 

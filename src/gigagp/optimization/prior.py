@@ -31,7 +31,8 @@ class WeakPrior:
     space : ParameterSpace
         The coordinates; must have ``transform="log"``.
     n_inputs : int
-        Number of inputs; the priors of lengthscales are centred at its square root.
+        Number of inputs; the priors of lengthscales are centred at its square root. Inputs that share a lengthscale,
+        such as the one-hot columns of a column of categories, count as one.
     target_variance : float
         Variance of the targets, which scales the priors of signal and noise.
 
@@ -43,6 +44,7 @@ class WeakPrior:
 
     def __init__(self, space: ParameterSpace, n_inputs: int, target_variance: float) -> None:
         log_target_scale = 0.5 * math.log(target_variance)
+        n_inputs -= _shared_inputs(space.template.kernel)
         centres, widths = [], []
         noises = {NOISE, *_white_terms(space.template.kernel)}
         for label in space.labels:
@@ -73,6 +75,11 @@ class WeakPrior:
         gradient = torch.zeros_like(vector)
         gradient[: len(self.centre)] = self.precision * (vector[: len(self.centre)] - self.centre)
         return gradient
+
+
+def _shared_inputs(kernel: Kernel) -> int:
+    """Return by how many inputs the lengthscales are fewer, where groups of inputs share one."""
+    return max((len(leaf.groups) - max(leaf.groups) - 1 for leaf in kernel.leaves() if leaf.groups), default=0)
 
 
 def _white_terms(kernel: Kernel) -> list[str]:

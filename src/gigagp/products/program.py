@@ -309,17 +309,18 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
     """Return the derivatives in all hyperparameters but the variance of a leaf that is a factor."""
     if isinstance(kernel, Linear):
         variance = kernel.value("variance").detach()
-        return {"variance": _shared(sums.cross[: term.inputs], variance) / variance}
+        return {"variance": kernel.by_value(sums.cross[: term.inputs]) / variance}
     by_square, more = sums.squares, sums.cross[term.inputs :]
     lengthscale = kernel.value("lengthscale").detach()
     found = {}
     if isinstance(kernel, Periodic):
         by_square = by_square.view(2, -1).sum(0)
-        turned = _shared(more.view(4, -1).sum(0) / lengthscale.square(), kernel.value("period"))
+        by_turn = more.view(4, -1).sum(0) / kernel.by_input("lengthscale").detach().square()
+        turned = kernel.by_value(by_turn)
         found["period"] = -turned / kernel.value("period").detach()
     if "alpha" in kernel.shapes:
         found["alpha"] = torch.tensor(sums.alpha, dtype=torch.float64)
-    found["lengthscale"] = -2 * _shared(by_square, lengthscale) / lengthscale
+    found["lengthscale"] = -2 * kernel.by_value(by_square) / lengthscale
     return found
 
 
@@ -335,8 +336,3 @@ def _weighted_squares(weights: Tensor, points: Tensor) -> Tensor:
 def _by_variance(kernel: Leaf, share: float) -> Tensor:
     """Return the derivative in the variance of a part whose weighted sum is ``share``."""
     return torch.tensor(share / float(kernel.value("variance")), dtype=torch.float64)
-
-
-def _shared(by_input: Tensor, parameter: Tensor) -> Tensor:
-    """Return sums by input as derivatives in a hyperparameter; one that all inputs share gets their sum."""
-    return by_input if parameter.numel() == by_input.numel() else by_input.sum(0, keepdim=True)

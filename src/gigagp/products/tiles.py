@@ -184,7 +184,7 @@ class StationaryTiles(Tiles):
         """Return the derivatives in the lengthscales, the variance and alpha."""
         lengthscale = self.stationary.value("lengthscale").detach()
         # dp / d lengthscale_k = -2 (e_k - f_k)^2 / lengthscale_k
-        by_square = self.by_square if lengthscale.numel() == self.by_square.numel() else self.by_square.sum(0, True)
+        by_square = self.stationary.by_value(self.by_square)
         found = {"lengthscale": -2 * self.factor * by_square / lengthscale, "variance": self.by_variance.clone()}
         if "alpha" in self.stationary.shapes:
             found["alpha"] = self.factor * self.by_alpha

@@ -72,7 +72,8 @@ def _scales(kernel: Kernel, n_inputs: int) -> Iterator[tuple[Leaf, dict[int, flo
         else:
             scale = leaf.lengths().detach()
         if isinstance(leaf, Periodic):  # its lengthscales are distances on a circle of radius one
-            scale = values["lengthscale"].detach().clamp_max(1.0) * leaf.lengths("period").detach() / (2 * math.pi)
+            circle = leaf.by_input("lengthscale").detach().clamp_max(1.0)
+            scale = circle * leaf.lengths("period").detach() / (2 * math.pi)
         columns = range(n_inputs) if leaf.columns is None else leaf.columns
         yield leaf, dict(zip(columns, scale.expand(len(columns)).tolist(), strict=True))
 
