@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp import intake
+from gigagp.encoding import model_inputs
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, checks_arguments
@@ -59,7 +59,7 @@ class Answers:
     _one_target: bool
 
     def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
-        X = intake.estimator_inputs(self, X, reset=False)
+        X = model_inputs(self, X, reset=False)
         points = torch.from_numpy(self.scaling_.inputs(X)).to(
             dtype=self.posterior_.dtype, device=self.posterior_.device
         )
@@ -136,7 +136,7 @@ class Answers:
         Parameters
         ----------
         X : array-like of shape (m, d)
-            Points.
+            Points, or with ``encode="auto"`` a table like that of the fit.
         return_std : bool, default False
             Whether to return the standard deviation of the latent function as well.
         return_cov : bool, default False
@@ -180,19 +180,20 @@ class Answers:
             return prior.predict(
                 X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
             )
-        X, points = self._new_inputs(X)
-        if not self.target_transform_.is_identity:
-            if return_parts:
-                msg = (
-                    "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
-                    "in units of the transformed target only. posterior_.variance_parts has them, standardized."
-                )
-                raise InvalidInputError(msg)
-            return self._predict_transformed(points, return_std, return_cov, include_noise, variance)
+        if return_parts and not self.target_transform_.is_identity:
+            msg = (
+                "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
+                "in units of the transformed target only. posterior_.variance_parts has them, standardized."
+            )
+            raise InvalidInputError(msg)
         if return_parts:
             found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
+            _, points = self._new_inputs(X)
             parts = (self._spread(part) for part in self.posterior_.variance_parts(points))
             return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
+        X, points = self._new_inputs(X)
+        if not self.target_transform_.is_identity:
+            return self._predict_transformed(points, return_std, return_cov, include_noise, variance)
         if not return_std and not return_cov:
             return self._in_units(self.posterior_.mean(points), X)
         if include_noise and not resolve_likelihood(self.likelihood).has_noise:
@@ -280,8 +281,9 @@ class Answers:
         checked, points = self._new_inputs(X)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
             found = self.posterior_.sample_at(points, n_samples, generator_from(random_state))
-            return self._samples_in_units(found, checked, points)
-        return self.sample_functions(n_samples, random_state)(X)
+        else:
+            found = self.posterior_.sample_functions(n_samples, generator_from(random_state))(points)
+        return self._samples_in_units(found, checked, points)
 
     @guarded()
     @checks_arguments

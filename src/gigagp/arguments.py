@@ -11,6 +11,7 @@ import torch
 
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.duration import resolve_duration
+from gigagp.encoding import fitted_encoder
 from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
@@ -148,7 +149,9 @@ class Problem:
         """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
         estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
         targets = (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
-        scaling = Scaling.fit(X, targets, estimator.standardize, medians=likelihood.scales_by_medians)
+        encoder, medians = fitted_encoder(estimator), likelihood.scales_by_medians
+        is_scaled = None if encoder is None else encoder.is_scaled
+        scaling = Scaling.fit(X, targets, estimator.standardize, medians=medians, is_scaled=is_scaled)
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()
         start = start_model(estimator, mean, len(X), targets.shape[1])

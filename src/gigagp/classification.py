@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.data.labels import Labels
+from gigagp.encoding import Encode
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, check_parameters, checks_arguments
 from gigagp.fitted_state import fitted_to_state
@@ -60,7 +61,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         Probability of a class given the latent function.
     standardize : bool, default True
         Whether to centre and scale the inputs.
-    dtype, device, memory_budget, verbose, random_state, hyperparameter_units, time_budget
+    dtype, device, memory_budget, verbose, random_state, hyperparameter_units, time_budget, encode
         The same as for `GPRegressor`.
 
     Attributes
@@ -100,6 +101,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         random_state: RandomState = 0,
         hyperparameter_units: HyperparameterUnits = "own",
         time_budget: Positive | str | None = None,
+        encode: Encode = "strict",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -113,6 +115,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.hyperparameter_units = hyperparameter_units
         self.time_budget = time_budget
+        self.encode = encode
 
     @checks_arguments
     def fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -193,10 +196,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any, checkpoint: str | PathLike[str] | None) -> None:
         check_parameters(self)
-        X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
+        X, encoded = self._checked_inputs(X, reset=True, min_rows=2)
         if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
             column_or_1d(y, warn=True)  # the warning of scikit-learn
-        y = intake.labels(y, len(X))
+        y = intake.labels(y, encoded)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             msg = f"y of GPClassifier.fit must have at least two classes; got one class, {self.classes_.tolist()[0]!r}."
@@ -224,11 +227,13 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             likelihood=self.likelihood,
             hyperparameter_units=self.hyperparameter_units,
             time_budget=self.time_budget,
+            encode=self.encode,
         )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.encode == "auto"
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -236,9 +241,16 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         with scored():
             return float(super().score(X, intake.labels(y), sample_weight))
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any) -> Any:
         check_is_fitted(self)
-        return intake.estimator_inputs(self, X, reset=False)
+        return self._checked_inputs(X, reset=False)[0]
+
+    def _checked_inputs(self, X: Any, *, reset: bool, min_rows: int = 1) -> tuple[Any, int]:
+        """Return what the latent functions take, and the number of rows: numbers, or a table that they encode."""
+        if (self.encode if reset else self.latent_.encode) == "auto":
+            return X, intake.check_features(self, X, reset=reset, min_rows=min_rows)
+        values = intake.estimator_inputs(self, X, reset=reset, min_rows=min_rows)
+        return values, len(values)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the log-odds of each class against the rest, shape (m,) for two classes, else (m, n_classes).
@@ -299,7 +311,8 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def _from_state(cls, tensors: dict[str, Any], header: dict[str, Any], custom: Custom) -> GPClassifier:
-        latent = GPRegressor._from_state(tensors, {**header, "feature_names": []}, custom)
+        own = header if "encoder" in header else {**header, "feature_names": []}  # only encoders take named tables
+        latent = GPRegressor._from_state(tensors, own, custom)
         classes, names = restored_classes(header, latent)
         estimator = cls(**{name: getattr(latent, name) for name in cls._get_param_names()})
         if not header["had_kernel"]:

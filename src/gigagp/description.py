@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from gigagp.encoding import fitted_encoder
 from gigagp.estimator import FittedEstimator
 from gigagp.model import NOISE, Model
 
@@ -46,12 +47,17 @@ def describe(estimator: FittedEstimator) -> str:
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # the table below has long lists
     lines.append(f"kernel        {structure}")
     names = getattr(estimator, "feature_names_in_", None)
+    encoder = fitted_encoder(estimator)
+    if encoder is not None:
+        lines += ["columns", *encoder.describe()]
+        names = encoder.labels
+    n_inputs = posterior.n_inputs if encoder is None else len(encoder.labels)
     factors = posterior.model.unit_factors(scaling.units())
     lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
     for name, value in posterior.model.parameters().items():
         numbers = np.atleast_1d(value.double().cpu().numpy())
         factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
-        is_per_input = numbers.size == posterior.n_inputs and not name.endswith(NOISE)
+        is_per_input = numbers.size == n_inputs and not name.endswith(NOISE)
         for index, number in enumerate(numbers[:_SHOWN]):
             label = name
             if numbers.size > 1:

@@ -15,6 +15,7 @@
     UserWarning
      └─ GigaGPWarning
          ├─ SolverWarning                            a solve did not reach its tolerance
+         ├─ EncodingWarning                          columns were left out, or hold what the fit has not seen
          └─ FitWarning                               a fit stopped before its end; the best state was kept
              └─ FitInterruptedWarning                Ctrl-C ended it
 """
@@ -63,6 +64,10 @@ class GigaGPWarning(UserWarning):
 
 class SolverWarning(GigaGPWarning):
     """A linear solve stopped before its tolerance; the message contains the numbers and a remedy."""
+
+
+class EncodingWarning(GigaGPWarning):
+    """A column of a table was left out, or has categories or missing cells that the fit has not seen."""
 
 
 class FitWarning(GigaGPWarning):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from gigagp.encoding import TableEncoder
 from gigagp.inference.posterior import Posterior
 from gigagp.kernels import Kernel
 from gigagp.optimization import History
@@ -29,6 +30,7 @@ class Estimator(Protocol):
     hyperparameter_units: Any
     time_budget: Any
     target_transform: Any
+    encode: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -49,6 +51,7 @@ class FittedEstimator(Estimator, Protocol):
     engine_: str
     plan_: Any
     n_features_in_: int
+    encoder_: TableEncoder
     feature_names_in_: Any
     _one_target: bool
 

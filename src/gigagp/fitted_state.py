@@ -11,6 +11,7 @@ from torch import Tensor
 from gigagp import means
 from gigagp.configuration import kept_optimizer, to_plain
 from gigagp.custom_parts import checked_again
+from gigagp.encoding import fitted_encoder
 from gigagp.estimator import FittedEstimator
 from gigagp.kernels.serialization import describe
 from gigagp.likelihoods import is_default, resolve_likelihood
@@ -64,6 +65,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     }
     if settings["target_transform"] != "none":
         header["target_transform"] = estimator.target_transform_.to_plain()
+    if (encoder := fitted_encoder(estimator)) is not None:
+        header["encoder"] = encoder.to_plain()
     check = checked_again(estimator, header)
     if check is not None:
         header["custom_values"] = check

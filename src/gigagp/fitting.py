@@ -20,6 +20,7 @@ import torch
 from gigagp import termination
 from gigagp.arguments import Arguments, Problem
 from gigagp.checkpoint import open_checkpoint
+from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
@@ -160,6 +161,7 @@ def fit_rows(
         problem = Problem.of(arguments, X, transform.forward(y))
     model, scaling, table = problem.model, problem.scaling, problem.table()
     objective = inference.objective(table, spawn(generator), likelihood)
+    validation = encoded_validation(fitted_encoder(estimator), validation)
     validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
     trace = Trace(History(), meter, validate)
     begun = BegunFit(objective, model, scaling, logs_steps=True)
@@ -201,6 +203,7 @@ def fit_source(
         If the fit exceeds the memory budget.
     """
     arguments = Arguments.of(estimator)
+    refuse_streams(estimator)
     likelihood, optimizer = arguments.likelihood, arguments.optimizer
     inference = resolve_streaming(estimator.inference, likelihood)
     arguments.check_for(inference)

@@ -64,20 +64,52 @@ def inputs(X: Any, name: str = "X", *, min_rows: int = 1, finite: bool = True, *
     The shape is also checked: two dimensions, at least ``min_rows`` rows and at least one input.
     """
     values = numbers(X, name, finite=finite, **options)
-    if values.ndim != 2:
+    _require_table(values.shape, name, min_rows)
+    return values
+
+
+def _require_table(shape: tuple[int, ...], name: str, min_rows: int) -> None:
+    if len(shape) != 2:
         msg = (
-            f"Expected 2D array, got {'scalar' if values.ndim == 0 else f'{values.ndim}D'} array instead: {name} must "
-            f"have shape (n, d), one row per point; got {values.shape}. Reshape your data: reshape(-1, 1) for one "
-            "input, reshape(1, -1) for one row."
+            f"Expected 2D array, got {f'{len(shape)}D' if shape else 'scalar'} array instead: {name} must have shape "
+            f"(n, d), one row per point; got {shape}. Reshape your data: reshape(-1, 1) for one input, reshape(1, -1) "
+            "for one row."
         )
         raise InvalidInputError(msg)
-    if values.shape[1] == 0:
-        msg = f"{name} must have inputs: got 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+    if shape[1] == 0:
+        msg = f"{name} must have inputs: got 0 feature(s) (shape={shape}) while a minimum of 1 is required."
         raise InvalidInputError(msg)
-    if values.shape[0] < min_rows:
-        msg = f"{name} must have rows: got {values.shape[0]} sample(s) while a minimum of {min_rows} is required."
+    if shape[0] < min_rows:
+        msg = f"{name} must have rows: got {shape[0]} sample(s) while a minimum of {min_rows} is required."
         raise InvalidInputError(msg)
-    return values
+
+
+def table_columns(
+    X: Any, name: str = "X", *, min_rows: int = 1, memory_budget: float | str | None = None
+) -> tuple[list[Any] | None, list[Any]]:
+    """Return the names of a table's columns, None for an array, and its columns, of any type and as they are.
+
+    Raises
+    ------
+    InvalidInputError, MemoryBudgetError
+        If X is not a table, repeats a name, or is a sparse matrix that is too large to be made dense.
+    """
+    frame = _frame(X)
+    if frame is not None:
+        _refuse_repeated(frame[0], name)
+        _require_table((len(X), len(frame[0])), name, min_rows)
+        return frame[0], list(frame[1])
+    values = _rows(X, name) if isinstance(X, list | tuple) else _array(X, name, memory_budget)
+    _require_table(values.shape, name, min_rows)
+    return None, [values[:, k] for k in range(values.shape[1])]
+
+
+def _rows(X: Sequence[Any], name: str) -> np.ndarray:
+    """Return a list of rows as an array of objects: NumPy would turn numbers beside texts into texts."""
+    try:
+        return np.array(_objects(X), dtype=object)
+    except ValueError as error:  # rows of different lengths
+        raise _not_an_array(X, name, error) from None
 
 
 def targets(y: Any, n_rows: int | None = None, name: str = "y", *, finite: bool = True, **options: Any) -> np.ndarray:
@@ -158,15 +190,26 @@ def estimator_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) 
     InvalidInputError, MemoryBudgetError
         As for `inputs`; also if the number or the names of the inputs differ from those of the fit.
     """
-    from sklearn.utils.validation import validate_data
-
     budget = getattr(estimator, "memory_budget", None)
     values = inputs(X, min_rows=min_rows, memory_budget=budget)
+    _check_features(estimator, values if _frame(X) is None else X, reset=reset)
+    return values
+
+
+def check_features(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> int:
+    """Return the number of rows of a table of any types; store or compare the number and names of its columns."""
+    names, columns = table_columns(X, min_rows=min_rows, memory_budget=getattr(estimator, "memory_budget", None))
+    _check_features(estimator, np.empty((len(columns[0]), len(columns))) if names is None else X, reset=reset)
+    return len(columns[0])
+
+
+def _check_features(estimator: Any, X: Any, *, reset: bool) -> None:
+    from sklearn.utils.validation import validate_data
+
     try:
-        validate_data(estimator, values if _frame(X) is None else X, reset=reset, skip_check_array=True)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(str(error)) from None
-    return values
 
 
 def refuse_unequal(n_inputs: int | None, n_targets: int, name: str = "y") -> None:

@@ -15,6 +15,7 @@ from gigagp import intake
 from gigagp.added_rows import add_rows
 from gigagp.answers import UncertaintyParts
 from gigagp.arguments import Arguments
+from gigagp.encoding import Encode, model_inputs
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
 from gigagp.fitted_model import FittedModel
@@ -111,6 +112,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         parameters are learned by the likelihood of up to 1,000 rows; ``"auto"`` also chooses among the transforms and
         none, by a margin. Answers are in the target's units; ``noise_variance`` and the variances of the kernel are in
         squared units of ``g(y)``. It requires one target with Gaussian noise. The documentation has a page on it.
+    encode : {"strict", "auto"}, default "strict"
+        ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
+        missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.encoding.TableEncoder`). Columns of
+        ``kernel`` are then those of the table.
 
     Attributes
     ----------
@@ -134,6 +139,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         Transformation between the data's own units and those of the standardized problem.
     target_transform_ : TargetTransform
         Transform of the target, with its learned parameters.
+    encoder_ : TableEncoder
+        What happens to each column, if ``encode="auto"``.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray
@@ -171,6 +178,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         hyperparameter_units: HyperparameterUnits = "own",
         time_budget: Positive | str | None = None,
         target_transform: TargetTransformName = "none",
+        encode: Encode = "strict",
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -187,6 +195,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         self.hyperparameter_units = hyperparameter_units
         self.time_budget = time_budget
         self.target_transform = target_transform
+        self.encode = encode
 
     # ------------------------------------------------------------------ fitting
 
@@ -264,9 +273,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
             If an argument or the data are invalid, if the likelihood is not Gaussian, or if an inference is given.
         """
         with guarded():
-            arguments = Arguments.of(self)
+            planned = copy.copy(self)  # whose names and encoder are set
+            arguments = Arguments.of(planned)
             arguments.check_plan()
-            X = intake.estimator_inputs(copy.copy(self), X, reset=True, min_rows=2)  # which sets their names
+            X = model_inputs(planned, X, reset=True, min_rows=2)
             plan, scaling = plan_rows(arguments, X, intake.targets(y, len(X)))
         return plan.in_units(scaling.typical_y_scale)
 
@@ -385,7 +395,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
                 raise InvalidInputError(msg)
             return self.fit(X, y)
         with whole_or_unchanged(self):
-            X = intake.estimator_inputs(self, X, reset=False)
+            X = model_inputs(self, X, reset=False)
             names = getattr(self, "feature_names_in_", None)
             units = self.scaling_, self.target_transform_
             self._adopt(add_rows(self.posterior_, *units, X, y, noise_variance, names), self.scaling_)
@@ -393,12 +403,13 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:
         arguments = Arguments.of(self)
-        X = intake.estimator_inputs(self, X, reset=True, min_rows=2)
+        X = model_inputs(self, X, reset=True, min_rows=2)
         y = intake.targets(y, len(X))
         self._take(fit_rows(arguments, X, y, validation, checkpoint), one_target=y.ndim == 1)
 
     def _fit_source(self, open_rows: Callable[[Mean], RowSource], bounds: Any, checkpoint: Any) -> None:
         """Fit rows that are not held in memory, and set the names of their columns."""
+        self.__dict__.pop("encoder_", None)  # of an earlier fit
         fitted, rows = fit_source(self, open_rows, bounds, checkpoint)
         self.n_features_in_ = rows.n_inputs
         if rows.input_names is not None:
@@ -410,7 +421,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True  # converted to dense arrays within the memory budget
-        tags.requires_fit = False  # predictions before a fit are those of the prior
+        tags.requires_fit = self.encode == "auto"  # predictions before a fit are those of the prior
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = self.encode == "auto"
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from gigagp.checks import resolve_device
 from gigagp.configuration import from_plain
 from gigagp.custom import NOTHING, Custom
 from gigagp.custom_parts import are_close, known_values
+from gigagp.encoding import Encode, TableEncoder
 from gigagp.errors import GigaGPWarning, ModelFileError, warn
 from gigagp.estimate import Estimate
 from gigagp.estimator import Estimator, FittedEstimator
@@ -152,13 +153,19 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     )
     if estimator._one_target and sizes["t"] != 1:
         raise ModelFileError(f"the header.one_target must be false for {sizes['t']} targets.")
-    listing(text, 0, d)(header["feature_names"], "the header.feature_names")
+    encoder = TableEncoder.from_plain(header["encoder"], d) if "encoder" in header else None
+    if estimator.encode not in get_args(Encode):
+        raise ModelFileError(f"the header.settings.encode must be one of {get_args(Encode)}; got {estimator.encode!r}.")
+    n_columns = d if encoder is None else len(encoder.columns)
+    listing(text, 0, n_columns)(header["feature_names"], "the header.feature_names")
     moved = {name: value.to(device) for name, value in tensors.items()}
     own = custom.classes(Inference)  # type: ignore[type-abstract]  # only used in comparisons
     posterior = restore_posterior(header["posterior"], moved, saved, own)
     _check_answer(posterior)
     estimator._adopt(posterior, scaling)
-    estimator.n_features_in_ = d
+    estimator.n_features_in_ = n_columns
+    if encoder is not None:
+        estimator.encoder_ = encoder
     if header["feature_names"]:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     return estimator

@@ -36,14 +36,26 @@ class Scaling:
     y_scale: np.ndarray
 
     @classmethod
-    def fit(cls, X: np.ndarray, Y: np.ndarray, standardize: bool, *, medians: bool = False) -> Scaling:
+    def fit(
+        cls,
+        X: np.ndarray,
+        Y: np.ndarray,
+        standardize: bool,
+        *,
+        medians: bool = False,
+        is_scaled: np.ndarray | None = None,
+    ) -> Scaling:
         """Return the scaling from the statistics of a training table, or one that changes nothing.
 
-        ``medians`` is for targets of which some may be grossly wrong.
+        ``medians`` is for targets of which some may be grossly wrong. ``is_scaled``, shape (d,), excepts inputs that
+        stay as they are. Standardized one-hot columns would have rare categories far from all others.
         """
         if not standardize:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
-        return cls(*centre_and_spread(X), *centre_and_spread(Y, medians=medians))
+        centre, spread = centre_and_spread(X)
+        if is_scaled is not None:
+            centre, spread = np.where(is_scaled, centre, 0.0), np.where(is_scaled, spread, 1.0)
+        return cls(centre, spread, *centre_and_spread(Y, medians=medians))
 
     def of_inputs_only(self) -> Scaling:
         """Return the scaling of the inputs alone, which leaves targets unchanged."""

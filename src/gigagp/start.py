@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from gigagp.checks import known_noise
+from gigagp.encoding import fitted_encoder
 from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.kernels import Constant, Kernel, Matern, White
@@ -24,6 +25,8 @@ def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -
         If the noise variance is invalid.
     """
     kernel = Matern(nu=1.5) if estimator.kernel is None else estimator.kernel
+    encoder = fitted_encoder(estimator)
+    kernel = kernel if encoder is None else encoder.kernel(kernel)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
         msg = (

@@ -9,6 +9,7 @@ import numpy as np
 
 from gigagp import intake
 from gigagp.checks import resolve_device, resolve_dtype
+from gigagp.encoding import refuse_before_fit
 from gigagp.errors import InvalidInputError
 from gigagp.fields import check_parameters
 from gigagp.inference.prior import PriorPosterior
@@ -38,8 +39,11 @@ def before_fit(estimator: E, X: Any) -> E:
     ------
     InvalidInputError
         If an argument is invalid.
+    NotFittedError
+        With ``encode="auto"``, because a fit decides how columns are encoded.
     """
     check_parameters(estimator)
+    refuse_before_fit(estimator)
     prior: Any = copy.copy(estimator)
     if prior.target_transform != "none":
         msg = (

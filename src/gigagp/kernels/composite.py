@@ -66,14 +66,17 @@ class Composite(Kernel):
         sizes = {part.n_inputs for part in self._parts}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def _with(self, parts: tuple[Kernel, ...]) -> Self:
+    def with_parts(self, parts: tuple[Kernel, ...]) -> Self:
+        """Return the same composition of as many other parts."""
         other = object.__new__(type(self))
         other._parts = parts
         return other
 
     def bind(self, n_inputs: int) -> Self:
         """Return this kernel for data with ``n_inputs`` columns; see `Kernel.bind`."""
-        return self if self.n_inputs == n_inputs else self._with(tuple(part.bind(n_inputs) for part in self._parts))
+        return (
+            self if self.n_inputs == n_inputs else self.with_parts(tuple(part.bind(n_inputs) for part in self._parts))
+        )
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the hyperparameters of all parts."""
@@ -117,11 +120,11 @@ class Composite(Kernel):
 
     def standardized(self, units: Units) -> Self:
         """Return this kernel for the standardized problem; see `Kernel.standardized`."""
-        return self._with(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
+        return self.with_parts(tuple(part.standardized(own) for part, own in self._units_of_parts(units)))
 
     def in_own_units(self, units: Units) -> Self:
         """Return this kernel in the data's own units; see `Kernel.in_own_units`."""
-        return self._with(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))
+        return self.with_parts(tuple(part.in_own_units(own) for part, own in self._units_of_parts(units)))
 
     def _by_part(self, values: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         grouped: dict[int, dict[str, Tensor]] = {}
@@ -137,13 +140,13 @@ class Composite(Kernel):
         """Return this kernel with some hyperparameters exchanged; see `Kernel.replace`."""
         grouped = self._by_part(values)
         parts = (part.replace(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
-        return self._with(tuple(parts))
+        return self.with_parts(tuple(parts))
 
     def multiplied(self, factors: Mapping[str, Tensor]) -> Self:
         """Return this kernel in other units; see `Kernel.multiplied`."""
         grouped = self._by_part(factors)
         parts = (part.multiplied(grouped[i]) if i in grouped else part for i, part in enumerate(self._parts))
-        return self._with(tuple(parts))
+        return self.with_parts(tuple(parts))
 
     def block(self, X: Tensor, Z: Tensor) -> Tensor:
         """Return the dense covariance; see `Kernel.block`."""

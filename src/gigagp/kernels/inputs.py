@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
@@ -12,10 +12,9 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.arguments import checked_groups
-from gigagp.kernels.base import Kernel
 
 
-class OfInputs(Kernel):
+class OfInputs(ABC):
     """What `gigagp.kernels.Leaf` knows of its inputs.
 
     Attributes
@@ -119,6 +118,8 @@ class OfInputs(Kernel):
         """
         other = copy.copy(self)
         other._groups = checked_groups(groups, type(self).__name__)
+        if max(other._groups) + 1 == len(other._groups):  # one input each
+            other._groups = None
         other._columns = self._columns if columns is None else tuple(columns)
         return other
 

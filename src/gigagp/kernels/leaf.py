@@ -20,6 +20,7 @@ from gigagp.kernels.arguments import (
     checked_fixed,
     checked_value,
 )
+from gigagp.kernels.base import Kernel
 from gigagp.kernels.bounds import Bounds, checked_bounds
 from gigagp.kernels.inputs import OfInputs
 from gigagp.kernels.units import Unit, Units
@@ -29,7 +30,7 @@ _COVARIANCE = frozenset({"block", "profile"})
 _FEATURES = frozenset({"has_spectrum", "draw_frequencies", "draw_at", "frequencies", "amplitude_and_phase"})
 
 
-class Leaf(OfInputs):
+class Leaf(OfInputs, Kernel):
     """Base of the elementary kernels, and of kernels of your own.
 
     A subclass names its hyperparameters in `shapes`, passes their values to ``__init__`` and writes `block` and

@@ -1,0 +1,20 @@
+"""Columns of texts, categories, dates and missing cells as numbers, by an encoder that is part of a fitted model."""
+
+from gigagp.encoding.encoder import Encode, TableEncoder
+from gigagp.encoding.model_inputs import (
+    encoded_validation,
+    fitted_encoder,
+    model_inputs,
+    refuse_before_fit,
+    refuse_streams,
+)
+
+__all__ = [
+    "Encode",
+    "TableEncoder",
+    "encoded_validation",
+    "fitted_encoder",
+    "model_inputs",
+    "refuse_before_fit",
+    "refuse_streams",
+]

@@ -1,0 +1,357 @@
+"""What an encoder knows of each column: plain numbers and texts, from which the encoded columns follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from gigagp.cells import shown
+from gigagp.encoding.reading import SECONDS_A_DAY, Cells, Kind, looks_like_date, same_text
+from gigagp.errors import ModelFileError
+from gigagp.schema import Form, flag, listing, number, record, text, whole
+
+#: Most categories of a column that have a column of their own.
+MOST_CATEGORIES = 50
+#: Mean length of a year in days.
+YEAR = 365.2425
+#: Dates have a season if they span at least this many days.
+_SEASONAL_SPAN = 366.0
+_UNTIL = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Encoded columns that share a lengthscale.
+
+    Attributes
+    ----------
+    label : str
+        What the part is of its column, empty where it is all of it.
+    width : int
+        Number of encoded columns.
+    is_scaled : bool
+        Whether the columns are standardized. One-hot columns, marks and points on circles stay as they are.
+    """
+
+    label: str
+    width: int = 1
+    is_scaled: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table. Subclasses are its kinds.
+
+    Attributes
+    ----------
+    label : str
+        Name of the column, or its number.
+    """
+
+    label: str
+    #: Name of the kind in files.
+    word: ClassVar[str] = ""
+    kind: ClassVar[Kind | None] = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The encoded columns, in their order."""
+        return ()
+
+    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+        """Return the encoded columns, shape (n, sum of the parts' widths), and add to ``notes`` what was unexpected."""
+        return np.empty((len(cells.values), 0))
+
+    def typical(self, n: int) -> pa.Array:
+        """Return n cells with a typical content of the column."""
+        return pa.nulls(n)
+
+    def describe(self) -> str:
+        """Return in words what happens to the column."""
+        return ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the record as plain data, from which `from_plain` makes it again."""
+        return {"column": self.word, **vars(self)}
+
+
+@dataclass(frozen=True)
+class Numbers(Column):
+    """A column of numbers, with the median in place of missing cells and a mark where there were some in the fit.
+
+    Attributes
+    ----------
+    fill : float
+        Median.
+    varies : bool
+        Whether there are different numbers.
+    missing : int
+        Number of missing cells in the table of the fit.
+    """
+
+    fill: float = 0.0
+    varies: bool = True
+    missing: int = 0
+    word: ClassVar[str] = "numbers"
+    kind: ClassVar[Kind | None] = "number"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The numbers and the mark."""
+        return (Part("", is_scaled=True),) * self.varies + (Part("missing"),) * bool(self.missing)
+
+    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+        """Return the numbers and the mark; see `Column.encode`."""
+        gone = cells.missing
+        _note_missing(self, gone, notes, f"the median {self.fill:g} of the fit")
+        found = [np.where(gone, self.fill, cells.values)] * self.varies + [gone.astype(np.float64)] * bool(self.missing)
+        return np.stack(found, 1)
+
+    def typical(self, n: int) -> pa.Array:
+        """Return the median."""
+        return pa.array(np.full(n, self.fill))
+
+    def describe(self) -> str:
+        """Return in words what happens to the column."""
+        filled = f"; {_cells(self.missing)} filled with the median {self.fill:g} and marked" * bool(self.missing)
+        return ("numbers" if self.varies else f"constant {self.fill:g}") + filled
+
+
+@dataclass(frozen=True)
+class Dates(Column):
+    """A column of dates: days since the earliest one, the season and the time of day.
+
+    Attributes
+    ----------
+    origin : float
+        The earliest date, in seconds since 1970.
+    fill : float
+        Median in days since the earliest, in place of missing cells.
+    season : bool
+        Whether the dates span more than a year; sine and cosine of the time of the year are then inputs.
+    clock : bool
+        Whether they have different times of day, which are then inputs in the same way.
+    missing : int
+        Number of missing cells in the table of the fit.
+    """
+
+    origin: float = 0.0
+    fill: float = 0.0
+    season: bool = False
+    clock: bool = False
+    missing: int = 0
+    word: ClassVar[str] = "dates"
+    kind: ClassVar[Kind | None] = "date"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The days, the points on two circles and the mark."""
+        found = (Part("days", is_scaled=True),) + (Part("season", 2),) * self.season
+        return found + (Part("time of day", 2),) * self.clock + (Part("missing"),) * bool(self.missing)
+
+    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+        """Return days, season, time of day and mark; see `Column.encode`."""
+        gone = cells.missing
+        _note_missing(self, gone, notes, f"the median {self._day(self.fill)} of the fit")
+        days = (cells.values - self.origin) / SECONDS_A_DAY
+        found = [np.where(gone, self.fill, days)]
+        for wanted, period in ((self.season, YEAR), (self.clock, 1.0)):
+            if wanted:
+                angle = 2 * np.pi * np.mod(cells.values / (SECONDS_A_DAY * period), 1.0)
+                found += [np.where(gone, 0.0, np.sin(angle)), np.where(gone, 0.0, np.cos(angle))]
+        return np.stack(found + [gone.astype(np.float64)] * bool(self.missing), 1)
+
+    def typical(self, n: int) -> pa.Array:
+        """Return the median."""
+        return self.at(np.full(n, self.fill))
+
+    def at(self, days: np.ndarray) -> pa.Array:
+        """Return the dates so many days after the earliest, shape (n,)."""
+        return pa.array(np.round((self.origin + days * SECONDS_A_DAY) * 1e6).astype(np.int64)).cast(pa.timestamp("us"))
+
+    def _day(self, days: float) -> str:
+        try:
+            return str((_UNTIL + timedelta(seconds=self.origin + days * SECONDS_A_DAY)).date())
+        except OverflowError:
+            return f"{days:g} days later"
+
+    def describe(self) -> str:
+        """Return in words what happens to the column."""
+        parts = ["days"] + ["season (sine and cosine of the year)"] * self.season + ["time of day"] * self.clock
+        filled = f"; {_cells(self.missing)} filled with {self._day(self.fill)} and marked" * bool(self.missing)
+        return f"dates since {self._day(0.0)}: {', '.join(parts)}{filled}"
+
+
+@dataclass(frozen=True)
+class Categories(Column):
+    """A column of categories, one-hot: one column for each, and a last one for all others.
+
+    Attributes
+    ----------
+    categories : tuple of str
+        The most frequent ones, in the order of their numbers of rows.
+    missing : int
+        Number of missing cells in the table of the fit; they are a category of their own.
+    others : int
+        Number of further categories of the table of the fit, which share the last column.
+    """
+
+    categories: tuple[str, ...] = ()
+    missing: int = 0
+    others: int = 0
+    word: ClassVar[str] = "categories"
+    kind: ClassVar[Kind | None] = "category"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All one-hot columns together."""
+        return (Part("", len(self.categories) + bool(self.missing) + 1),)
+
+    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+        """Return the one-hot columns; see `Column.encode`."""
+        known = {category: k for k, category in enumerate(self.categories)}
+        rest = self.parts[0].width - 1
+        found = [same_text(one, known) for one in cells.texts]
+        places = np.array([rest if place is None else place for place in found] + [len(known)])  # the last: missing
+        if not self.others:
+            present = np.unique(cells.values[~cells.missing]).astype(np.int64).tolist()  # types may list more
+            new = [cells.texts[k] for k in present if found[k] is None]
+            if not self.missing and cells.missing.any():
+                new.append("")
+            if new:
+                names = ", ".join(shown(one) if one else "a missing cell" for one in new[:3])
+                more = f" and {len(new) - 3} more" * (len(new) > 3)
+                notes.append(f"column {self.label!r} has categories that the fit has not seen: {names}{more}")
+        codes = places[np.where(cells.missing, len(cells.texts), cells.values).astype(np.int64)]
+        return (codes[:, None] == np.arange(rest + 1)).astype(np.float64)
+
+    def typical(self, n: int) -> pa.Array:
+        """Return the most frequent category."""
+        return pa.array([self.categories[0]] * n)
+
+    def describe(self) -> str:
+        """Return in words what happens to the column."""
+        names = ", ".join(self.categories[:4]) + ", ..." * (len(self.categories) > 4)
+        more = f"; {self.others:,} rarer ones together as others" * bool(self.others)
+        empty = f"; missing cells ({self.missing:,}) are a category" * bool(self.missing)
+        return f"{len(self.categories)} categories ({names}){more}{empty}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return {**super().to_plain(), "categories": list(self.categories)}
+
+
+@dataclass(frozen=True)
+class LeftOut(Column):
+    """A column that tells nothing.
+
+    Attributes
+    ----------
+    reason : str
+        Why.
+    """
+
+    reason: str = ""
+    word: ClassVar[str] = "left out"
+
+    def describe(self) -> str:
+        """Return in words what happens to the column."""
+        return f"left out: {self.reason}"
+
+
+def column_of(label: str, cells: Cells, notes: list[str]) -> Column:
+    """Return the record of a column of the table of a fit, and add to ``notes`` what its owner should know."""
+    gone = int(cells.missing.sum())
+    present = cells.values[~cells.missing]
+    if not len(present):
+        return LeftOut(label, "all cells are missing")
+    low, high = float(present.min()), float(present.max())
+    if low == high and not gone:
+        return LeftOut(label, "all cells are the same")
+    if cells.kind == "number":
+        return Numbers(label, float(np.median(present)), low < high, gone)
+    if cells.kind == "date":
+        days = (present - low) / SECONDS_A_DAY
+        if low == high:
+            return LeftOut(label, "all dates are the same")
+        seasonal, timed = high - low >= _SEASONAL_SPAN * SECONDS_A_DAY, len(np.unique(np.mod(days, 1.0))) > 1
+        return Dates(label, low, float(np.median(days)), bool(seasonal), bool(timed), gone)
+    return _categories_of(label, cells, gone, notes)
+
+
+def _categories_of(label: str, cells: Cells, gone: int, notes: list[str]) -> Column:
+    counts = np.bincount(cells.values[~cells.missing].astype(np.int64), minlength=len(cells.texts))
+    ranked = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], cells.texts[k]))
+    if len(ranked) > 2 and counts.max() == 1:
+        hint = "; write dates as 2024-03-31" * looks_like_date(cells.texts)
+        return LeftOut(label, f"all cells are different texts, so that nothing can be learned from them{hint}")
+    kept = tuple(cells.texts[k] for k in ranked[:MOST_CATEGORIES])
+    others = len(ranked) - len(kept)
+    if others:
+        hint = " If these are dates, write them as 2024-03-31." * looks_like_date(cells.texts)
+        notes.append(
+            f"column {label!r} has {len(ranked):,} categories: the {len(kept)} most frequent ones are kept, the others "
+            f"are one category.{hint}"
+        )
+    return Categories(label, kept, gone, others)
+
+
+def _note_missing(column: Numbers | Dates, gone: np.ndarray, notes: list[str], filled: str) -> None:
+    if not column.missing and gone.any():
+        notes.append(
+            f"column {column.label!r} has {_cells(int(gone.sum()))}, and had none in the fit: {filled} is used there"
+        )
+
+
+def _cells(count: int) -> str:
+    return f"{count:,} missing cell{'s' * (count != 1)}"
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+_COUNT, _NUMBER = whole(), number(finite=True)
+_FORMS: dict[type[Column], Form] = {
+    Numbers: record({"label": text, "fill": _NUMBER, "varies": flag, "missing": _COUNT}),
+    Dates: record(
+        {"label": text, "origin": _NUMBER, "fill": _NUMBER, "season": flag, "clock": flag, "missing": _COUNT}
+    ),
+    Categories: record({"label": text, "categories": listing(text), "missing": _COUNT, "others": _COUNT}),
+    LeftOut: record({"label": text, "reason": text}),
+}
+_WORDS: dict[str, type[Column]] = {kind.word: kind for kind in (Numbers, Dates, Categories, LeftOut)}
+
+
+def from_plain(data: Any, where: str) -> Column:
+    """Return the record that `Column.to_plain` has described.
+
+    Raises
+    ------
+    ModelFileError
+        If the data describe no column that a fit could have had.
+    """
+    record({"column": text})(data, where)
+    kind = _WORDS.get(data["column"])
+    if kind is None:
+        raise ModelFileError(
+            f"{where}.column must be one of {', '.join(map(repr, _WORDS))}; got {data['column'][:60]!r}."
+        )
+    _FORMS[kind](data, where)
+    values = {one.name: data[one.name] for one in fields(kind)}
+    if kind is Numbers and not (values["varies"] or values["missing"]):
+        raise ModelFileError(f"{where} must vary, or have missing cells.")
+    if kind is Categories:
+        values["categories"] = categories = tuple(values["categories"])
+        if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
+            raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
+    return kind(**values)
+
+
+def shown_columns(columns: Sequence[Column]) -> list[str]:
+    """Return one line for each column, with its name and what happens to it."""
+    width = max((len(column.label) for column in columns), default=0)
+    return [f"  {column.label:{min(width, 24)}s}  {column.describe()}" for column in columns]

@@ -1,0 +1,229 @@
+"""The encoder of a table: made at a fit, applied to every table after it, and saved with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from gigagp import intake
+from gigagp.cells import Place
+from gigagp.encoding.columns import Column, LeftOut, Numbers, column_of, from_plain, shown_columns
+from gigagp.encoding.reading import read_cells
+from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
+from gigagp.kernels import Constant, Kernel, White
+from gigagp.kernels.composite import Composite
+from gigagp.kernels.leaf import Leaf
+from gigagp.schema import anything, listing
+
+#: Whether a table must be of numbers, or is encoded.
+Encode = Literal["strict", "auto"]
+_SHOWN_NOTES = 8
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Numbers from a table with texts, categories, truth values, dates and missing cells.
+
+    What happens to a column depends on what it holds in the table of the fit.
+
+    - **Numbers**, also those that are stored as texts, stay as they are. Missing cells get the median, and a column
+      that marks them.
+    - **Dates** become days since the earliest one. If they span more than a year, sine and cosine of the time of the
+      year follow, and if they have different times of day, sine and cosine of these. Texts are dates if all are
+      written as 2024-03-31 or 2024-03-31 14:30.
+    - **Texts, categories and truth values** become one-hot columns. A missing cell is a category of its own. Of more
+      than 50 categories the 50 most frequent ones are kept, and all others are one category.
+    - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
+      of rows.
+
+    All encoded columns of a category have one lengthscale, and so have the two of a season. One-hot columns are not
+    standardized, so that a rare category is as far from the others as a frequent one.
+
+    A category that the fit has not seen is as far from every known one as they are from each other, so that its
+    predictions have the uncertainty of a new category. There is one warning for a table with such categories.
+
+    scikit-learn's encoders do the same (`OneHotEncoder` and `SimpleImputer` with an indicator), but their state is
+    arrays of objects, which a file cannot hold without running code when it is read.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        One record for each column of the table.
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def fit(cls, X: Any, name: str = "X", memory_budget: float | str | None = None) -> TableEncoder:
+        """Return the encoder of a table.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n, d)
+        name : str
+            Name of the argument, for messages.
+        memory_budget : int, str or None
+            As for `gigagp.intake.inputs`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a column mixes numbers and texts or has cells of no use, or no column is left.
+
+        Warns
+        -----
+        EncodingWarning
+            For columns that are left out, and for very many categories.
+        """
+        names, found = intake.table_columns(X, name, memory_budget=memory_budget)
+        labels = _labels(names, len(found))
+        notes: list[str] = []
+        columns = []
+        for label, column in zip(labels, found, strict=True):
+            columns.append(column_of(label, read_cells(column, Place(name, [_shown_name(label, names)])), notes))
+        out = [column for column in columns if isinstance(column, LeftOut)]
+        notes = [f"column {column.label!r} is left out: {column.reason}" for column in out] + notes
+        if len(out) == len(columns):
+            msg = f"{name} has no column to learn from: {'; '.join(notes[:_SHOWN_NOTES])}."
+            raise InvalidInputError(msg)
+        _warn(notes, name)
+        return cls(tuple(columns))
+
+    def transform(self, X: Any, name: str = "X", memory_budget: float | str | None = None) -> np.ndarray:
+        """Return a table as numbers, float64 of shape (n, n_encoded).
+
+        Raises
+        ------
+        InvalidInputError
+            If the number of columns differs from the fit's, or a cell is not what its column had in the fit.
+
+        Warns
+        -----
+        EncodingWarning
+            For categories that the fit has not seen, and for missing cells in columns that had none.
+        """
+        names, found = intake.table_columns(X, name, memory_budget=memory_budget)
+        if len(found) != len(self.columns):
+            msg = f"{name} must have {len(self.columns)} columns, as the table of the fit had; got {len(found)}."
+            raise InvalidInputError(msg)
+        notes: list[str] = []
+        parts = [np.empty((len(found[0]), 0))]
+        for column, cells in zip(self.columns, found, strict=True):
+            if not isinstance(column, LeftOut):
+                place = Place(name, [_shown_name(column.label, names)])
+                parts.append(column.encode(read_cells(cells, place, column.kind), notes))
+        _warn(notes, name)
+        return np.concatenate(parts, 1)
+
+    # What a fit needs to know ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The numbers of the encoded columns, for each part of each column."""
+        found, start = [], 0
+        for column in self.columns:
+            parts = []
+            for part in column.parts:
+                parts.append(tuple(range(start, start + part.width)))
+                start += part.width
+            found.append(tuple(parts))
+        return tuple(found)
+
+    @property
+    def n_encoded(self) -> int:
+        """Number of encoded columns."""
+        return sum(part.width for column in self.columns for part in column.parts)
+
+    @property
+    def labels(self) -> list[str]:
+        """A name for each part, in their order."""
+        return [f"{column.label} {part.label}".rstrip() for column in self.columns for part in column.parts]
+
+    @property
+    def is_scaled(self) -> np.ndarray:
+        """Whether each encoded column is standardized, shape (n_encoded,)."""
+        parts = [part for column in self.columns for part in column.parts]
+        return np.repeat([part.is_scaled for part in parts], [part.width for part in parts])
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The columns that are numbers without missing cells; None if there are others, but for those left out."""
+        kept = [(k, column) for k, column in enumerate(self.columns) if not isinstance(column, LeftOut)]
+        plain = all(isinstance(column, Numbers) and not column.missing for _, column in kept)
+        return [k for k, _ in kept] if plain else None
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """Return a kernel of the table's columns as one of the encoded columns.
+
+        ``columns`` of its parts are columns of the table. A part with one value for each input has one for each part
+        of its columns. A kernel that is bound to the encoded columns, such as ``kernel_`` of an earlier fit, stays as
+        it is.
+
+        Raises
+        ------
+        InvalidInputError
+            If a part of the kernel depends on a column that does not exist or is left out.
+        """
+        if kernel.n_inputs == self.n_encoded and not isinstance(kernel, Constant | White):
+            return kernel
+        if isinstance(kernel, Composite):
+            return kernel.with_parts(tuple(self.kernel(part) for part in kernel.parts))
+        if not isinstance(kernel, Leaf) or isinstance(kernel, Constant | White) or kernel.groups is not None:
+            return kernel
+        name = type(kernel).__name__
+        if kernel.columns is not None and max(kernel.columns) >= len(self.columns):
+            msg = f"columns of {name} must be below {len(self.columns)}, the number of columns; got {kernel.columns}."
+            raise InvalidInputError(msg)
+        chosen = range(len(self.columns)) if kernel.columns is None else kernel.columns
+        parts = [part for column in chosen for part in self.inputs[column]]
+        if not parts:
+            labels = [self.columns[column].label for column in chosen]
+            msg = f"columns of {name} must have one that is not left out; got {', '.join(map(repr, labels))}."
+            raise InvalidInputError(msg)
+        members = [place for part in parts for place in part]
+        groups = [number for number, part in enumerate(parts) for _ in part]
+        return kernel.with_groups(groups, None if kernel.columns is None else members)
+
+    # Words and files ------------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        """Return a line for each column: its name and what happens to it."""
+        return shown_columns(self.columns)
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        """Return the encoder as plain data."""
+        return [column.to_plain() for column in self.columns]
+
+    @classmethod
+    def from_plain(cls, data: Any, n_encoded: int) -> TableEncoder:
+        """Return the encoder that `to_plain` has described.
+
+        Raises
+        ------
+        ModelFileError
+            If the data describe no encoder to ``n_encoded`` columns.
+        """
+        listing(anything)(data, "the header.encoder")
+        found = cls(tuple(from_plain(one, f"the header.encoder[{k}]") for k, one in enumerate(data)))
+        if found.n_encoded != n_encoded:
+            raise ModelFileError(f"the header.encoder must have {n_encoded} encoded columns; got {found.n_encoded}.")
+        return found
+
+
+def _labels(names: Sequence[Any] | None, n_columns: int) -> list[str]:
+    return [str(number) for number in range(n_columns)] if names is None else [str(name) for name in names]
+
+
+def _shown_name(label: str, names: Sequence[Any] | None) -> Any:
+    """Return a column's name as messages show it: numbers without quotes."""
+    return int(label) if names is None and label.isdecimal() else label
+
+
+def _warn(notes: list[str], name: str) -> None:
+    if notes:
+        more = f"; {len(notes) - _SHOWN_NOTES} more" * (len(notes) > _SHOWN_NOTES)
+        warn(f"{name}: {'; '.join(note.rstrip('.') for note in notes[:_SHOWN_NOTES])}{more}.", EncodingWarning)
