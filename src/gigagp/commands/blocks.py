@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gigagp.data import Table, read_columns
+from gigagp.data import PLAIN, CsvStyle, Table, read_columns
 from gigagp.data.folders import PARQUET, table_files
 from gigagp.data.labels import Labels
 from gigagp.data.streaming import STREAMED, column_names, numbers, stream_file
+from gigagp.data.table import find_columns
 from gigagp.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Block(NamedTuple):
     Attributes
     ----------
     inputs : pyarrow.Table or ndarray
-        The inputs of the model in its order, with column names if the model has them.
+        The inputs of the model in its order, with column names if the model has them. Numbers, or cells of any type if
+        the model encodes them.
     others : Table or None
         The other requested columns; None if there are none.
     """
@@ -57,15 +59,20 @@ class Blocks:
     header: bool | None
     names: list[str]
     is_whole: bool
+    style: CsvStyle = PLAIN
     _found: pa.Table | None = None
 
     @classmethod
-    def of(cls, path: Path, header: bool | None = None) -> Blocks:
+    def of(cls, path: Path, header: bool | None = None, style: CsvStyle = PLAIN) -> Blocks:
         """Open a table; raises `InvalidInputError` if there is none."""
-        if _is_large(path):
+        if style == PLAIN and is_large(path):
             return cls(path, header, column_names(path, header), False)
-        found = read_columns(path, header)
-        return cls(path, header, list(found.column_names), True, found)
+        found = read_columns(path, header, style)
+        return cls(path, header, list(found.column_names), True, style, found)
+
+    def whole(self) -> pa.Table:
+        """Return all columns of the table, as they are."""
+        return read_columns(self.path, self.header, self.style) if self._found is None else self._found
 
     def read(
         self,
@@ -89,8 +96,27 @@ class Blocks:
             Labels of those further columns that contain classes; these columns are returned as codes.
         """
         chosen = _model_columns(regressor, self.names, columns, str(self.path))
+        if _encodes(regressor):
+            yield from self._raw(regressor, chosen, list(others), labels or {})
+            return
         for inputs, found in self._tables(chosen, list(others), labels or {}):
             yield Block(_named(regressor, inputs), found)
+
+    def _raw(
+        self,
+        regressor: GPRegressor | GPClassifier,
+        columns: list[str],
+        others: list[str],
+        labels: Mapping[str, Labels],
+    ) -> Iterator[Block]:
+        """Yield blocks with cells of any type, for models that encode them."""
+        found, source = self.whole(), str(self.path)
+        chosen = found.select(find_columns(columns, found.column_names, source))
+        size = max(1, len(found)) if self.is_whole else BLOCK_ROWS
+        for start in range(0, len(found), size):
+            part = found.slice(start, size)
+            beside = numbers(part, others, source, start, labels) if others else None
+            yield Block(_named_cells(regressor, chosen.slice(start, size)), beside)
 
     def _tables(
         self, columns: list[str], others: list[str], labels: Mapping[str, Labels]
@@ -143,7 +169,23 @@ def _named(regressor: GPRegressor | GPClassifier, inputs: Table) -> pa.Table | n
     return inputs.values if own is None else Table(tuple(str(name) for name in own), inputs.values).to_arrow()
 
 
-def _is_large(path: Path) -> bool:
+def _encodes(regressor: GPRegressor | GPClassifier) -> bool:
+    """Whether a model takes cells of any type."""
+    return getattr(getattr(regressor, "latent_", regressor), "encoder_", None) is not None
+
+
+def _named_cells(regressor: GPRegressor | GPClassifier, inputs: pa.Table) -> pa.Table | np.ndarray:
+    """Return columns of any type under the names of the model, or without names if it has none."""
+    own = getattr(regressor, "feature_names_in_", None)
+    if own is not None:
+        return inputs.rename_columns([str(name) for name in own])
+    cells = np.empty(inputs.shape, dtype=object)
+    for place, column in enumerate(inputs.columns):
+        cells[:, place] = column.to_pylist()
+    return cells
+
+
+def is_large(path: Path) -> bool:
     """Whether a table can be read in blocks and is large enough for it."""
     if not os.path.exists(path):  # returns False for an invalid path, where Path raises
         return False

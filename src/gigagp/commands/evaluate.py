@@ -16,6 +16,7 @@ from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
 from gigagp.commands.fit import resolve_column
+from gigagp.data import CsvStyle
 from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.likelihoods import Gaussian, resolve_likelihood
@@ -36,6 +37,8 @@ def evaluate(
     columns: options.Columns = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     header: options.Header = None,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
 ) -> None:
     """Score the predictions for a table whose targets are known."""
     regressor = gigagp.load(model)
@@ -45,7 +48,7 @@ def evaluate(
     if target is None:
         msg = f"{model} does not contain the name of its target; name the column with --target."
         raise InvalidInputError(msg)
-    blocks = Blocks.of(table, header)
+    blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     target = resolve_column(target, blocks.names, str(table))
     chosen = options.split_names(columns)
     if isinstance(regressor, gigagp.GPClassifier):

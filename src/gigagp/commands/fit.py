@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import typer
 
 from gigagp.commands import options
-from gigagp.data import Table, find_column, read_columns
+from gigagp.commands.blocks import is_large
+from gigagp.data import PLAIN, CsvStyle, Table, find_column, read_columns
 from gigagp.data.streaming import column_names
+from gigagp.data.table import find_columns
 from gigagp.errors import FitInterruptedWarning, InvalidInputError
 from gigagp.files import check_folder
+
+Rows = TypeVar("Rows", Table, pa.Table)
 
 
 def fit(
@@ -109,6 +113,16 @@ def fit(
         typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
     ] = None,
     header: options.Header = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse cells that are not numbers. By default texts, dates and missing cells of the inputs are "
+            "turned into numbers, and the model does the same to later tables.",
+        ),
+    ] = False,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -152,7 +166,9 @@ def fit(
         raise InvalidInputError(msg)
 
     source = str(table)
-    found = None if streams else read_columns(table, header)
+    style = CsvStyle(decimal, comment)
+    in_chunks = streams and style == PLAIN and (strict or is_large(table))
+    found = None if in_chunks else read_columns(table, header, style)
     names = column_names(table, header) if found is None else list(found.column_names)
     target = resolve_column(target, names, source)
     extra = [target]
@@ -160,7 +176,13 @@ def fit(
         noise_column = resolve_column(noise_column, names, source)
         extra.append(noise_column)
     inputs = choose_inputs(columns, names, extra, source)
-    data = None if found is None else loaded(found, [*inputs, *extra], source, rows, seed)
+    if found is not None and streams and style == PLAIN and not _needs_encoder(found.select(inputs)):
+        found = None  # the columns are numbers, so that rows can be read in chunks
+    if found is not None:
+        found = choose_rows(found, rows, seed)
+        if len(found) == 1:
+            msg = f"{source} has one row; at least two are needed to fit a model."
+            raise InvalidInputError(msg)
 
     from gigagp import GPClassifier, GPRegressor, persistence
 
@@ -180,18 +202,21 @@ def fit(
     if not of_classes:
         settings["mean"] = mean
         settings["target_transform"] = target_transform
-        settings["noise_variance"] = None if data is None or noise_column is None else data.column(noise_column)
+        noise = None if found is None or noise_column is None else Table.from_arrow(found, [noise_column], source)
+        settings["noise_variance"] = None if noise is None else noise.values[:, 0]
+    if found is not None and not strict:
+        settings["encode"] = "auto"
     regressor: Any = GPClassifier(**settings) if of_classes else GPRegressor(**settings)
     began = time.perf_counter()
     stopped = None
     try:
-        if data is None:
+        if found is None:
             regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
         else:
-            regressor.fit(data.select(inputs).to_arrow(), data.column(target), checkpoint=checkpoint)
+            regressor.fit(*_loaded(found, inputs, target, source, strict, of_classes), checkpoint=checkpoint)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
-    n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if data is None else len(data)
+    n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if found is None else len(found)
     seconds = time.perf_counter() - began
     persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": n_rows})
     if stopped is not None:
@@ -203,13 +228,24 @@ def fit(
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 
 
-def loaded(found: pa.Table, columns: list[str], source: str, rows: int | None, seed: int) -> Table:
-    """Return the columns of a table that a fit uses, reduced to random rows if requested."""
-    data = choose_rows(Table.from_arrow(found, columns, source), rows, seed)
-    if len(data) < 2:
-        msg = f"{source} has one row; at least two are needed to fit a model."
+def _loaded(
+    found: pa.Table, inputs: list[str], target: str, source: str, strict: bool, of_classes: bool
+) -> tuple[pa.Table, Any]:
+    """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
+    find_columns([*inputs, target], found.column_names, source)
+    if len(found) == 0:
+        msg = f"{source} has no rows of data."
         raise InvalidInputError(msg)
-    return data
+    table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
+    return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def _needs_encoder(inputs: pa.Table) -> bool:
+    """Whether columns have other cells than numbers."""
+    return any(
+        column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type))
+        for column in inputs.columns
+    )
 
 
 def resolve_column(text: str, names: Sequence[str], source: str) -> str:
@@ -236,7 +272,7 @@ def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], 
     return inputs
 
 
-def choose_rows(data: Table, rows: int | None, seed: int) -> Table:
+def choose_rows(data: Rows, rows: int | None, seed: int) -> Rows:
     """Return ``rows`` random rows of a table in their original order, or all rows if there are no more."""
     if rows is None or rows >= len(data):
         return data

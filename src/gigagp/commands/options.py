@@ -25,6 +25,10 @@ Header = Annotated[
         show_default=False,
     ),
 ]
+Decimal = Annotated[str, typer.Option(help="Decimal mark of the numbers in a CSV file: . or ,")]
+Comment = Annotated[
+    str | None, typer.Option(help="Mark with which comments in a CSV file begin, such as #.", show_default=False)
+]
 Columns = Annotated[
     str | None,
     typer.Option(
@@ -66,13 +70,13 @@ def verbosity(quiet: bool, verbose: bool) -> int:
     return 0 if quiet else 2 if verbose else 1
 
 
-def split_names(columns: str | None) -> list[str] | None:
+def split_names(columns: str | None, option: str = "--columns") -> list[str] | None:
     """Return the names in a text such as ``"a, b"``."""
     if columns is None:
         return None
     names = [name.strip() for name in columns.split(",") if name.strip()]
     if not names:
-        msg = f"--columns must name at least one column; got {columns!r}."
+        msg = f"{option} must name at least one column; got {columns!r}."
         raise InvalidInputError(msg)
     return names
 

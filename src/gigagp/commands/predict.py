@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import typer
 
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.data import Table, write_table
+from gigagp.data import CsvStyle, Table, write_table
+from gigagp.data.table import find_columns
 from gigagp.data.writing import check_ending
 from gigagp.errors import InvalidInputError
 from gigagp.memory import require, resolve_budget
@@ -30,8 +32,17 @@ def predict(
     ] = False,
     samples: Annotated[int, typer.Option(help="Also write this many joint samples, one column each.")] = 0,
     columns: options.Columns = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of the table to write beside the predictions, by name, separated by commas.",
+            show_default=False,
+        ),
+    ] = None,
     seed: options.Seed = 0,
     header: options.Header = None,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
 ) -> None:
     """Predict the target for the rows of a table; write the columns mean and std, or one probability per class."""
     check_ending(out)
@@ -43,7 +54,9 @@ def predict(
     if of_classes and (samples or include_noise):
         msg = f"--samples and --include-noise have no meaning for {model}, a model of classes."
         raise InvalidInputError(msg)
-    blocks = Blocks.of(table, header)
+    blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
+    kept = options.split_names(keep, "--keep") or []
+    find_columns(kept, blocks.names, str(table))
     budget, n_rows = resolve_budget(None), 0
     _require_samples(samples, 1, budget)
     draw: Callable[[Any], np.ndarray] | None = None
@@ -70,13 +83,24 @@ def predict(
         msg = f"{table} has no rows of data."
         raise InvalidInputError(msg)
     whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
-    write_table(_as_table(whole), out)
+    predictions = _as_table(whole)
+    write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)
     typer.echo(f"Wrote {len(next(iter(whole.values()))):,} predictions to {out}.")
 
 
 def _require_samples(samples: int, n_rows: int, budget: int) -> None:
     """Raise `MemoryBudgetError` if the samples cannot be held in memory until they are written."""
     require(16 * samples * n_rows, budget, f"{samples} samples (--samples) of {n_rows:,} rows", "Ask for fewer.")
+
+
+def _with_kept(kept: pa.Table, predictions: Table) -> pa.Table:
+    """Return columns of the user's table beside the predictions."""
+    for name in predictions.names:
+        if name in kept.column_names:
+            msg = f"--keep must not name {name!r}, which is a column of the predictions."
+            raise InvalidInputError(msg)
+        kept = kept.append_column(name, pa.array(predictions.column(name)))
+    return kept
 
 
 def _as_table(parts: dict[str, np.ndarray]) -> Table:

@@ -13,7 +13,7 @@ import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
 
-from gigagp.data.delimited import read_delimited
+from gigagp.data.delimited import PLAIN, CsvStyle, read_delimited
 from gigagp.data.folders import COMPRESSED, PARQUET, checked_path, table_files
 from gigagp.data.table import Table, find_columns, refuse_repeated
 from gigagp.errors import InvalidInputError
@@ -51,7 +51,7 @@ def read_table(path: str | os.PathLike[str], columns: Sequence[str] | None = Non
     return Table.from_arrow(read_columns(path, header), columns, source=str(path))
 
 
-def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa.Table:
+def read_columns(path: str | os.PathLike[str], header: bool | None = None, style: CsvStyle = PLAIN) -> pa.Table:
     """Read all columns of a table, whatever their types.
 
     Parameters
@@ -60,6 +60,8 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
         A table; see `FORMATS`.
     header : bool, optional
         For CSV: whether the first line holds the names; None: detected.
+    style : CsvStyle
+        For CSV: decimal mark and comments.
 
     Raises
     ------
@@ -71,12 +73,12 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
     inner = Path(path.stem).suffix.lower() if ending in COMPRESSED else ending
     try:
         if path.is_dir():
-            table = _read_folder(path, header)
+            table = _read_folder(path, header, style)
         elif path.stat().st_size == 0:
             msg = f"{path} is empty."
             raise InvalidInputError(msg)
         elif inner in _DELIMITED:
-            table = read_delimited(path, header)
+            table = read_delimited(path, header, style)
         elif ending in PARQUET:
             table = pyarrow.parquet.read_table(path)
         elif ending in {".arrow", ".feather", ".ipc"}:
@@ -97,12 +99,12 @@ def read_columns(path: str | os.PathLike[str], header: bool | None = None) -> pa
     return table
 
 
-def _read_folder(path: Path, header: bool | None) -> pa.Table:
+def _read_folder(path: Path, header: bool | None, style: CsvStyle) -> pa.Table:
     """Read the files of a folder in the order of their names; the first one decides which columns there are."""
     files = table_files(path)
     if all(file.suffix.lower() in PARQUET for file in files):
         return pyarrow.parquet.read_table([str(file) for file in files])  # adds the columns of a Hive layout
-    parts = [read_columns(file, header) for file in files]
+    parts = [read_columns(file, header, style) for file in files]
     names = parts[0].column_names
     chosen = [
         part.select(find_columns(names, part.column_names, str(file))) for part, file in zip(parts, files, strict=True)

@@ -334,13 +334,15 @@ def _delimited(
     read = pyarrow.csv.ReadOptions(
         column_names=written.names,
         skip_rows=written.blank_lines + 1 if written.header else 0,
-        block_size=max(_CSV_BLOCK, block_size(path)),
+        block_size=max(_CSV_BLOCK, block_size(path, written)),
         use_threads=False,
     )
     parse = written.parsing()
     if written.header and not written.has_rows:
         return
-    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert) as file:
+    with pyarrow.csv.open_csv(
+        written.open(path), read_options=read, parse_options=parse, convert_options=convert
+    ) as file:
         for batch in file:
             yield pa.Table.from_batches([batch])
 

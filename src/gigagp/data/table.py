@@ -203,7 +203,8 @@ def _from_text(column: pa.ChunkedArray, name: str, source: str, first_row: int) 
         shown = cell if len(cell) <= 40 else f"{cell[:37]}..."
         msg = (
             f"{source}: column {name!r}, row {first_row + row}: {shown!r} is not a number.{number_hint(cell)} Correct "
-            "the cell, turn the text into numbers, or leave the column out (--columns chooses the inputs)."
+            "the cell, or leave the column out (--columns chooses the inputs). Tables that fit into memory may have "
+            'texts as inputs: fit with encode="auto", or the command gigagp fit without --strict.'
         )
         raise InvalidInputError(msg)
     if not _is_text(column.type):

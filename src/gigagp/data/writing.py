@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
@@ -32,8 +33,8 @@ def check_ending(path: str | os.PathLike[str]) -> None:
     check_folder(path)
 
 
-def write_table(table: Table, path: str | os.PathLike[str]) -> None:
-    """Write a table as CSV, Parquet, Arrow (Feather) or NumPy, by the ending of ``path``.
+def write_table(table: Table | pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a table of numbers or of any columns as CSV, Parquet, Arrow (Feather) or NumPy, by the ending of ``path``.
 
     A file at ``path`` is replaced once the new file is complete. A ``.npy`` file has no names; a ``.npz`` file has one
     array for each column.
@@ -47,23 +48,28 @@ def write_table(table: Table, path: str | os.PathLike[str]) -> None:
     """
     check_ending(path)
     ending = Path(path).suffix.lower()
+    columns = table if isinstance(table, pa.Table) else table.to_arrow()
+    if ending in {".npy", ".npz"} and isinstance(table, pa.Table):  # NumPy stores texts by code that runs on reading
+        table = Table.from_arrow(table, source=str(path))
     with replacing(path) as file:
         if ending == ".csv":
-            _write_csv(table, file)
+            _write_csv(columns, file)
         elif ending == ".parquet":
-            pyarrow.parquet.write_table(table.to_arrow(), file)
+            pyarrow.parquet.write_table(columns, file)
         elif ending in {".arrow", ".feather"}:
-            pyarrow.feather.write_feather(table.to_arrow(), file, compression="uncompressed")
+            pyarrow.feather.write_feather(columns, file, compression="uncompressed")
         elif ending == ".npy":
+            assert isinstance(table, Table), "turned into numbers above"
             np.save(file, table.values)
         else:
+            assert isinstance(table, Table), "turned into numbers above"
             arrays: dict[str, Any] = {name: table.column(name) for name in table.names}
             np.savez(file, **arrays)
 
 
-def _write_csv(table: Table, file: BinaryIO) -> None:
+def _write_csv(table: pa.Table, file: BinaryIO) -> None:
     """Write a header (Arrow would quote every name) and each number as the shortest text that reads back as it."""
     header = io.StringIO()
-    csv.writer(header, lineterminator="\n").writerow(table.names)
+    csv.writer(header, lineterminator="\n").writerow(table.column_names)
     file.write(header.getvalue().encode())
-    pyarrow.csv.write_csv(table.to_arrow(), file, pyarrow.csv.WriteOptions(include_header=False))
+    pyarrow.csv.write_csv(table, file, pyarrow.csv.WriteOptions(include_header=False))

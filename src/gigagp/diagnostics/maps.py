@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from gigagp.diagnostics.plots import check_plot
+from gigagp.encoding import fitted_encoder
 from gigagp.errors import InvalidInputError
 from gigagp.fields import CountOrZero, Range, checks_arguments, shown
 
@@ -67,7 +68,9 @@ def map_values(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A model fitted to one, two or three inputs. For a classifier the latent function is used.
+        A model fitted to one, two or three inputs. For a classifier the latent function is used. With
+        ``encode="auto"``, the inputs are the numbers, and the dates in days since the earliest; each column of
+        categories is at its most frequent one.
     target : int, default 0
         Number of the target, from 0, if there are several.
     across : str or int, optional
@@ -96,12 +99,15 @@ def map_values(
     if getattr(regressor, "posterior_", None) is None:
         msg = "model of map_values must be fitted."
         raise InvalidInputError(msg)
-    d = int(regressor.n_features_in_)
-    if d > _MOST_INPUTS:
-        msg = f"A map requires 1 to {_MOST_INPUTS} inputs; the model has {d}."
+    n_columns = int(regressor.n_features_in_)
+    names = [str(name) for name in getattr(model, "feature_names_in_", [f"input {k + 1}" for k in range(n_columns)])]
+    if (encoder := fitted_encoder(regressor)) is not None:
+        names = [names[k] for k in encoder.axes]
+    d = len(names)
+    if not 0 < d <= _MOST_INPUTS:
+        msg = f"A map requires 1 to {_MOST_INPUTS} inputs that are numbers or dates; the model has {d}."
         raise InvalidInputError(msg)
     _check_counts(regressor, target, resolution)
-    names = [str(name) for name in getattr(model, "feature_names_in_", [f"input {k + 1}" for k in range(d)])]
     low, high = _region(regressor, lower, upper)
     fixed = _which(across, names) if d == _MOST_INPUTS else None
     if fixed is None and (across is not None or at is not None):
@@ -215,10 +221,14 @@ def _region(
     else:
         d = len(scaling.x_centre)
         low, high = np.full(d, -2.0), np.full(d, 2.0)
+    scale, centre, encoder = scaling.x_scale, scaling.x_centre, fitted_encoder(regressor)
+    if encoder is not None:
+        inputs = [encoder.inputs[k][0][0] for k in encoder.axes]
+        low, high, scale, centre = (values[inputs] for values in (low, high, scale, centre))
     corners = []
     for name, given, own in (("lower", lower, low), ("upper", upper, high)):
         if given is None:
-            corners.append((own * scaling.x_scale + scaling.x_centre).tolist())
+            corners.append((own * scale + centre).tolist())
             continue
         values = _numbers(given, name)
         if len(values) != len(own) or not np.isfinite(values).all():
@@ -264,9 +274,12 @@ def _levels(at: Sequence[float] | None, low: float, high: float) -> list[float]:
 def _predicted(regressor: GPRegressor, points: np.ndarray, include_noise: bool) -> tuple[np.ndarray, np.ndarray]:
     names = getattr(regressor, "feature_names_in_", None)
     means, stds = [], []
+    encoder = fitted_encoder(regressor)
     for start in range(0, len(points), _BLOCK):
         block: Any = points[start : start + _BLOCK]
-        if names is not None:
+        if encoder is not None:
+            block = encoder.table(block, None if names is None else [str(name) for name in names])
+        elif names is not None:
             from gigagp.data import Table
 
             block = Table(tuple(str(name) for name in names), block).to_arrow()

@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from gigagp import intake
 from gigagp.cells import Place
-from gigagp.encoding.columns import Column, LeftOut, Numbers, column_of, from_plain, shown_columns
+from gigagp.encoding.columns import Column, Dates, LeftOut, Numbers, column_of, from_plain, shown_columns
 from gigagp.encoding.reading import read_cells
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
 from gigagp.kernels import Constant, Kernel, White
@@ -150,11 +151,33 @@ class TableEncoder:
         return np.repeat([part.is_scaled for part in parts], [part.width for part in parts])
 
     @property
-    def numbers(self) -> list[int] | None:
-        """The columns that are numbers without missing cells; None if there are others, but for those left out."""
-        kept = [(k, column) for k, column in enumerate(self.columns) if not isinstance(column, LeftOut)]
-        plain = all(isinstance(column, Numbers) and not column.missing for _, column in kept)
-        return [k for k, _ in kept] if plain else None
+    def axes(self) -> list[int]:
+        """The columns along which a map may run: numbers and dates, whose first part is their encoded column."""
+        return [
+            k
+            for k, column in enumerate(self.columns)
+            if isinstance(column, Dates) or (isinstance(column, Numbers) and column.varies)
+        ]
+
+    def table(self, points: np.ndarray, names: Sequence[str] | None) -> Any:
+        """Return a table with given numbers, and days of dates, and typical cells in its other columns.
+
+        Parameters
+        ----------
+        points : ndarray of shape (m, len(axes))
+        names : sequence of str or None
+            Names of the columns. None: the result is an array of objects.
+        """
+        cells = [column.typical(len(points)) for column in self.columns]
+        for place, k in enumerate(self.axes):
+            column = self.columns[k]
+            cells[k] = column.at(points[:, place]) if isinstance(column, Dates) else pa.array(points[:, place])
+        if names is not None:
+            return pa.table(cells, names=list(names))
+        found = np.empty((len(points), len(cells)), dtype=object)
+        for k, column_cells in enumerate(cells):
+            found[:, k] = column_cells.to_pylist()
+        return found
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """Return a kernel of the table's columns as one of the encoded columns.

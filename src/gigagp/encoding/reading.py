@@ -148,11 +148,11 @@ def _mixed(column: Any, place: Place, error: Exception) -> InvalidInputError:
     for row, cell in enumerate(np.asarray(column, dtype=object).tolist()):
         if cell is not None and not (isinstance(cell, float) and cell != cell):
             first.setdefault(type(cell).__name__, (cell, row))
-    if len(first) > 1:
+    if len(first) > 1 and "complex" not in first:
         found = " and ".join(f"{shown(cell)} ({name}){place.of((row,))}" for name, (cell, row) in first.items())
         msg = f"{place.name} has cells of different types in one column: {found}. Make all of them of one type."
         return InvalidInputError(msg)
-    cell, row = next(iter(first.values()), (None, 0))
+    cell, row = first.get("complex") or next(iter(first.values()), (None, 0))
     if isinstance(cell, complex):
         msg = f"{place.name} must hold real numbers; got {shown(cell)}{place.of((row,))}. Complex data not supported."
         return InvalidInputError(msg)

@@ -1,0 +1,266 @@
+"""The encoder beside encodings made by hand and by scikit-learn's encoders."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder
+
+from gigagp import kernels
+from gigagp.encoding import TableEncoder
+from gigagp.encoding.columns import Categories, Dates, LeftOut, Numbers
+from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError
+from gigagp.kernels.units import Units
+
+GENERATOR = np.random.default_rng(0)
+N = 60
+
+
+def frame() -> pd.DataFrame:
+    number = GENERATOR.normal(size=N)
+    number[[3, 8]] = np.nan
+    city = GENERATOR.choice(["Oslo", "Rome", "Bern"], N, p=[0.6, 0.3, 0.1]).astype(object)
+    city[:3] = "Oslo", "Rome", "Bern"
+    city[5] = None
+    day = pd.Timestamp("2020-02-01") + pd.to_timedelta(GENERATOR.integers(0, 800, N), unit="D")
+    return pd.DataFrame({"number": number, "city": city, "day": day, "flag": np.arange(N) % 3 == 0})
+
+
+def test_columns_beside_encoders_of_scikit_learn():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    found = encoder.transform(X)
+    number, city, day, flag = encoder.columns
+    assert isinstance(number, Numbers)
+    expected = SimpleImputer(strategy="median", add_indicator=True).fit_transform(X[["number"]])
+    np.testing.assert_array_equal(found[:, :2], expected)
+    # the most frequent category comes first, then missing cells, then everything else
+    assert city == Categories("city", ("Oslo", "Rome", "Bern"), 1, 0)
+    one_hot = OneHotEncoder(categories=[["Oslo", "Rome", "Bern", "-"]], sparse_output=False)
+    expected = one_hot.fit_transform(X[["city"]].fillna("-"))
+    np.testing.assert_array_equal(found[:, 2:6], expected)
+    assert not found[:, 6].any()
+    days = (X["day"] - X["day"].min()) / pd.Timedelta(days=1)
+    np.testing.assert_allclose(found[:, 7], days, rtol=0, atol=1e-9)
+    assert isinstance(day, Dates)
+    assert (day.season, day.clock) == (True, False)
+    np.testing.assert_allclose(np.hypot(found[:, 8], found[:, 9]), 1.0, rtol=1e-12)
+    np.testing.assert_array_equal(found[:, 10:12], np.stack([~X["flag"], X["flag"]], 1))
+    assert flag.describe() == "2 categories (false, true)"
+    assert encoder.labels == ["number", "number missing", "city", "day days", "day season", "flag"]
+    np.testing.assert_array_equal(np.flatnonzero(encoder.is_scaled), [0, 7])
+
+
+def test_the_season_returns_and_the_day_does_not():
+    days = np.array(["2019-03-01", "2020-03-01", "2019-09-01", "2021-01-01"], dtype="datetime64[D]")
+    found = TableEncoder.fit(days[:, None]).transform(days[:, None])
+    assert np.linalg.norm(found[0, 1:] - found[1, 1:]) < 0.03
+    assert np.linalg.norm(found[0, 1:] - found[2, 1:]) > 1.9
+    np.testing.assert_array_equal(found[:, 0], [0, 366, 184, 672])
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda X: X,
+        lambda X: X.astype({"city": "category", "flag": "boolean"}),
+        lambda X: pa.Table.from_pandas(X),
+        lambda X: X.astype({"number": object, "flag": object}),
+        lambda X: X.assign(
+            day=X["day"].dt.strftime("%Y-%m-%d"), number=[repr(v) if v == v else "" for v in X["number"]]
+        ),
+        lambda X: X.assign(day=[one.date() for one in X["day"]]),
+        lambda X: X.assign(day=X["day"].dt.tz_localize("Europe/Oslo")),
+        lambda X: X.assign(city=X["city"].fillna("")),
+    ],
+)
+def test_every_container_gives_the_same(convert):
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    other = convert(X)
+    np.testing.assert_array_equal(encoder.transform(other), encoder.transform(X))
+    assert TableEncoder.fit(other) == encoder
+
+
+def test_polars_gives_the_same():
+    polars = pytest.importorskip("polars")
+    X = frame()
+    other = polars.from_pandas(X)
+    assert TableEncoder.fit(other) == TableEncoder.fit(X)
+
+
+def test_arrays_and_lists_of_rows():
+    rows = [["a", 1.5, None], ["b", 2.0, True], ["a", None, False], ["b", 3.0, True]]
+    one = TableEncoder.fit(rows)
+    other = TableEncoder.fit(np.array(rows, dtype=object))
+    assert one == other
+    assert [type(column) for column in one.columns] == [Categories, Numbers, Categories]
+    expected = np.array([[1, 0, 0, 1.5, 0, 0, 0, 1, 0], [0, 1, 0, 2, 0, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(one.transform(rows)[:2], expected)
+
+
+def test_columns_without_information_are_left_out_and_named():
+    X = frame().assign(id=[f"row {k}" for k in range(N)], same="x", one=1.0, empty=None)
+    with pytest.warns(EncodingWarning, match="'id' is left out: all cells are different texts") as caught:
+        encoder = TableEncoder.fit(X)
+    assert len(caught) == 1
+    assert all(f"{name!r} is left out" in str(caught[0].message) for name in ("same", "one", "empty"))
+    assert [column.label for column in encoder.columns if isinstance(column, LeftOut)] == ["id", "same", "one", "empty"]
+    np.testing.assert_array_equal(
+        encoder.transform(X),
+        TableEncoder.fit(X[["number", "city", "day", "flag"]]).transform(X[["number", "city", "day", "flag"]]),
+    )
+    with pytest.raises(InvalidInputError, match="no column to learn from"):
+        TableEncoder.fit(X[["id", "same"]])
+
+
+def test_very_many_categories_keep_the_frequent_ones():
+    codes = np.concatenate([np.repeat(np.arange(50), 3), np.arange(50, 90), [50]])
+    X = pd.DataFrame({"code": [f"c{code}" for code in codes]})
+    with pytest.warns(EncodingWarning, match="90 categories: the 50 most frequent ones are kept"):
+        encoder = TableEncoder.fit(X)
+    (column,) = encoder.columns
+    assert isinstance(column, Categories)
+    assert (len(column.categories), column.others) == (50, 40)
+    assert column.categories[-1] == "c50" or "c50" not in column.categories
+    found = encoder.transform(X)
+    np.testing.assert_array_equal(found.sum(1), 1)
+    assert found[:, -1].sum() == sum(text not in column.categories for text in X["code"])
+    np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"code": ["new"]}))[0, -1], 1)  # as rare ones
+
+
+def test_unseen_categories_are_as_far_from_all_others():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    new = X.iloc[:4].assign(city=["Oslo", "Rome", "Paris", "Lima"])
+    with pytest.warns(
+        EncodingWarning, match=r"'city' has categories that the fit has not seen: 'Paris', 'Lima'"
+    ) as caught:
+        found = encoder.transform(new)[:, 2:7]
+    assert len(caught) == 1
+    distances = np.square(found[:, None] - found[None]).sum(2)
+    np.testing.assert_array_equal(distances, [[0, 2, 2, 2], [2, 0, 2, 2], [2, 2, 0, 0], [2, 2, 0, 0]])
+
+
+def test_missing_cells_in_columns_that_had_none():
+    X = frame().dropna()
+    encoder = TableEncoder.fit(X)
+    new = X.iloc[:3].copy()
+    new.loc[new.index[0], "number"], new.loc[new.index[1], "city"], new.loc[new.index[2], "day"] = np.nan, None, pd.NaT
+    with pytest.warns(EncodingWarning, match=r"'number' has 1 missing cell, and had none.*a missing cell.*'day' has 1"):
+        found = encoder.transform(new)
+    assert found[0, 0] == np.median(X["number"])
+    assert found[1, 4 if X["city"].nunique() == 3 else 3] == 1
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["a", 1.0, "b", None], r"'a' \(str\) in column 'c', row 0.*1.0 \(float\) in column 'c', row 1"),
+        (["1", "2", "x", "3"], "numbers and texts in one column: 'x' in column 'c', row 2"),
+        (["1.5", "2.5", "3,5", ""], "A decimal point is needed"),
+        ([1.0, np.inf, 2.0, 3.0], "infinity in column 'c', row 1"),
+        ([1 + 2j, 2.0, 3.0, 4.0], "Complex data not supported"),
+        ([[1], [2], [3], [4]], "list"),
+        ([b"a", b"b", b"c", b"c"], "binary"),
+        ([dt.time(1), dt.time(2), dt.time(3), dt.time(4)], "time"),
+    ],
+)
+def test_cells_of_no_use_are_refused(cells, message):
+    table = pd.DataFrame({"c": pd.Series(cells, dtype=object)})
+    with pytest.raises(InvalidInputError, match=message):
+        TableEncoder.fit(table)
+
+
+def test_later_cells_must_be_what_the_fit_had():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    with pytest.raises(InvalidInputError, match="the text 'x' in column 'number', row 0"):
+        encoder.transform(X.assign(number="x"))
+    with pytest.raises(InvalidInputError, match="must have dates in column 'day', as the table of the fit"):
+        encoder.transform(X.assign(day=1.0))
+    with pytest.raises(InvalidInputError, match="must hold a date.*'soon' in column 'day', row 0"):
+        encoder.transform(X.assign(day="soon"))
+    with pytest.raises(InvalidInputError, match="must have 4 columns"):
+        encoder.transform(X[["number", "city"]])
+    flags = X.assign(flag=["True" if one else "False" for one in X["flag"]])  # any spelling
+    np.testing.assert_array_equal(encoder.transform(flags), encoder.transform(X))
+
+
+def test_plain_data_make_the_same_encoder():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    data = json.loads(json.dumps(encoder.to_plain()))
+    assert TableEncoder.from_plain(data, encoder.n_encoded) == encoder
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ((), {}),
+        ((0,), 3),
+        ((0, "column"), "os.system"),
+        ((0, "fill"), float("nan")),
+        ((0, "fill"), "1"),
+        ((0, "missing"), -1),
+        ((0, "varies"), 1),
+        ((1, "categories"), []),
+        ((1, "categories"), ["a", "a"]),
+        ((1, "categories"), ["a", ""]),
+        ((1, "categories"), ["a", 3]),
+        ((1, "categories"), [str(k) for k in range(100_000)]),
+        ((1, "others"), 2**70),
+        ((1, "label"), None),
+        ((2, "origin"), float("inf")),
+        ((2, "season"), None),
+        ((2, "season"), False),  # fewer columns than the scaling has
+    ],
+)
+def test_hostile_data_are_refused(place, value):
+    encoder = TableEncoder.fit(frame())
+    data = encoder.to_plain()
+    at = data
+    for step in place[:-1]:
+        at = at[step]
+    if place:
+        at[place[-1]] = value
+    else:
+        data = value
+    with pytest.raises(ModelFileError, match=r"header\.encoder"):
+        TableEncoder.from_plain(data, encoder.n_encoded)
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_of_the_table_are_kernels_of_the_encoded_columns():
+    encoder = TableEncoder.fit(frame())
+    whole = encoder.kernel(kernels.Matern(nu=1.5)).bind(encoder.n_encoded)
+    assert whole.parameters()["lengthscale"].shape == (6,)
+    made = kernels.RBF(columns=[0]) * kernels.Categorical(columns=[1]) + kernels.Constant(2.0)
+    found = encoder.kernel(made).bind(encoder.n_encoded)
+    assert [leaf.columns for leaf in found.leaves()] == [(0, 1), (2, 3, 4, 5, 6), None]
+    assert [value.numel() for value in found.parameters().values()] == [2, 1, 1, 1, 1]
+    assert encoder.kernel(found) is found
+    with pytest.raises(InvalidInputError, match="must be below 4"):
+        encoder.kernel(kernels.RBF(columns=[4]))
+
+
+def test_categories_in_a_product_are_the_overlap_kernel():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    kernel = encoder.kernel(kernels.Categorical(0.7, 2.0, columns=[1]))
+    scale = torch.full((encoder.n_encoded,), 0.1, dtype=torch.float64)  # however the columns are standardized
+    points = torch.from_numpy(encoder.transform(X))
+    standardized = kernel.standardized(Units(torch.zeros_like(scale), scale, 1.0))
+    city = X["city"].fillna("-").to_numpy()
+    expected = 2.0 * np.exp(-(city[:, None] != city[None]).astype(float) / 0.7**2)
+    np.testing.assert_allclose(standardized.block(points / scale, points / scale), expected, rtol=1e-12)
