@@ -84,7 +84,7 @@ def test_the_progress_of_a_fit_is_on_standard_error(run, awkward, tmp_path):
     ],
 )
 def test_what_the_estimator_refuses_is_one_line(refused, awkward, tmp_path, arguments, message):
-    assert message in refused("fit", awkward, "--target", "y", "-o", tmp_path / "m.gp", "-q", *arguments)
+    assert message in refused("fit", awkward, "--target", "y", "-o", tmp_path / "m.gp", "-q", "--strict", *arguments)
     assert not (tmp_path / "m.gp").exists()
 
 

@@ -168,7 +168,7 @@ def test_evaluate_adds_the_noise_of_each_row(run, refused, tmp_path):
         ("a,y\n", (), "has no rows"),
         ("", (), "is empty"),
         ("y\n1\n2\n", (), "no column besides y"),
-        ("a,y\n1,2\nx,4\n", (), "column 'a', row 2: 'x' is not a number"),
+        ("a,y\n1,2\nx,4\n", ("--strict",), "column 'a', row 2: 'x' is not a number"),
         ("a,y\n1,2\n3,\n", (), "column 'y', row 2: the cell is empty"),
         ("a,y\n1,2\n3,inf\n", (), "column 'y', row 2: the number is infinite"),
         ("a,y\n1,2\n3,2\n", (), "y must vary; it is constant."),

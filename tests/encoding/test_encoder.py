@@ -187,7 +187,7 @@ def test_later_cells_must_be_what_the_fit_had():
         encoder.transform(X.assign(number="x"))
     with pytest.raises(InvalidInputError, match="must have dates in column 'day', as the table of the fit"):
         encoder.transform(X.assign(day=1.0))
-    with pytest.raises(InvalidInputError, match="must hold a date.*'soon' in column 'day', row 0"):
+    with pytest.raises(InvalidInputError, match=r"must hold a date.*'soon' in column 'day', row 0"):
         encoder.transform(X.assign(day="soon"))
     with pytest.raises(InvalidInputError, match="must have 4 columns"):
         encoder.transform(X[["number", "city"]])

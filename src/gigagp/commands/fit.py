@@ -167,7 +167,8 @@ def fit(
 
     source = str(table)
     style = CsvStyle(decimal, comment)
-    in_chunks = streams and style == PLAIN and (strict or is_large(table))
+    # One file of moderate size may have texts, for which it is held. Folders and large files are of numbers.
+    in_chunks = streams and style == PLAIN and (strict or table.is_dir() or is_large(table))
     found = None if in_chunks else read_columns(table, header, style)
     names = column_names(table, header) if found is None else list(found.column_names)
     target = resolve_column(target, names, source)
@@ -176,6 +177,7 @@ def fit(
         noise_column = resolve_column(noise_column, names, source)
         extra.append(noise_column)
     inputs = choose_inputs(columns, names, extra, source)
+    find_columns(inputs, names, source)
     if found is not None and streams and style == PLAIN and not _needs_encoder(found.select(inputs)):
         found = None  # the columns are numbers, so that rows can be read in chunks
     if found is not None:
@@ -232,7 +234,6 @@ def _loaded(
     found: pa.Table, inputs: list[str], target: str, source: str, strict: bool, of_classes: bool
 ) -> tuple[pa.Table, Any]:
     """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
-    find_columns([*inputs, target], found.column_names, source)
     if len(found) == 0:
         msg = f"{source} has no rows of data."
         raise InvalidInputError(msg)

@@ -298,7 +298,8 @@ def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: b
     inputs = e.shape[1]
     if derivatives:
         a, b = (
-            kernel.active(points - centre) * (2 * math.pi / kernel.by_input("period", points)) for points in (left, right)
+            kernel.active(points - centre) * (2 * math.pi / kernel.by_input("period", points))
+            for points in (left, right)
         )
         e = torch.cat([e, a * a.sin(), a * a.cos(), a.sin(), a.cos()], 1)
         f = torch.cat([f, b.cos(), -b.sin(), -b * b.cos(), b * b.sin()], 1)
