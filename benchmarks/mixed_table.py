@@ -86,7 +86,7 @@ def trees(train: pd.DataFrame, test: pd.DataFrame) -> tuple[np.ndarray, np.ndarr
         parts = {
             "day": (date - pd.Timestamp("2019-03-01")).dt.days,
             "month": date.dt.month,
-            "yearday": date.dt.dayofyear,
+            "yearday": date.dt.day_of_year,
         }
         return frame.drop(columns=["order", "price", "date"]).assign(**parts)
 

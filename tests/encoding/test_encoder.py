@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder
 from gigagp import kernels
 from gigagp.encoding import TableEncoder
 from gigagp.encoding.columns import Categories, Dates, LeftOut, Numbers
-from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError
+from gigagp.errors import EncodingWarning, InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.kernels.units import Units
 
 GENERATOR = np.random.default_rng(0)
@@ -64,6 +64,21 @@ def test_the_season_returns_and_the_day_does_not():
     assert np.linalg.norm(found[0, 1:] - found[1, 1:]) < 0.03
     assert np.linalg.norm(found[0, 1:] - found[2, 1:]) > 1.9
     np.testing.assert_array_equal(found[:, 0], [0, 366, 184, 672])
+
+
+def test_dates_in_units_of_numpy():
+    months = np.array(["2020-01", "2020-02", "2021-06"], dtype="datetime64[M]")[:, None]
+    encoder = TableEncoder.fit(months)
+    np.testing.assert_array_equal(encoder.transform(months)[:, 0], [0, 31, 517])
+    spans = pd.DataFrame({"span": pd.to_timedelta([12, 36, 60], unit="h")})
+    np.testing.assert_array_equal(TableEncoder.fit(spans).transform(spans)[:, 0], [0.5, 1.5, 2.5])
+
+
+def test_a_table_beyond_the_memory_budget_is_refused():
+    X = frame()
+    encoder = TableEncoder.fit(X)
+    with pytest.raises(MemoryBudgetError, match="encoded as 13 columns"):
+        encoder.transform(X, memory_budget=1000)
 
 
 @pytest.mark.parametrize(

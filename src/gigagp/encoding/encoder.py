@@ -18,6 +18,7 @@ from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, wa
 from gigagp.kernels import Constant, Kernel, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
+from gigagp.memory import require, resolve_budget
 from gigagp.schema import anything, listing
 
 #: Whether a table must be of numbers, or is encoded.
@@ -111,8 +112,11 @@ class TableEncoder:
         if len(found) != len(self.columns):
             msg = f"{name} must have {len(self.columns)} columns, as the table of the fit had; got {len(found)}."
             raise InvalidInputError(msg)
+        needed, n_rows = 16 * len(found[0]) * self.n_encoded, len(found[0])
+        what = f"{name} of {n_rows:,} rows, encoded as {self.n_encoded} columns,"
+        require(needed, resolve_budget(memory_budget), what, "Leave out columns with many categories.")
         notes: list[str] = []
-        parts = [np.empty((len(found[0]), 0))]
+        parts = [np.empty((n_rows, 0))]
         for column, cells in zip(self.columns, found, strict=True):
             if not isinstance(column, LeftOut):
                 place = Place(name, [_shown_name(column.label, names)])

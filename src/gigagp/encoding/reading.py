@@ -136,6 +136,8 @@ def _from_python(column: Any, place: Place) -> Any:
                 column = column.astype(np.float64)
         if column.dtype.kind == "T":
             column = column.astype(object)
+        if column.dtype.kind in "Mm":  # months and years have no type in Arrow
+            column = column.astype(f"{column.dtype.kind}8[us]")
     try:
         return pa.array(column, from_pandas=True, mask=mask)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
