@@ -149,3 +149,10 @@ def test_the_command_takes_the_marks(run, tmp_path):
     assert code == 0, error
     assert json.loads(text)["rows"] == 60
     assert run("predict", model, path, *marks, "-o", tmp_path / "p.csv")[0] == 0
+
+
+def test_a_plan_takes_the_same_tables(run, refused, mixed):
+    code, text, error = run("plan", mixed, "--target", "y", "-q", "--json")
+    assert code == 0, error
+    assert json.loads(text)["options"]
+    assert "'r0' is not a number" in refused("plan", mixed, "--target", "y", "-q", "--strict")

@@ -294,3 +294,11 @@ def test_maps_of_a_table_with_categories():
 
 def test_the_encoder_of_a_model_is_that_of_its_table():
     assert fitted().encoder_ == TableEncoder.fit(table()[0])
+
+
+def test_a_plan_takes_the_table_and_changes_nothing():
+    X, y = table()
+    model = GPRegressor(encode="auto")
+    assert model.plan(X, y).chosen is not None
+    assert not hasattr(model, "encoder_")
+    assert not hasattr(model, "n_features_in_")

@@ -113,14 +113,7 @@ def fit(
         typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
     ] = None,
     header: options.Header = None,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Refuse cells that are not numbers. By default texts, dates and missing cells of the inputs are "
-            "turned into numbers, and the model does the same to later tables.",
-        ),
-    ] = False,
+    strict: options.Strict = False,
     decimal: options.Decimal = ".",
     comment: options.Comment = None,
     quiet: options.Quiet = False,
@@ -215,7 +208,7 @@ def fit(
         if found is None:
             regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
         else:
-            regressor.fit(*_loaded(found, inputs, target, source, strict, of_classes), checkpoint=checkpoint)
+            regressor.fit(*loaded(found, inputs, target, source, strict, of_classes), checkpoint=checkpoint)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
     n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if found is None else len(found)
@@ -230,7 +223,7 @@ def fit(
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
 
 
-def _loaded(
+def loaded(
     found: pa.Table, inputs: list[str], target: str, source: str, strict: bool, of_classes: bool
 ) -> tuple[pa.Table, Any]:
     """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""

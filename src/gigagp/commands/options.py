@@ -25,6 +25,14 @@ Header = Annotated[
         show_default=False,
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse cells that are not numbers. By default texts, dates and missing cells of the inputs become "
+        "numbers, and the model does the same to later tables.",
+    ),
+]
 Decimal = Annotated[str, typer.Option(help="Decimal mark of the numbers in a CSV file: . or ,")]
 Comment = Annotated[
     str | None, typer.Option(help="Mark with which comments in a CSV file begin, such as #.", show_default=False)

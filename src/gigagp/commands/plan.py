@@ -10,7 +10,7 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.fit import choose_inputs, loaded, resolve_column
-from gigagp.data import read_columns
+from gigagp.data import CsvStyle, read_columns
 
 
 def plan(
@@ -26,16 +26,19 @@ def plan(
     seed: options.Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the forecast as JSON.")] = False,
     header: options.Header = None,
+    strict: options.Strict = False,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
     chosen_kernel = options.choose_kernel(kernel)
-    found = read_columns(table, header)
+    found = read_columns(table, header, CsvStyle(decimal, comment))
     names = list(found.column_names)
     target = resolve_column(target, names, str(table))
     inputs = choose_inputs(columns, names, [target], str(table))
-    data = loaded(found, [*inputs, target], str(table), None, seed)
+    X, y = loaded(found, inputs, target, str(table), strict, of_classes=False)
 
     from gigagp import GPRegressor
 
@@ -45,8 +48,9 @@ def plan(
         verbose=options.verbosity(quiet, verbose),
         random_state=seed,
         time_budget=time_budget,
+        encode="strict" if strict else "auto",
     )
-    forecast = regressor.plan(data.select(inputs).to_arrow(), data.column(target))
+    forecast = regressor.plan(X, y)
     if not as_json:
         typer.echo(str(forecast))
         return
