@@ -199,9 +199,14 @@ def _head_bytes(path: Path, *, whole: bool = False) -> bytes:
     return found
 
 
+def _is_wide(found: bytes) -> bool:
+    """Whether these bytes are UTF-16, in which line ends have a zero byte."""
+    return found[:2] in _MARKS and b"\0" in found
+
+
 def _decoded(path: Path, found: bytes) -> str:
     try:
-        if found[:2] in _MARKS:
+        if _is_wide(found):
             return found.decode("utf-16")
         # Incremental, because reading may have stopped within a character. The rest is checked when it is parsed.
         return codecs.getincrementaldecoder("utf-8-sig")().decode(found)
@@ -212,7 +217,7 @@ def _decoded(path: Path, found: bytes) -> str:
 def _rewritten(path: Path, style: CsvStyle) -> bytes | None:
     """Return a file without comments, separated by tabs, in UTF-8; None if pyarrow can read it as it is."""
     found = _head_bytes(path)
-    is_wide = found[:2] in _MARKS
+    is_wide = _is_wide(found)
     lines = _lines(_decoded(path, found), style)
     blanks = _is_separated_by_blanks(lines, style)
     if not (is_wide or blanks or style.comment):

@@ -105,7 +105,8 @@ def map_values(
         names = [names[k] for k in encoder.axes]
     d = len(names)
     if not 0 < d <= _MOST_INPUTS:
-        msg = f"A map requires 1 to {_MOST_INPUTS} inputs that are numbers or dates; the model has {d}."
+        kind = "" if encoder is None else " that are numbers or dates"
+        msg = f"A map requires 1 to {_MOST_INPUTS} inputs; the model has {d}{kind}."
         raise InvalidInputError(msg)
     _check_counts(regressor, target, resolution)
     low, high = _region(regressor, lower, upper)
