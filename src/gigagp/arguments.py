@@ -11,7 +11,7 @@ import torch
 
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.duration import resolve_duration
-from gigagp.encoding import fitted_encoder
+from gigagp.encoding import scaled_inputs
 from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
@@ -149,8 +149,7 @@ class Problem:
         """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
         estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
         targets = (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
-        encoder, medians = fitted_encoder(estimator), likelihood.scales_by_medians
-        is_scaled = None if encoder is None else encoder.is_scaled
+        medians, is_scaled = likelihood.scales_by_medians, scaled_inputs(estimator)
         scaling = Scaling.fit(X, targets, estimator.standardize, medians=medians, is_scaled=is_scaled)
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gigagp.encoding import scaled_inputs
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
 from gigagp.estimator import Estimator
 from gigagp.inference.objective import ExactObjective
@@ -104,7 +105,7 @@ class _Rows:
     def fit(self, transform: TargetTransform, warm: Model | None) -> _Fit:
         """Return the fit with a transform; its hyperparameters start at those of another fit."""
         z = transform.forward(self.y)[:, None]
-        scaling = Scaling.fit(self.X, z, self.estimator.standardize)
+        scaling = Scaling.fit(self.X, z, self.estimator.standardize, is_scaled=scaled_inputs(self.estimator))
         model = start_model(self.estimator, self.mean, len(z), 1).standardized(scaling.units())
         X, Y = torch.from_numpy(scaling.inputs(self.X)), torch.from_numpy(scaling.targets(z))
         objective = ExactObjective(TrainingTable(X, Y, self.mean, self.budget).require_finite())

@@ -296,6 +296,19 @@ def test_the_encoder_of_a_model_is_that_of_its_table():
     assert fitted().encoder_ == TableEncoder.fit(table()[0])
 
 
+def test_transforms_of_the_target_take_the_table():
+    X, y = table()
+    model = GPRegressor(encode="auto", target_transform="log").fit(X, np.exp(y))
+    with pytest.warns(EncodingWarning) as caught:
+        mean, std = model.predict(X.assign(city="Lima"), return_std=True)
+    assert len(caught) == 1
+    assert (mean > 0).all()
+    assert (std > 0).all()
+    assert (
+        GPRegressor(encode="auto", target_transform="auto", optimizer=None).fit(X, np.exp(y)).score(X, np.exp(y)) > 0.5
+    )
+
+
 def test_a_plan_takes_the_table_and_changes_nothing():
     X, y = table()
     model = GPRegressor(encode="auto")

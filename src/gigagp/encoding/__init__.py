@@ -7,6 +7,7 @@ from gigagp.encoding.model_inputs import (
     model_inputs,
     refuse_before_fit,
     refuse_streams,
+    scaled_inputs,
 )
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "model_inputs",
     "refuse_before_fit",
     "refuse_streams",
+    "scaled_inputs",
 ]

@@ -40,6 +40,12 @@ def fitted_encoder(estimator: Any) -> TableEncoder | None:
     return found
 
 
+def scaled_inputs(estimator: Any) -> np.ndarray | None:
+    """Return which encoded columns are standardized, shape (n_encoded,); None for all."""
+    encoder = fitted_encoder(estimator)
+    return None if encoder is None else encoder.is_scaled
+
+
 def encoded_validation(encoder: TableEncoder | None, validation: Any) -> Any:
     """Return validation rows with their inputs encoded; anything else than a pair is left for its own check."""
     if encoder is None or not isinstance(validation, tuple | list) or len(validation) != 2:
