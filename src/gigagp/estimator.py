@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from gigagp.inference.posterior import Posterior
+from gigagp.kernel_choice import KernelChoice
 from gigagp.kernels import Kernel
 from gigagp.optimization import History
 from gigagp.scaling import Scaling
@@ -43,6 +44,7 @@ class FittedEstimator(Estimator, Protocol):
     target_transform_: TargetTransform
     history_: History
     kernel_: Kernel
+    kernel_choice_: KernelChoice | None
     inference_: Any
     optimizer_: Any
     solver_: Any

@@ -23,7 +23,7 @@ def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -
     InvalidInputError
         If the noise variance is invalid.
     """
-    kernel = Matern(nu=1.5) if estimator.kernel is None else estimator.kernel
+    kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else Matern(nu=1.5)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:
         msg = (

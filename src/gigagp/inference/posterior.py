@@ -11,6 +11,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import refuse_gradient
+from gigagp.inference.marginals import Marginals
 from gigagp.inference.saved import Saved
 from gigagp.model import Model
 from gigagp.optimization.history import SolveRecord
@@ -218,6 +219,12 @@ class Posterior(ABC):
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and the variance at given coefficients of the mean's basis."""
+
+    def marginals(self, X: torch.Tensor, *, include_noise: bool = False) -> Marginals:
+        """Return the distribution of the latent function, or of observations, at single points."""
+        mean, variance = self.mean_and_variance(X)
+        found = Marginals(torch.ones(1, dtype=torch.float64), mean[None], variance[None])
+        return found.plus(self.noise_at(X)) if include_noise else found
 
     def check_variances(self, X: torch.Tensor) -> None:  # noqa: B027 (most have nothing to check)
         """Warn if the variances at points cannot be correct; called at the end of a fit.
