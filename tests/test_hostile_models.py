@@ -26,6 +26,7 @@ QS = inference.QuadruplyStochastic
 MODELS = {
     "exact": GPRegressor(kernels.RBF() * kernels.Periodic(columns=[0]) + kernels.White(0.1), optimizer=None),
     "known noise": GPRegressor(optimizer=None, noise_variance=np.full(40, 0.1), mean="linear"),
+    "mixture": GPRegressor(kernel="average"),
     "iterative": GPRegressor(inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=1)),
     "vecchia": GPRegressor(inference=inference.Vecchia(4, 6), optimizer=None),
     "random features": GPRegressor(inference=inference.RandomFeatures(20), optimizer=None),

@@ -38,7 +38,9 @@ def averaged_kernels(n_inputs: int) -> dict[str, Kernel]:
 
 
 def chosen_kernels(X: torch.Tensor, y: torch.Tensor) -> dict[str, Kernel]:
-    """Return the kernels that one is chosen from: those that are averaged, slopes and, in one input, a period.
+    """Return the kernels that one is chosen from: those that are averaged and, in one input, a slope and a period.
+
+    With more inputs, slopes have won on no table, and lost 0.14 nats a row on one of 200 rows and 18 inputs.
 
     Parameters
     ----------
@@ -49,8 +51,10 @@ def chosen_kernels(X: torch.Tensor, y: torch.Tensor) -> dict[str, Kernel]:
     """
     d = X.shape[1]
     found = averaged_kernels(d)
-    found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1] / d)).bind(d)
-    period = strongest_period(X[:, 0], y) if d == 1 else None
+    if d > 1:
+        return found
+    found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1])).bind(1)
+    period = strongest_period(X[:, 0], y)
     if period is not None:
         # The shape of the cycle changes slowly. One variance of the product is enough.
         cycle = RBF(1.0, 1.0, fixed=("variance",)) * Periodic(1.0, _SHARES[1], period)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,12 @@ class Marginals:
     def plus(self, noise: torch.Tensor) -> Marginals:
         """Return the distribution of observations: with noise variances, shape (k, m) or (m,), added."""
         return Marginals(self.weights, self.means, self.variances + noise)
+
+    def log_density(self, Y: torch.Tensor) -> torch.Tensor:
+        """Return the log density of values, shape (m, t), in nats and in the units of the model."""
+        variances = self.variances[:, :, None]
+        logs = -0.5 * ((Y - self.means).square() / variances + variances.log() + math.log(2 * math.pi))
+        return (self.weights.to(logs).log()[:, None, None] + logs).logsumexp(0)
 
     def quantile(self, probability: float) -> torch.Tensor:
         """Return the quantile at each point, shape (m, t), by bisection between those of the components."""
