@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import gigagp
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
 from gigagp.commands import app
-from gigagp.errors import FitWarning, InvalidInputError, ModelFileError
+from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
 from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.inference.mixture_posterior import MixturePosterior
@@ -321,6 +321,8 @@ def test_more_refusals(tmp_path):
         GPRegressor("average").fit(X, Y, checkpoint=tmp_path / "c")
     with pytest.raises(InvalidInputError, match="one target"):
         GPRegressor("average").fit(X, np.stack([Y, Y], 1))
+    with pytest.raises(MemoryBudgetError, match="4 kernels on 60 rows"):
+        GPRegressor("average", memory_budget=5 * 60 * 60 * 8).fit(X, Y)
     with pytest.raises(InvalidInputError, match="kernel of GPClassifier"):
         GPClassifier(kernel="auto").fit(X, Y > 0)
 

@@ -23,7 +23,7 @@ from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, NotPosi
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
 from gigagp.inference.exact_posterior import ExactPosterior
-from gigagp.inference.mixture_posterior import MixturePosterior
+from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.kernel_candidates import DEFAULT, averaged_kernels, chosen_kernels
@@ -183,6 +183,8 @@ def average(
     ------
     InvalidInputError
         If there are several targets, or a checkpoint.
+    MemoryBudgetError
+        If the factors of all kernels do not fit the memory budget.
     """
     if checkpoint is not None:
         msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
@@ -193,11 +195,13 @@ def average(
             f"{objective.table.n_targets}. Fit each target on its own, or give a kernel."
         )
         raise InvalidInputError(msg)
+    kernels = averaged_kernels(model.n_inputs)
+    require_factors(objective.table, len(kernels))
     trials: list[_Trial] = []
     posteriors: list[ExactPosterior] = []
     histories: list[History] = []
     raised: list[list[warnings.WarningMessage]] = []
-    for name, kernel in averaged_kernels(model.n_inputs).items():
+    for name, kernel in kernels.items():
         with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else _FAILURES)):
             warnings.simplefilter("always")
             posterior, history = learn(replace(model, kernel=kernel))

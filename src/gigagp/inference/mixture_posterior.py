@@ -10,18 +10,28 @@ import torch
 
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
-from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
+from gigagp.inference.exact_posterior import ExactPosterior, Factorised
 from gigagp.inference.marginals import Marginals
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels.serialization import describe, from_dict
+from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.schema import Field, anything, check_tensors, listing, number, optional, positive, record, table
 
 #: Largest number of components in a model file, each of which has a factor.
 _MOST = 16
+
+
+def require_factors(rows: TrainingTable, count: int) -> None:
+    """Raise `MemoryBudgetError` if the factors of all components do not fit beside the work on the last one."""
+    n = rows.n_rows
+    remedy = 'Use kernel="auto", or raise memory_budget.'
+    require(
+        (count + 2) * n * n * rows.X.element_size(), rows.budget, f"A mixture of {count} kernels on {n:,} rows", remedy
+    )
 
 
 class MixturePosterior(RowsPosterior):
@@ -181,7 +191,7 @@ class MixturePosterior(RowsPosterior):
         if saved.n_targets != 1:
             raise ModelFileError(f"a mixture of posteriors must have one target; got {saved.n_targets}.")
         rows = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
-        require_factor(rows)
+        require_factors(rows, 1 + len(others))
         models = [saved.model, *(_model(one, saved) for one in others)]
         return cls([ExactPosterior(rows, Factorised.of(model, rows)) for model in models], tensors["weights"])
 
