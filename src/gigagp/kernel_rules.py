@@ -134,9 +134,9 @@ def pick(
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
     candidates: dict[str, Model] = {}
-    for name, one in chosen_kernels(subset.table.X, subset.table.Y[:, 0]).items():
+    for name, each in chosen_kernels(subset.table.X, subset.table.Y[:, 0]).items():
         with suppress(InvalidInputError):
-            candidate = replace(model, kernel=one)
+            candidate = replace(model, kernel=each)
             inference.check_model(candidate)
             candidates[name] = candidate
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
