@@ -16,6 +16,8 @@ _SCALES = (2.0, 0.5)
 _SHARES = (0.7, 0.3)
 #: Least number of rows, least number of cycles in them, and frequencies tried for each cycle of the span.
 _ROWS, _CYCLES, _OVERSAMPLING = 30, 3, 5
+#: Share of the variance below which what a cubic leaves is rounding errors.
+_ROUNDING = 1e-20
 #: Largest probability that white noise has as high a peak in its spectrum.
 _FALSE_ALARM = 0.01
 
@@ -79,9 +81,10 @@ def strongest_period(x: torch.Tensor, y: torch.Tensor) -> float | None:
         return None
     place = (x - x.min()) / span
     trend = (2 * place[:, None] - 1) ** torch.arange(4)
+    whole = float(y.var())
     y = y - trend @ torch.linalg.lstsq(trend, y[:, None]).solution[:, 0]
     variance = float(y.square().mean())
-    if not variance:
+    if variance <= _ROUNDING * whole:
         return None
     cycles = torch.arange(_CYCLES * _OVERSAMPLING, n * _OVERSAMPLING // 2, dtype=torch.float64) / _OVERSAMPLING
     angles = 2 * math.pi * cycles[:, None] * place
