@@ -200,6 +200,12 @@ def test_answers_of_an_average():
     assert gp.sample_functions(5)(NEW).shape == (9, 5)
     assert np.isfinite(gp.log_marginal_likelihood().value)
     assert gp.score(X, Y) > 0.8
+    low, high = gp.predict_quantile(NEW, [0.1, 0.9]).T
+    inside = sum(
+        np.exp(gp.predictive_log_density(NEW, low + t * (high - low))) * (high - low) / 400
+        for t in np.linspace(0.5 / 400, 1 - 0.5 / 400, 400)
+    )
+    np.testing.assert_allclose(inside, 0.8, rtol=1e-3)
     with pytest.raises(AttributeError, match="partial_fit"):
         gp.partial_fit(X, Y)
 

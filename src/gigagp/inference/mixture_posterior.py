@@ -69,6 +69,7 @@ class MixturePosterior(RowsPosterior):
 
     kind = "mixture"
     covariance_is_cheap = True
+    is_mixture = True
 
     def __init__(self, components: Sequence[ExactPosterior], weights: torch.Tensor) -> None:
         order = weights.argsort(descending=True, stable=True)

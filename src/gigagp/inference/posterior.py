@@ -58,6 +58,8 @@ class Posterior(ABC):
         Name of the class in model files.
     covariance_is_cheap : bool
         Whether joint samples at a few points should be drawn from the full covariance.
+    is_mixture : bool
+        Whether `marginals` has several components, so that the distribution at a point is not normal.
     model : Model
         Model at the fitted hyperparameters.
     budget : int
@@ -79,6 +81,7 @@ class Posterior(ABC):
 
     kind: ClassVar[str]
     covariance_is_cheap: ClassVar[bool] = False
+    is_mixture: ClassVar[bool] = False
     model: Model
     budget: int
     coefficients: torch.Tensor
