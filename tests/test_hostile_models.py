@@ -26,6 +26,7 @@ QS = inference.QuadruplyStochastic
 MODELS = {
     "exact": GPRegressor(kernels.RBF() * kernels.Periodic(columns=[0]) + kernels.White(0.1), optimizer=None),
     "known noise": GPRegressor(optimizer=None, noise_variance=np.full(40, 0.1), mean="linear"),
+    "mixture": GPRegressor(kernel="average"),
     "iterative": GPRegressor(inference=inference.Iterative(n_samples=4), optimizer=optimization.Adam(steps=1)),
     "vecchia": GPRegressor(inference=inference.Vecchia(4, 6), optimizer=None),
     "random features": GPRegressor(inference=inference.RandomFeatures(20), optimizer=None),
@@ -152,7 +153,7 @@ def test_classes_need_a_likelihood_of_classes(states, tmp_path, likelihood):
 def test_every_missing_name_of_a_header_and_every_missing_tensor_is_an_error(states, tmp_path, name):
     kind, tensors, header = states[name]
     for key in header:
-        if key not in ("custom_values", "gap", "interrupted", "notes"):
+        if key not in ("custom_values", "gap", "interrupted", "kernel_choice", "notes"):
             rest = {one: value for one, value in header.items() if one != key}
             assert isinstance(outcome(tmp_path / "m", kind, tensors, rest), ModelFileError), key
     for key in tensors:

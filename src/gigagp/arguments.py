@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gigagp import kernel_rules
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.duration import resolve_duration
 from gigagp.encoding import scaled_inputs
@@ -107,7 +108,7 @@ class Arguments:
             )
             raise InvalidInputError(msg)
 
-    def check_for(self, inference: Inference) -> None:
+    def check_for(self, inference: Inference, *, streams: bool = False) -> None:
         """Refuse arguments that this inference method or the likelihood does not use.
 
         Raises
@@ -118,6 +119,7 @@ class Arguments:
         estimator, likelihood = self.estimator, self.likelihood
         inference.check_precision(estimator.dtype, asked=estimator.inference != "auto")
         inference.check_device(self.device, asked=estimator.device != "auto")
+        kernel_rules.check(estimator.kernel, inference, likelihood, self.optimizer, streams=streams)
         if likelihood.has_noise:
             return
         if estimator.noise_variance is not None:

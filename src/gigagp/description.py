@@ -46,6 +46,7 @@ def describe(estimator: FittedEstimator) -> str:
     lines += [f"{word:13s} {note}" for word, note in posterior.notes().items()]
     structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # the table below has long lists
     lines.append(f"kernel        {structure}")
+    lines += [] if estimator.kernel_choice_ is None else estimator.kernel_choice_.lines()
     names = getattr(estimator, "feature_names_in_", None)
     encoder = fitted_encoder(estimator)
     if encoder is not None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from gigagp.encoding import TableEncoder
 from gigagp.inference.posterior import Posterior
+from gigagp.kernel_choice import KernelChoice
 from gigagp.kernels import Kernel
 from gigagp.optimization import History
 from gigagp.scaling import Scaling
@@ -45,6 +46,7 @@ class FittedEstimator(Estimator, Protocol):
     target_transform_: TargetTransform
     history_: History
     kernel_: Kernel
+    kernel_choice_: KernelChoice | None
     inference_: Any
     optimizer_: Any
     solver_: Any

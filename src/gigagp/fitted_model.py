@@ -33,7 +33,7 @@ class FittedModel(PredictiveDistribution, BaseEstimator, FittedEstimator):
         if plan is not None and not isinstance(fitted.transform, NoTransform):
             plan = plan.remarked("NLL and RMSE are those of the transformed target.")
         self.plan_ = plan
-        self.target_transform_ = fitted.transform
+        self.target_transform_, self.kernel_choice_ = fitted.transform, fitted.choice
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:

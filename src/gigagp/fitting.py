@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import termination
+from gigagp import kernel_rules, termination
 from gigagp.arguments import Arguments, Problem
 from gigagp.checkpoint import open_checkpoint
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
@@ -33,6 +33,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.interruption import Interrupted, interruptible
+from gigagp.kernel_choice import KernelChoice
 from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
@@ -72,6 +73,8 @@ class Fitted(NamedTuple):
         What was forecast where ``inference="auto"`` had a choice, in the units of the standardized problem.
     transform : TargetTransform
         Transform of the target, before the scaling.
+    choice : KernelChoice or None
+        Kernels that were tried, if the kernel was not given.
     """
 
     posterior: Posterior
@@ -81,6 +84,7 @@ class Fitted(NamedTuple):
     optimizer: Any
     plan: Plan | None = None
     transform: TargetTransform = NoTransform()
+    choice: KernelChoice | None = None
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -163,12 +167,22 @@ def fit_rows(
     objective = inference.objective(table, spawn(generator), likelihood)
     validation = encoded_validation(fitted_encoder(estimator), validation)
     validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
-    trace = Trace(History(), meter, validate)
-    begun = BegunFit(objective, model, scaling, logs_steps=True)
-    if checkpoint is not None:
-        trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
+
+    def learn(start: Model) -> tuple[Posterior, History]:
+        trace = Trace(History(), meter, validate)
+        seed, deadline = spawn(generator), arguments.deadline
+        return learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline), trace.history
+
     with meter:
-        return _finish(arguments, inference, begun, trace, generator, checkpoint)._replace(transform=transform)
+        if estimator.kernel == "average":
+            mixture, history, averaged = kernel_rules.average(objective, model, learn, checkpoint)
+            return Fitted(mixture, scaling, history, inference, arguments.optimizer, None, transform, averaged)
+        model, choice = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
+        trace, begun = Trace(History(), meter, validate), BegunFit(objective, model, scaling, logs_steps=True)
+        if checkpoint is not None:
+            trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
+        fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
+        return fitted._replace(transform=transform, choice=choice)
 
 
 def fit_source(
@@ -206,7 +220,7 @@ def fit_source(
     refuse_streams(estimator)
     likelihood, optimizer = arguments.likelihood, arguments.optimizer
     inference = resolve_streaming(estimator.inference, likelihood)
-    arguments.check_for(inference)
+    arguments.check_for(inference, streams=True)
     bounds = inference.check_bounds(bounds)
     if isinstance(optimizer, SubsetStart) and not inference.abilities.holds_rows:
         msg = "optimization.SubsetStart needs the rows, which fit_table does not hold. Use fit, or another optimizer."

@@ -67,7 +67,11 @@ class PredictiveDistribution(Answers):
         checked, points = self._new_inputs(X)
         normal = ndtri(levels.reshape(-1))
         transform = self.target_transform_
-        if transform.is_identity:
+        if transform.is_identity and self.posterior_.is_mixture:
+            marginals = self.posterior_.marginals(points, include_noise=include_noise)
+            values = [self._in_units(marginals.quantile(float(level)), checked) for level in levels.reshape(-1)]
+            found = np.stack(values, -1)
+        elif transform.is_identity:
             mean, std = self.predict(checked, return_std=True, include_noise=include_noise)
             found = mean[..., None] + std[..., None] * normal
         else:
@@ -122,6 +126,9 @@ class PredictiveDistribution(Answers):
         offset = self.posterior_.model.mean.offset(X)[:, None]
         targets = torch.from_numpy(self.scaling_.targets(given - offset))
         likelihood.check_targets(targets)
+        if self.posterior_.is_mixture:
+            logs = self.posterior_.marginals(points, include_noise=True).log_density(targets.to(points))
+            return finite_prediction((logs.double().cpu().numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
         mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
         noise = self.posterior_.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
         found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])

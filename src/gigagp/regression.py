@@ -24,6 +24,7 @@ from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchang
 from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.registry import adding_names
+from gigagp.kernel_choice import KernelRule
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
@@ -57,9 +58,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
 
     Parameters
     ----------
-    kernel : Kernel or None, default None
+    kernel : Kernel, "auto", "average" or None, default None
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
-        lengthscale per input.
+        lengthscale per input. ``"auto"`` chooses a kernel on a subset, and ``"average"`` mixes the exact posteriors of
+        four kernels (`gigagp.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
         neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
@@ -121,6 +123,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     ----------
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
+    kernel_choice_ : KernelChoice or None
+        Kernels that ``"auto"`` or ``"average"`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given.
     history_ : History
@@ -163,7 +167,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | KernelRule | None = None,
         inference: InferenceChoice = "auto",
         optimizer: OptimizerChoice = "auto",
         mean: MeanLike = "constant",

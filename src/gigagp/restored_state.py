@@ -23,6 +23,7 @@ from gigagp.inference import Inference
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import restore_posterior
 from gigagp.inference.saved import SOLVE, Saved
+from gigagp.kernel_choice import KernelChoice
 from gigagp.kernels import from_dict
 from gigagp.likelihoods import Gaussian, Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
@@ -136,7 +137,9 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
     estimator.history_ = _history(header["history"])
-    # both are absent in files of earlier versions
+    # these are absent in files of earlier versions
+    tried = header.get("kernel_choice")
+    estimator.kernel_choice_ = None if tried is None else KernelChoice.from_plain(tried)
     estimator.history_.interrupted = header.get("interrupted", "")
     gap = header.get("gap")
     estimator.history_.gap = None if gap is None else Estimate(*gap)

@@ -35,7 +35,11 @@ def fit(
         typer.Option(help="Column with the known noise variance of each row, in squared units of the target."),
     ] = None,
     kernel: Annotated[
-        str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear.")
+        str,
+        typer.Option(
+            help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; auto to choose one on "
+            "500 rows, or average to mix four by their evidence (up to a few thousand rows)."
+        ),
     ] = "matern32",
     inference: Annotated[
         str,
@@ -121,7 +125,7 @@ def fit(
 ) -> None:
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
-    chosen_kernel = options.choose_kernel(kernel)
+    chosen_kernel = kernel if kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
     if likelihood not in options.LIKELIHOODS:
         msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
         raise InvalidInputError(msg)

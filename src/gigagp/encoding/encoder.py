@@ -144,6 +144,13 @@ class TableEncoder:
         return sum(part.width for column in self.columns for part in column.parts)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every encoded column is a column of numbers, as it was given."""
+        return all(len(parts) <= 1 and all(len(part) == 1 for part in parts) for parts in self.inputs) and bool(
+            self.is_scaled.all()
+        )
+
+    @property
     def labels(self) -> list[str]:
         """A name for each part, in their order."""
         return [f"{column.label} {part.label}".rstrip() for column in self.columns for part in column.parts]

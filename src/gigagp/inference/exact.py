@@ -8,6 +8,7 @@ import torch
 
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.exact_posterior import ExactPosterior
+from gigagp.inference.mixture_posterior import MixturePosterior
 from gigagp.inference.objective import ExactObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
@@ -27,7 +28,7 @@ class Exact(Inference):
     """
 
     abilities = Abilities("exact", "up to a few thousand")
-    posteriors = (ExactPosterior,)
+    posteriors = (ExactPosterior, MixturePosterior)
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None

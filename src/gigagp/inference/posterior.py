@@ -11,6 +11,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import refuse_gradient
+from gigagp.inference.marginals import Marginals
 from gigagp.inference.saved import Saved
 from gigagp.model import Model
 from gigagp.optimization.history import SolveRecord
@@ -57,6 +58,8 @@ class Posterior(ABC):
         Name of the class in model files.
     covariance_is_cheap : bool
         Whether joint samples at a few points should be drawn from the full covariance.
+    is_mixture : bool
+        Whether `marginals` has several components, so that the distribution at a point is not normal.
     model : Model
         Model at the fitted hyperparameters.
     budget : int
@@ -78,6 +81,7 @@ class Posterior(ABC):
 
     kind: ClassVar[str]
     covariance_is_cheap: ClassVar[bool] = False
+    is_mixture: ClassVar[bool] = False
     model: Model
     budget: int
     coefficients: torch.Tensor
@@ -218,6 +222,12 @@ class Posterior(ABC):
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and the variance at given coefficients of the mean's basis."""
+
+    def marginals(self, X: torch.Tensor, *, include_noise: bool = False) -> Marginals:
+        """Return the distribution of the latent function, or of observations, at single points."""
+        mean, variance = self.mean_and_variance(X)
+        found = Marginals(torch.ones(1, dtype=torch.float64), mean[None], variance[None])
+        return found.plus(self.noise_at(X)) if include_noise else found
 
     def check_variances(self, X: torch.Tensor) -> None:  # noqa: B027 (most have nothing to check)
         """Warn if the variances at points cannot be correct; called at the end of a fit.

@@ -1,0 +1,249 @@
+"""Kernels chosen or averaged by their evidence: ``kernel="auto"`` and ``kernel="average"``.
+
+Both compare candidates by Laplace's approximation of the evidence (`gigagp.inference.evidence`).
+
+- ``"auto"`` learns the candidates on the same few random rows. It takes the best one if its gain is above a margin and
+  above two of its standard errors, and keeps the default otherwise. The fit goes on from the hyperparameters learned
+  there.
+- ``"average"`` learns four candidates on all rows, and mixes their exact posteriors with weights
+  ``exp(evidence / 10)``. With all of the evidence, which is nearly a choice, it won less often.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+
+from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.inference import Exact, Inference
+from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
+from gigagp.inference.exact_posterior import ExactPosterior
+from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
+from gigagp.inference.objective import TableObjective
+from gigagp.inference.posterior import Posterior
+from gigagp.kernel_candidates import DEFAULT, averaged_kernels, chosen_kernels
+from gigagp.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, KernelRule, TriedKernel
+from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.model import Model
+from gigagp.optimization import Auto, History
+from gigagp.optimization.trace import Trace
+from gigagp.progress import NoProgress
+from gigagp.random import spawn
+
+#: Rows that candidates are learned on. A choice on 500 of 1,500 rows was as good as one on all.
+CHOICE_ROWS = 500
+#: Largest number of gradients on the subset after its first stage.
+_POLISH_STEPS = 40
+#: Weight, relative to the heaviest, below which a component is left out.
+_NEGLIGIBLE = 1e-3
+#: Least noise variance of a candidate, relative to that of the default. Where inputs repeat, a rough part of a sum
+#: takes the noise's place between different inputs. Equal targets of equal inputs then gain hundreds of nats as the
+#: noise falls to nothing, and the density of a new target explodes.
+_LEAST_NOISE = 1e-3
+#: What a candidate may raise where its matrix has no factor; the others go on without it.
+_FAILURES = (NonFiniteError, NotPositiveDefiniteError)
+
+#: From a model to its posterior on all rows, and the history of learning it.
+Learn = Callable[[Model], tuple[Posterior, History]]
+
+
+def check(
+    kernel: object, inference: Inference, likelihood: Likelihood, optimizer: object, *, streams: bool = False
+) -> None:
+    """Refuse a rule for the kernel where it does not apply; a kernel of the user's own is always accepted.
+
+    Raises
+    ------
+    InvalidInputError
+        If the rule cannot be used with the inference, the likelihood, the optimizer or `GPRegressor.fit_table`.
+    """
+    if not isinstance(kernel, str):
+        return
+    start = f'kernel="{kernel}" of GPRegressor'
+    if streams:
+        msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
+        raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
+    if not isinstance(likelihood, Gaussian):
+        msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "
+        raise InvalidInputError(msg + "give a kernel, such as kernels.Matern(nu=1.5), or None.")
+    if optimizer is None:
+        msg = f"{start} learns every candidate, and optimizer=None learns nothing. Give a kernel, or an optimizer."
+        raise InvalidInputError(msg)
+    if kernel == "average" and not isinstance(inference, Exact):
+        msg = (
+            f'{start} mixes exact posteriors; got {inference!r}, which is also what "auto" means for large tables. Use '
+            'inference.Exact(), or kernel="auto".'
+        )
+        raise InvalidInputError(msg)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A candidate after learning: its model for all rows, its evidence and each row's left-out log density."""
+
+    name: str
+    model: Model
+    evidence: float
+    densities: torch.Tensor
+
+    @classmethod
+    def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Trial:
+        """Return the trial of a learned posterior."""
+        probes = torch.Generator().manual_seed(0)  # the same for every candidate
+        return cls(name, model, laplace_evidence(posterior, probes), left_out_log_densities(posterior))
+
+    def loses_noise(self, default: _Trial) -> bool:
+        """Whether the noise is a vanishing part of that of the default kernel."""
+        if self.model.noise_is_known:
+            return False
+        return float(self.model.noise_variance) < _LEAST_NOISE * float(default.model.noise_variance)
+
+
+def pick(
+    kernel: object,
+    objective: TableObjective,
+    model: Model,
+    inference: Inference,
+    optimizer: object,
+    generator: torch.Generator,
+) -> tuple[Model, KernelChoice | None]:
+    """Return the model of the kernel that ``"auto"`` chooses, as learned on a subset, and what was tried.
+
+    Parameters
+    ----------
+    kernel : object
+        Argument of the estimator. If it is not ``"auto"``, the given model is returned, and nothing is tried.
+    objective : TableObjective
+        Objective of the fit, which supplies the rows.
+    model : Model
+        Start of the fit with any kernel; its mean and noise are used.
+    inference : Inference
+        Inference method of the fit. Kernels that it does not support are not tried.
+    optimizer : object
+        Optimizer of the fit, whose settings are used if it is `optimization.Auto`.
+    generator : torch.Generator
+        Source of the subset.
+    """
+    if kernel != "auto":
+        return model, None
+    rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
+    subset = objective.subset(rows)
+    candidates: dict[str, Model] = {}
+    for name, each in chosen_kernels(subset.table.X, subset.table.Y[:, 0]).items():
+        with suppress(InvalidInputError):
+            candidate = replace(model, kernel=each)
+            inference.check_model(candidate)
+            candidates[name] = candidate
+    settings = optimizer if isinstance(optimizer, Auto) else Auto()
+    # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low
+    # on a table without noise.
+    settings = replace(settings, subset_sizes=(subset.n_rows,), polish_steps=_POLISH_STEPS)
+    trials: list[_Trial] = []
+    for name, candidate in candidates.items():
+        with warnings.catch_warnings(), suppress(*([] if name == DEFAULT else _FAILURES)):
+            warnings.simplefilter("ignore", FitWarning)  # about the subset, or a candidate that is not chosen
+            own = torch.Generator().manual_seed(0)
+            found = settings.run(subset, candidate.take_rows(rows), Trace(History(), NoProgress()), own)
+            whole_model = replace(candidate, kernel=found.kernel)
+            if not candidate.noise_is_known:
+                whole_model = replace(whole_model, noise_variance=found.noise_variance)
+            trials.append(_Trial.of(name, whole_model, subset.posterior(found)))
+    default = trials[0]
+    best = default
+    for one in trials[1:]:
+        gain, error = _gain(one, default)
+        if gain > max(MARGIN, ERRORS * error) and one.evidence > best.evidence and not one.loses_noise(default):
+            best = one
+    return best.model, _choice("auto", subset.n_rows, trials, [float(one is best) for one in trials])
+
+
+def average(
+    objective: TableObjective, model: Model, learn: Learn, checkpoint: object = None
+) -> tuple[MixturePosterior, History, KernelChoice]:
+    """Return the mixture of the posteriors of four kernels, the history of the heaviest, and what was tried.
+
+    Parameters
+    ----------
+    objective : TableObjective
+        Objective of the fit.
+    model : Model
+        Start of the fit with any kernel; its mean and noise are used.
+    learn : callable
+        Function from a start to the exact posterior of all rows after learning, and the history. After Ctrl-C the
+        remaining kernels are left out.
+    checkpoint : object
+        Must be None, because the checkpoint of a fit logs one kernel.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are several targets, or a checkpoint.
+    MemoryBudgetError
+        If the factors of all kernels do not fit the memory budget.
+    """
+    if checkpoint is not None:
+        msg = 'checkpoint of GPRegressor.fit must be None with kernel="average", which is for short fits; got a file.'
+        raise InvalidInputError(msg)
+    if objective.table.n_targets > 1:
+        msg = (
+            'kernel="average" of GPRegressor weights kernels for one target; got '
+            f"{objective.table.n_targets}. Fit each target on its own, or give a kernel."
+        )
+        raise InvalidInputError(msg)
+    kernels = averaged_kernels(model.n_inputs)
+    require_factors(objective.table, len(kernels))
+    trials: list[_Trial] = []
+    posteriors: list[ExactPosterior] = []
+    histories: list[History] = []
+    raised: list[list[warnings.WarningMessage]] = []
+    for name, kernel in kernels.items():
+        with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else _FAILURES)):
+            warnings.simplefilter("always")
+            posterior, history = learn(replace(model, kernel=kernel))
+            assert isinstance(posterior, ExactPosterior), "the inference is exact"
+            trials.append(_Trial.of(name, posterior.model, posterior))
+            posteriors.append(posterior)
+            histories.append(history)
+            raised.append(caught)
+            if history.interrupted:
+                break
+    weights = tempered_weights(trials)
+    mixed = [k for k, weight in enumerate(weights) if weight]
+    for k in mixed:
+        for warning in raised[k]:  # of a kernel that is part of the answer
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    history = histories[max(mixed, key=weights.__getitem__)]
+    history.interrupted = histories[-1].interrupted
+    mixture = MixturePosterior(
+        [posteriors[k] for k in mixed], torch.tensor([weights[k] for k in mixed], dtype=torch.float64)
+    )
+    return mixture, history, _choice("average", posteriors[0].n_rows, trials, weights)
+
+
+def tempered_weights(trials: Sequence[_Trial]) -> list[float]:
+    """Return the weights ``exp(evidence / 10)``, which add up to 1; refused and negligible ones are 0."""
+    most = max(one.evidence for one in trials if not one.loses_noise(trials[0]))
+    weights = [0.0 if one.loses_noise(trials[0]) else math.exp((one.evidence - most) / TEMPERATURE) for one in trials]
+    weights = [weight if weight > _NEGLIGIBLE else 0.0 for weight in weights]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _gain(one: _Trial, default: _Trial) -> tuple[float, float]:
+    """Return the gain in log evidence over the default and its standard error."""
+    differences = one.densities - default.densities
+    error = math.sqrt(len(differences)) * float(differences.std(correction=0))
+    return one.evidence - default.evidence, error
+
+
+def _choice(rule: KernelRule, n_rows: int, trials: Sequence[_Trial], weights: Sequence[float]) -> KernelChoice:
+    """Return the record of all trials, whose first is that of the default."""
+    tried = tuple(
+        TriedKernel(one.name, *_gain(one, trials[0]), weight, one.loses_noise(trials[0]))
+        for one, weight in zip(trials, weights, strict=True)
+    )
+    return KernelChoice(rule, n_rows, tried)

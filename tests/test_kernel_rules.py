@@ -1,0 +1,358 @@
+"""``kernel="auto"`` and ``kernel="average"``: what they choose, refuse, save, and do with degenerate tables."""
+
+import json
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from typer.testing import CliRunner
+
+import gigagp
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp.commands import app
+from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
+from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
+from gigagp.inference.exact_posterior import ExactPosterior
+from gigagp.inference.mixture_posterior import MixturePosterior
+from gigagp.kernel_candidates import averaged_kernels, chosen_kernels, strongest_period
+from gigagp.kernel_choice import KernelChoice
+from gigagp.persistence import load_state, save_state
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2, 2, (60, 2))
+Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=60)
+NEW = RNG.uniform(-2, 2, (9, 2))
+
+
+def drawn(kernel: kernels.Kernel, n: int, d: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return uneven rows of a function drawn from a kernel, with noise."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, d))
+    K = kernel.bind(d).block(torch.from_numpy(points), torch.from_numpy(points)).numpy()
+    f = np.linalg.cholesky(K + 1e-9 * np.eye(n)) @ rng.normal(size=n)
+    return points, f + noise * rng.normal(size=n)
+
+
+def monthly(seed: int, gaps: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return years and concentrations like those of carbon dioxide: a bent trend, a season, slow wander and noise."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(1960, 2000, 1 / 12)
+    season = 3 * np.sin(2 * np.pi * t) + 0.8 * np.cos(4 * np.pi * t)
+    y = 320 + 0.8 * (t - 1960) + 0.012 * (t - 1960) ** 2 + season + np.cumsum(rng.normal(size=len(t))) * 0.05
+    kept = np.ones(len(t), bool)
+    if gaps:
+        kept = (rng.uniform(size=len(t)) < 0.7) & ~((t > 1975) & (t < 1977.3))
+    return t[kept, None], (y + 0.2 * rng.normal(size=len(t)))[kept]
+
+
+@dataclass(frozen=True)
+class Picky(inference.Exact):
+    """Exact inference that refuses sums."""
+
+    def check_model(self, model):
+        if isinstance(model.kernel, kernels.Sum):
+            raise InvalidInputError("no sums")
+
+
+def chosen(gp: GPRegressor) -> str:
+    return next(one.name for one in gp.kernel_choice_.tried if one.weight)
+
+
+# The choice -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_scales_are_found(seed):
+    kernel = kernels.RBF(3.0, 4.0) + kernels.Matern(0.5, 0.3, 0.5)
+    points, y = drawn(kernel, 300, 1, 0.05, seed)
+    gp = GPRegressor("auto").fit(points, y)
+    assert chosen(gp) in ("rbf+matern32", "matern32+matern12"), gp.kernel_choice_
+    assert chosen(gp) != "matern32"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_default_is_kept_where_it_is_true(seed):
+    points, y = drawn(kernels.Matern(1.5, 1.0), 200, 2, 0.2, seed)
+    gp, alone = GPRegressor("auto").fit(points, y), GPRegressor().fit(points, y)
+    assert chosen(gp) == "matern32"
+    assert isinstance(gp.kernel_, kernels.Matern)
+    scale = alone.predict(points, return_std=True)[1]
+    assert (np.abs(gp.predict(points) - alone.predict(points)) < 0.1 * scale).all()
+
+
+def test_the_default_is_kept_for_noise():
+    rng = np.random.default_rng(1)
+    gp = GPRegressor("auto").fit(rng.normal(size=(150, 1)), rng.normal(size=150))
+    assert chosen(gp) == "matern32"
+
+
+@pytest.mark.parametrize(("seed", "gaps"), [(0, False), (1, True)])
+def test_the_year_is_found(seed, gaps):
+    t, y = monthly(seed, gaps)
+    gp = GPRegressor("auto").fit(t[t[:, 0] < 1990], y[t[:, 0] < 1990])
+    assert chosen(gp) == "matern32+rbf*periodic"
+    period = next(float(v) for name, v in gp.kernel_.parameters().items() if name.endswith("period"))
+    assert abs(period - 1) < 0.01
+    after = (t[:, 0] >= 1990) & (t[:, 0] < 1993)
+    without = GPRegressor().fit(t[t[:, 0] < 1990], y[t[:, 0] < 1990])
+    errors = [np.std(model.predict(t[after]) - y[after]) for model in (gp, without)]
+    assert errors[0] < 0.7 * errors[1], errors
+
+
+def test_a_period_is_not_found_in_noise():
+    rng = np.random.default_rng(2)
+    x = torch.from_numpy(np.sort(rng.uniform(size=400)))
+    found = [strongest_period(x, torch.from_numpy(rng.normal(size=400))) for _ in range(20)]
+    assert sum(one is not None for one in found) <= 1
+    wave = torch.sin(2 * torch.pi * x / 0.07) + torch.from_numpy(rng.normal(size=400))
+    assert strongest_period(x, wave) == pytest.approx(0.07, rel=0.02)
+    assert strongest_period(x[:20], wave[:20]) is None
+    assert strongest_period(x * 0, wave) is None
+    assert strongest_period(x, x**3) is None, "a cubic trend is no period"
+
+
+def test_an_inference_gets_the_kernels_that_it_supports():
+    gp = GPRegressor("auto", Picky()).fit(X, Y)
+    assert [one.name for one in gp.kernel_choice_.tried] == ["matern32", "rq"]
+    for method in (inference.Iterative(), inference.Vecchia(10, 10), inference.SparseVariational(20)):
+        gp = GPRegressor("auto", method).fit(X, Y)
+        assert gp.inference_ is method
+        assert len(gp.kernel_choice_.tried) == 4
+
+
+def test_a_choice_with_known_noise_and_several_targets():
+    noise = np.linspace(0.01, 0.05, len(Y))
+    gp = GPRegressor("auto", noise_variance=noise).fit(X, Y)
+    np.testing.assert_allclose(gp.noise_variance_, noise)
+    two = GPRegressor("auto", mean="linear").fit(X, np.stack([Y, -2 * Y], 1))
+    assert two.predict(NEW).shape == (9, 2)
+
+
+def test_the_same_seed_chooses_the_same_bits():
+    one, other = (GPRegressor("auto", random_state=3).fit(X, Y) for _ in range(2))
+    assert one.kernel_choice_ == other.kernel_choice_
+    np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
+
+
+# Evidence -------------------------------------------------------------------------------------------------------------
+
+
+def test_left_out_densities_are_those_of_fits_without_the_row():
+    gp = GPRegressor(
+        kernels.Matern(1.5, 1.0, 1.0), optimizer=None, noise_variance=0.1, mean="linear", standardize=False
+    )
+    found = left_out_log_densities(gp.fit(X, Y).posterior_)
+    for row in (0, 7, 31):
+        rest = np.arange(len(Y)) != row
+        gp.fit(X[rest], Y[rest])
+        mean, std = gp.predict(X[row : row + 1], return_std=True, include_noise=True)
+        expected = -0.5 * ((Y[row] - mean[0]) / std[0]) ** 2 - np.log(std[0]) - 0.5 * np.log(2 * np.pi)
+        assert float(found[row]) == pytest.approx(expected, rel=1e-8)
+
+
+def test_an_inert_hyperparameter_costs_nothing():
+    """Evidence charges what the rows determine: a second input that does nothing hardly changes it."""
+    points, y = drawn(kernels.Matern(1.5, 1.0), 150, 1, 0.2, 0)
+    values = []
+    for inputs in (points, np.concatenate([points, RNG.normal(size=(150, 1))], 1)):
+        posterior = GPRegressor(kernels.Matern(1.5)).fit(inputs, y).posterior_
+        assert isinstance(posterior, ExactPosterior)
+        likelihood = posterior.log_marginal_likelihood(torch.Generator()).value
+        values.append((likelihood, laplace_evidence(posterior, torch.Generator().manual_seed(0))))
+    assert all(evidence < likelihood for likelihood, evidence in values)
+    assert abs(values[0][1] - values[1][1]) < 6
+
+
+# The average ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_weights_are_tempered_evidence():
+    gp = GPRegressor("average").fit(X, Y)
+    assert isinstance(gp.posterior_, MixturePosterior)
+    tried = gp.kernel_choice_.tried
+    assert [one.name for one in tried] == list(averaged_kernels(2))
+    assert sum(one.weight for one in tried) == pytest.approx(1)
+    expected = np.exp(np.array([one.gain for one in tried]) / 10)
+    np.testing.assert_allclose([one.weight for one in tried], expected / expected.sum(), rtol=1e-9)
+    assert gp.posterior_.weights.tolist() == sorted((one.weight for one in tried), reverse=True)
+    assert repr(gp.kernel_)  # that of the heaviest
+    single = GPRegressor().fit(X, Y)
+    default = next(
+        one
+        for one in gp.posterior_.components
+        if one.model.parameters().keys() == {"lengthscale", "variance", "noise_variance"}
+    )
+    mine = default.log_marginal_likelihood(torch.Generator()).value
+    assert mine == pytest.approx(single.log_marginal_likelihood().value, abs=0.2)
+
+
+def test_answers_of_an_average():
+    gp = GPRegressor("average").fit(X, Y)
+    mean, std = gp.predict(NEW, return_std=True)
+    _, covariance = gp.predict(NEW, return_cov=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-6)
+    assert (gp.predict(NEW, return_std=True, include_noise=True)[1] > std).all()
+    samples = gp.sample_y(NEW, 2000)
+    assert (np.abs(samples.mean(1) - mean) < 4 * std / np.sqrt(2000)).all()
+    assert gp.sample_functions(5)(NEW).shape == (9, 5)
+    assert np.isfinite(gp.log_marginal_likelihood().value)
+    assert gp.score(X, Y) > 0.8
+    low, high = gp.predict_quantile(NEW, [0.1, 0.9]).T
+    inside = sum(
+        np.exp(gp.predictive_log_density(NEW, low + t * (high - low))) * (high - low) / 400
+        for t in np.linspace(0.5 / 400, 1 - 0.5 / 400, 400)
+    )
+    np.testing.assert_allclose(inside, 0.8, rtol=1e-3)
+    with pytest.raises(AttributeError, match="partial_fit"):
+        gp.partial_fit(X, Y)
+
+
+def test_validation_rows_are_scored():
+    gp = GPRegressor("average").fit(X[:50], Y[:50], validation=(X[50:], Y[50:]))
+    assert gp.history_[-1].validation_rmse is not None
+
+
+# Degenerate tables ----------------------------------------------------------------------------------------------------
+
+
+TABLES = {
+    "constant target": (X[:20], np.full(20, 3.0)),
+    "two rows": (X[:2], Y[:2]),
+    "two equal rows": (X[[0, 0]], Y[[0, 0]]),
+    "no noise": (X[:40], np.sin(X[:40, 0])),
+    "repeated rows": (X[:20].repeat(3, 0), Y[:20].repeat(3)),
+    "repeated inputs": (X[:20].repeat(2, 0), Y[:40]),
+    "badly scaled": (X[:40] * [1e-6, 1e6], 1e5 * Y[:40]),
+    "one far row": (np.concatenate([X[:30], [[1e4, 0.0]]]), Y[:31]),
+    "a constant input": (X[:30] * [1.0, 0.0], Y[:30]),
+    "one input": (X[:35, :1], Y[:35]),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("rule", ["auto", "average"])
+def test_degenerate_tables(name, rule):
+    points, y = TABLES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # the default kernel has them too
+        gp = GPRegressor(rule).fit(points, y)
+    mean, std = gp.predict(points, return_std=True, include_noise=True)
+    assert np.isfinite(mean).all()
+    assert (std >= 0).all()
+    assert np.abs(mean - y).max() <= 1.1 * np.ptp(y) + 1e-9
+
+
+@pytest.mark.parametrize("rule", ["auto", "average"])
+def test_repeats_do_not_take_the_noise_away(rule):
+    """Rows that were entered twice: a rough part of a sum explains the noise, and new rows have it again."""
+    rng = np.random.default_rng(4)
+    points = rng.uniform(-2, 2, (150, 2))
+    y = np.sin(points[:, 0]) + 0.3 * rng.normal(size=150)
+    new = rng.uniform(-2, 2, (300, 2))
+    y_new = np.sin(new[:, 0]) + 0.3 * rng.normal(size=300)
+    repeated = np.concatenate([points, points[:100]]), np.concatenate([y, y[:100]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        losses = []
+        for kernel in (None, rule):
+            gp = GPRegressor(kernel).fit(*repeated)
+            mean, std = gp.predict(new, return_std=True, include_noise=True)
+            losses.append(gigagp.metrics.gaussian_nll(y_new, mean, std))
+    assert losses[1] < losses[0] + 0.05, losses
+
+
+# Manners, files, the command line -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["auto", "average"])
+def test_save_load_and_describe(rule, tmp_path):
+    gp = GPRegressor(rule).fit(X, Y)
+    gp.save(tmp_path / "m.gp")
+    again = gigagp.load(tmp_path / "m.gp")
+    for one, other in zip(again.predict(NEW, return_cov=True), gp.predict(NEW, return_cov=True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.kernel == rule
+    assert again.kernel_choice_ == gp.kernel_choice_
+    assert again.describe() == gp.describe()
+    for one in gp.kernel_choice_.tried:
+        assert one.name in gp.describe()
+    kind, tensors, header = load_state(tmp_path / "m.gp")
+    for change in ({"rule": "best"}, {"tried": [{"name": 3}]}, {"n_rows": 0}):
+        broken = {**header, "kernel_choice": {**header["kernel_choice"], **change}}
+        save_state(tmp_path / "b.gp", kind, tensors, broken)
+        with pytest.raises(ModelFileError, match="kernel_choice"):
+            gigagp.load(tmp_path / "b.gp")
+    header.pop("kernel_choice")  # of an earlier version
+    save_state(tmp_path / "old.gp", kind, tensors, header)
+    assert gigagp.load(tmp_path / "old.gp").kernel_choice_ is None
+
+
+def test_a_record_survives_json():
+    choice = GPRegressor("auto").fit(X, Y).kernel_choice_
+    assert KernelChoice.from_plain(json.loads(json.dumps(choice.to_plain()))) == choice
+
+
+def test_manners_of_scikit_learn():
+    gp = clone(GPRegressor("auto"))
+    assert gp.get_params()["kernel"] == "auto"
+    gp.set_params(kernel="average").fit(X[:30], Y[:30])
+    assert gp.kernel == "average"
+    gp.set_params(kernel=kernels.RBF()).fit(X[:30], Y[:30])
+    assert gp.kernel_choice_ is None
+    assert GPRegressor("auto").predict(NEW).shape == (9,)  # of the prior, before a fit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"kernel": "best"}, '"auto"'),
+        ({"kernel": "auto", "optimizer": None}, "optimizer=None"),
+        ({"kernel": "auto", "likelihood": "student-t"}, "Gaussian noise"),
+        ({"kernel": "average", "inference": inference.Iterative()}, "inference.Exact"),
+        ({"kernel": "average", "inference": inference.Grid(size=9)}, "exact posteriors"),
+    ],
+)
+def test_what_does_not_work_is_refused(arguments, word):
+    with pytest.raises(InvalidInputError, match=word):
+        GPRegressor(**arguments).fit(X, Y)
+
+
+def test_more_refusals(tmp_path):
+    with pytest.raises(InvalidInputError, match="needs fit"):
+        GPRegressor("auto", inference.Grid(size=9)).fit_table((X, Y))
+    with pytest.raises(InvalidInputError, match="checkpoint"):
+        GPRegressor("average").fit(X, Y, checkpoint=tmp_path / "c")
+    with pytest.raises(InvalidInputError, match="one target"):
+        GPRegressor("average").fit(X, np.stack([Y, Y], 1))
+    with pytest.raises(MemoryBudgetError, match="4 kernels on 60 rows"):
+        GPRegressor("average", memory_budget=5 * 60 * 60 * 8).fit(X, Y)
+    with pytest.raises(InvalidInputError, match="kernel of GPClassifier"):
+        GPClassifier(kernel="auto").fit(X, Y > 0)
+
+
+def test_a_choice_with_a_checkpoint_and_another_optimizer(tmp_path):
+    gp = GPRegressor("auto", optimizer=optimization.LBFGS(steps=5)).fit(X, Y, checkpoint=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    assert gp.kernel_choice_.n_rows == 60
+
+
+def test_the_candidates_of_one_input():
+    t, y = monthly(0)
+    found = chosen_kernels(torch.from_numpy((t - t.mean()) / t.std()), torch.from_numpy(y))
+    assert list(found)[:4] == list(averaged_kernels(1))
+    assert "matern32+rbf*periodic" in found
+    assert all(kernel.n_inputs == 1 for kernel in found.values())
+
+
+@pytest.mark.parametrize("rule", ["auto", "average"])
+def test_the_command_line(rule, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,y\n" + "\n".join(f"{a},{b},{c}" for (a, b), c in zip(X[:40], Y[:40], strict=True)))
+    out = str(tmp_path / "m.gp")
+    result = CliRunner().invoke(app.app, ["fit", str(table), "--target", "y", "-o", out, "--kernel", rule, "-q"])
+    assert result.exit_code == 0, result.output
+    assert "kernels tried" in result.output
+    assert gigagp.load(out).kernel == rule
