@@ -112,6 +112,7 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     generator = generator_from(estimator.random_state)
     with meter_for(estimator.verbose) as meter, interruptible(arguments.deadline):
         objective = inference.forecast(problem.table(), spawn(generator))
+        model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
         if isinstance(arguments.optimizer, Auto):
             model = arguments.optimizer.run(objective, model, Trace(History(), meter), spawn(generator))
         return objective.plan_at(model), problem.scaling

@@ -46,6 +46,11 @@ class Automatic(Inference):
     posteriors = (*Iterative.posteriors, *Vecchia.posteriors)
 
     @property
+    def label(self) -> str:
+        """The argument that means this, for messages."""
+        return 'inference="auto"'
+
+    @property
     def mixes_precision(self) -> bool:
         """Whether solves may multiply in float32; neighbours are float64 in any case."""
         return True
