@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         truncation,
     )
     from gigagp.classification import GPClassifier
+    from gigagp.diagnostics.comparison import compare
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
 
@@ -39,6 +40,7 @@ _HOMES = {
     "GPClassifier": "gigagp.classification",
     "GPRegressor": "gigagp.regression",
     "actions": None,
+    "compare": "gigagp.diagnostics.comparison",
     "diagnostics": None,
     "errors": None,
     "gradients": None,
@@ -62,6 +64,7 @@ __all__ = [
     "GPRegressor",
     "__version__",
     "actions",
+    "compare",
     "diagnostics",
     "errors",
     "gradients",

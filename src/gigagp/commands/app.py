@@ -14,6 +14,7 @@ import typer
 
 import gigagp
 from gigagp.commands import EXIT_INTERRUPTED
+from gigagp.commands.compare import compare
 from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(fit)
 app.command()(plan)
+app.command()(compare)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(plot)

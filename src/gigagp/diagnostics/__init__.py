@@ -1,6 +1,7 @@
 """Measurements of solves and of the errors of estimates, and plots of these and of fitted models."""
 
 from gigagp.diagnostics.bias import BiasReport, BiasRow, measure_bias
+from gigagp.diagnostics.comparison import Compared, Comparison, compare
 from gigagp.diagnostics.inducing import inducing_distance, latent_share
 from gigagp.diagnostics.maps import MapValues, map_values, plot_map
 from gigagp.diagnostics.plots import plot_bias
@@ -9,8 +10,11 @@ from gigagp.diagnostics.solves import InverseSpectrum, inverse_spectrum, squared
 __all__ = [
     "BiasReport",
     "BiasRow",
+    "Compared",
+    "Comparison",
     "InverseSpectrum",
     "MapValues",
+    "compare",
     "inducing_distance",
     "inverse_spectrum",
     "latent_share",

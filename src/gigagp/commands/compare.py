@@ -1,0 +1,70 @@
+"""``gigagp compare``: several models on a held-out part of a table, beside simple methods."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gigagp.commands import options
+from gigagp.commands.fit import choose_inputs, loaded, resolve_column
+from gigagp.data import CsvStyle, read_columns
+from gigagp.encoding import Encode
+from gigagp.files import check_folder
+
+
+def compare(
+    table: options.TablePath,
+    target: Annotated[
+        str,
+        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
+    ],
+    columns: options.Columns = None,
+    time_budget: Annotated[str, typer.Option("--time", help='Time of each model, such as "1min".')] = "1min",
+    held_out: Annotated[float, typer.Option(help="Share of the rows that is held out, at most 10,000 rows.")] = 0.2,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Fit the best model again, to all rows, and save it.", show_default=False),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="File of a plot: .png, .pdf or .svg.", show_default=False)] = None,
+    seed: options.Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    header: options.Header = None,
+    strict: options.Strict = False,
+    decimal: options.Decimal = ".",
+    comment: options.Comment = None,
+) -> None:
+    """Compare models in equal times, beside the mean, linear regression, neighbours and boosted trees."""
+    if out is not None:
+        check_folder(out)
+    if plot is not None:
+        from gigagp.diagnostics.plots import check_plot
+
+        check_plot(plot)
+        check_folder(plot)
+    found = read_columns(table, header, CsvStyle(decimal, comment))
+    names = list(found.column_names)
+    target = resolve_column(target, names, str(table))
+    inputs = choose_inputs(columns, names, [target], str(table))
+    X, y = loaded(found, inputs, target, str(table), strict, of_classes=False)
+
+    import gigagp
+    from gigagp import persistence
+
+    encode: Encode = "strict" if strict else "auto"
+    comparison = gigagp.compare(X, y, time_budget=time_budget, held_out=held_out, encode=encode, random_state=seed)
+    if as_json:
+        listed = [asdict(one) for one in comparison.models]
+        sizes = {"rows": comparison.n_rows, "held_out": comparison.n_held_out}
+        typer.echo(json.dumps({"best": comparison.best, **sizes, "models": listed}))
+    else:
+        typer.echo(str(comparison))
+    if plot is not None:
+        comparison.plot(plot)
+    if out is not None:
+        model = comparison.model.fit(X, y)
+        persistence.save(model, out, notes={"target": target, "noise_column": None, "rows": len(y)})
+        typer.echo(f"{comparison.best} fitted to all rows; saved to {out}.", err=as_json)
