@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gigagp.commands import options
 from gigagp.commands.fit import choose_inputs, loaded, resolve_column
 from gigagp.data import CsvStyle, read_columns
-from gigagp.encoding import Encode
 from gigagp.files import check_folder
+
+if TYPE_CHECKING:
+    from gigagp.encoding import Encode
 
 
 def compare(
