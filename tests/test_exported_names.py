@@ -12,6 +12,7 @@ PUBLIC = {
     "GPRegressor",
     "__version__",
     "actions",
+    "compare",
     "diagnostics",
     "errors",
     "gradients",
