@@ -265,7 +265,9 @@ def test_kernels_that_do_not_fit_the_table():
         GPRegressor(kernels.RBF(columns=[3])).fit(X, y)
     with pytest.raises(InvalidInputError, match="lengthscale of RBF must be one number or 3"):
         GPRegressor(kernels.RBF([1.0, 2.0])).fit(X, y)
-    with pytest.raises(InvalidInputError, match=r"kernel of GPRegressor must be one of gigagp.kernels or None"):
+    with pytest.raises(
+        InvalidInputError, match=r'kernel of GPRegressor must be one of gigagp.kernels, "auto", "average" or None'
+    ):
         GPRegressor("rbf").fit(X, y)
 
 

@@ -103,7 +103,7 @@ def test_a_grid_is_float64(dtype, way, idle):
 
 def test_a_grid_is_on_the_cpu(idle, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gigagp.fitting.resolve_budget", lambda *arguments: 2**30)
+    monkeypatch.setattr("gigagp.arguments.resolve_budget", lambda *arguments: 2**30)
     with pytest.raises(InvalidInputError, match=r'device of GPRegressor must be "auto" or "cpu" .*; got .cuda'):
         GPRegressor(inference=inference.Grid(), device="cuda").fit(X, Y)
 

@@ -18,15 +18,17 @@ from stress.plants import PLANTS, plant
 from stress.pool import Job, Pool
 from stress.worker import run_case
 
-#: Number of cases in which a planted bug has to be found.
-_CASES = 60
+#: Number of cases in which a planted bug has to be found. Only about one damage in eighty changes a number that
+#: predictions depend on and leaves a file that is valid in every other way.
+_CASES, _CASES_OF = 60, {"no-checksum": 200}
 
 
 @pytest.mark.parametrize("name", [name for name, (area, _) in PLANTS.items() if area != "kills"])
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = None
     area = PLANTS[name][0]
-    for case in range(_CASES):
+    cases = _CASES_OF.get(name, _CASES)
+    for case in range(cases):
         if run_case(area, 0, case).is_failure:
             continue  # a case that fails without the bug shows nothing
         with monkeypatch.context() as patch:
@@ -35,7 +37,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         if outcome == WRONG:
             found = case
             break
-    assert found is not None, f"{_CASES} cases of {area} did not find {name}"
+    assert found is not None, f"{cases} cases of {area} did not find {name}"
 
 
 def test_a_save_that_a_kill_can_cut_is_found() -> None:

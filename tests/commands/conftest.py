@@ -14,6 +14,7 @@ import torch
 import gigagp
 from gigagp import persistence
 from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.target_transform import NoTransform
 
 
 class GPRegressor:
@@ -21,6 +22,7 @@ class GPRegressor:
 
     arguments: dict[str, object]
     likelihood = "gaussian"
+    target_transform_ = NoTransform()
 
     def __init__(self, **arguments):
         type(self).arguments = arguments

@@ -8,7 +8,7 @@ import time
 import torch
 
 from gigagp import interruption
-from gigagp.errors import InvalidInputError
+from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.automatic.local import SCORED_ROWS, LocalScores, seconds_per_row
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.base import Inference
@@ -115,7 +115,11 @@ class AutomaticObjective(IterativeObjective):
             return
         neighbours.refresh(model)
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
-        scores = LocalScores.of(model, self.table, graph, width)
+        try:
+            scores = LocalScores.of(model, self.table, graph, width)
+        except MemoryBudgetError:  # solves keep to smaller budgets
+            self._chosen = self.settings
+            return
         n = self.table.n_rows
         ending = self._row_seconds * n if self._ends_with_all else 0.0
         local = Option(Vecchia(neighbours.n_neighbours, width), n, ending, scores.nll, scores.nll_error, scores.rmse)
@@ -191,6 +195,9 @@ class PlanningObjective(AutomaticObjective):
         """
         self._choose(model)
         if self.plan is None:
-            msg = f"plan of GPRegressor needs a kernel that the package can compile; got {model.kernel!r}."
+            msg = (
+                "plan of GPRegressor needs a kernel that the package can compile, and memory for the neighbours of a "
+                f"row; got {model.kernel!r}."
+            )
             raise InvalidInputError(msg)
         return self.plan
