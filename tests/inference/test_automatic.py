@@ -160,6 +160,20 @@ def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     np.testing.assert_allclose(gp.predict(X[:200]), exact.predict(X[:200]), atol=0.05)
 
 
+def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch):
+    def never(*arguments):
+        raise AssertionError("the last solve has begun")
+
+    X, y = made_rows(3200, 2, 12)
+    monkeypatch.setattr("gigagp.inference.automatic.objective._SHORT", 1e9)
+    monkeypatch.setattr("gigagp.inference.iterative.IterativeObjective.posterior", never)
+    gp = GPRegressor(time_budget=1000.0).fit(X, y)
+    assert isinstance(gp.inference_, Vecchia)
+    assert "took longer than foreseen" in gp.describe()
+    monkeypatch.undo()
+    assert isinstance(GPRegressor(time_budget=1000.0).fit(X, y).inference_, Iterative)  # the control
+
+
 def test_hyperparameters_that_are_given_are_kept():
     X, y = made_rows(3200, 2, 7)
     kernel = Matern(nu=1.5, lengthscale=[1.0, 2.0], variance=1.5)

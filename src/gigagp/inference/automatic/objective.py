@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 
 import torch
 
@@ -33,8 +34,8 @@ _ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 _FEW_PRODUCTS, _MANY_PRODUCTS = 10.0, 30.0
 #: Solves of a guided fit: gradients, the last solve from where they ended, and further samples.
 _SOLVES = 1.6
-#: Share of the exact stages that the last solve takes.
-_LAST = 0.5
+#: Share of the exact stages that the last solve takes, and share of that time which it must have to begin.
+_LAST, _SHORT = 0.5, 0.5
 #: Evaluations of the exact likelihood in a fit of a small table.
 _FACTORS = 15
 #: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
@@ -48,7 +49,7 @@ _REGRESSION, _CONDITIONED = 30.0, 1e-8
 class AutomaticObjective(IterativeObjective):
     """The log marginal likelihood, and the choice of the posterior.
 
-    Learning begins with subsets and neighbours. Then `settle` forecasts what exact solves would gain and cost, and the
+    Learning begins with subsets and neighbours. Then `settled` forecasts what exact solves would gain and cost, and the
     fit ends with these or with the neighbours' posterior. An optimizer that knows no guide learns by exact solves.
 
     Parameters
@@ -71,6 +72,7 @@ class AutomaticObjective(IterativeObjective):
         n, few = table.n_rows, table.n_inputs <= FEW_INPUTS
         self._row_seconds = _CONDITIONED * (90 if few else 200) ** 2
         self._ends_with_all = n <= _ALL_ROWS or n * self._row_seconds <= _REGRESSION
+        self._last_seconds = 0.0
         #: what was forecast before the choice; None before it, and where an optimizer asked for exact gradients
         self.plan: Plan | None = None
 
@@ -85,9 +87,9 @@ class AutomaticObjective(IterativeObjective):
             return None
         self._neighbours = neighbours = VecchiaObjective.for_learning(self.table)
         if self._budget < math.inf:
-            neighbours.refresh(model)
             graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
-            self._row_seconds = seconds_per_row(model, self.table, graph, width)
+            with suppress(MemoryBudgetError):
+                self._row_seconds = seconds_per_row(model, self.table, graph, width)
             self._ends_with_all = self._row_seconds * self.n_rows <= _ENDING * max(self._seconds_left(), 0.0)
             interruption.reserve(self._ending_seconds() + _MARGIN * self._budget)
         return neighbours
@@ -113,7 +115,6 @@ class AutomaticObjective(IterativeObjective):
         if neighbours is None:
             self._chosen = self.settings
             return
-        neighbours.refresh(model)
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
         try:
             scores = LocalScores.of(model, self.table, graph, width)
@@ -132,7 +133,8 @@ class AutomaticObjective(IterativeObjective):
         else:
             self.plan = Plan.of([one.after(spent, 1.0) for one in options], self._budget)
         self._chosen = self.plan.chosen.inference
-        interruption.reserve(_LAST * (self.plan.chosen.seconds - spent))
+        self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
+        interruption.reserve(self._last_seconds)
 
     def _exact(self, model: Model, scores: LocalScores) -> Option:
         """Return what exact inference is expected to bring: by factors on small tables, else by solves."""
@@ -169,6 +171,11 @@ class AutomaticObjective(IterativeObjective):
         """Return the posterior of the chosen method, which is chosen here if the optimizer has not asked for it."""
         if self._chosen is None:
             self._choose(model)
+        if self.plan is not None and self._seconds_left() < _SHORT * self._last_seconds:
+            quickest = min(self.plan.options, key=lambda one: one.seconds)
+            if isinstance(quickest.inference, Vecchia) and not isinstance(self._chosen, Vecchia):
+                self._chosen = quickest.inference
+                self.plan = self.plan.instead(quickest, "Its stages took longer than foreseen.")
         if not isinstance(self._chosen, Vecchia):
             return super().posterior(model, generator)
         neighbours = self._neighbours

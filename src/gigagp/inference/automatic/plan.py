@@ -102,6 +102,10 @@ class Plan:
         limit = PATIENCE if self.budget == math.inf else _FILL * self.budget
         return replace(found, reason=_reason(found.options, found.chosen, limit, self.budget))
 
+    def instead(self, option: Option, words: str) -> Plan:
+        """Return the plan with another choice, for a reason that came up on the way."""
+        return replace(self, chosen=option, reason=f"{self.chosen.inference.label} was chosen. {words}")
+
     def remarked(self, words: str) -> Plan:
         """Return the plan with another sentence in its reason."""
         return replace(self, reason=f"{self.reason} {words}")
