@@ -13,8 +13,6 @@ from gigagp.inference.base import Inference
 PATIENCE, FREE = 600.0, 60.0
 #: Nats a row that each further doubling of the time must gain.
 _GAIN = 0.005
-#: Share of a time budget that a forecast may fill, since forecasts of solves are uncertain by a half.
-_FILL = 0.7
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,13 @@ class Plan:
 
     @classmethod
     def of(cls, options: Sequence[Option], budget: float) -> Plan:
-        """Choose the lowest expected negative log density that is worth its time, or that fits the budget."""
+        """Choose the lowest expected negative log density that is worth its time, or that fits the budget.
+
+        A forecast of solves is uncertain by a half. Where they do not end in time, the fit ends with neighbours.
+        """
         ordered = tuple(sorted(options, key=lambda one: one.seconds))
         best = ordered[0]
-        limit = PATIENCE if budget == math.inf else _FILL * budget
+        limit = PATIENCE if budget == math.inf else budget
         for option in ordered[1:]:
             if option.seconds > limit:
                 continue
@@ -99,7 +100,7 @@ class Plan:
     def after(self, spent: float, slowness: float) -> Plan:
         """Return the same choice with the times of `Option.after`."""
         found = self._with([one.after(spent, slowness) for one in self.options])
-        limit = PATIENCE if self.budget == math.inf else _FILL * self.budget
+        limit = PATIENCE if self.budget == math.inf else self.budget
         return replace(found, reason=_reason(found.options, found.chosen, limit, self.budget))
 
     def instead(self, option: Option, words: str) -> Plan:
