@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 
 from gigagp.errors import InvalidInputError
-from gigagp.fields import shown
+from gigagp.fields import number_with_unit, shown
 
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
 
@@ -28,14 +27,10 @@ def resolve_duration(given: float | str | None, name: str = "time_budget") -> fl
     """
     if given is None:
         return math.inf
-    seconds = given
-    if isinstance(given, str):
-        match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([a-z]*)\s*", given.lower())
-        if match is None or match.group(2) not in _SECONDS:
-            msg = f'{name} must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
-            raise InvalidInputError(msg)
-        seconds = float(match.group(1)) * _SECONDS[match.group(2)]
-    assert not isinstance(seconds, str)
+    seconds = number_with_unit(given, _SECONDS) if isinstance(given, str) else given
+    if seconds is None:
+        msg = f'{name} must be seconds or a string like "90s", "10min" or "1.5h"; got {given!r}.'
+        raise InvalidInputError(msg)
     if not 0 < seconds < math.inf:  # also rejects NaN
         msg = f"{name} must be positive and finite; got {shown(given)}."
         raise InvalidInputError(msg)

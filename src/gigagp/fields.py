@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -247,6 +248,22 @@ def check_parameters(estimator: Any) -> None:
     hints = get_type_hints(type(estimator).__init__, include_extras=True)
     for name, value in estimator.get_params(deep=False).items():
         checked(value, hints[name], name, type(estimator).__name__)
+
+
+def number_with_unit(text: str, units: Mapping[str, float]) -> float | None:
+    """Return the size of a text such as ``"2 GiB"``; None if it is not a number with one of the units.
+
+    Parameters
+    ----------
+    text : str
+        A number and, perhaps after spaces, a unit in any case.
+    units : mapping of str to float
+        Sizes of the units, by names in lower case; "" is that of a number alone.
+    """
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].lower() not in units:
+        return None
+    return float(match[1]) * units[match[2].lower()]
 
 
 def checked(value: Any, hint: Any, name: str, owner: str) -> Any:

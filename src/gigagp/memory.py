@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.fields import shown
+from gigagp.fields import number_with_unit, shown
 
 #: Share of the free memory that a model may use if it is given no budget.
 DEFAULT_SHARE = 0.5
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def free_bytes(device: torch.device | str = "cpu") -> int:
@@ -56,11 +56,11 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     if memory_budget is None:
         return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
     if isinstance(memory_budget, str):
-        match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", memory_budget)
-        if not match or match.group(2).upper() not in _UNITS:
+        size = number_with_unit(memory_budget, _UNITS)
+        if size is None:
             msg = f'memory_budget must be bytes or a string like "2GiB"; got {memory_budget!r}.'
             raise InvalidInputError(msg)
-        memory_budget = float(match.group(1)) * _UNITS[match.group(2).upper()]
+        memory_budget = size
     if not 0 < memory_budget < 2**63:  # also rejects NaN
         msg = f"memory_budget must be positive, and below 2^63 bytes; got {shown(memory_budget)}."
         raise InvalidInputError(msg)
