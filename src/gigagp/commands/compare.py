@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gigagp.commands import options
-from gigagp.commands.fit import choose_inputs, loaded, resolve_column
-from gigagp.data import CsvStyle, read_columns
+from gigagp.commands.fit import read_problem
+from gigagp.data import CsvStyle
 from gigagp.files import check_folder
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 def compare(
     table: options.TablePath,
-    target: Annotated[
-        str,
-        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
-    ],
+    target: options.Target,
     columns: options.Columns = None,
     time_budget: Annotated[str, typer.Option("--time", help='Time of each model, such as "1min".')] = "1min",
     held_out: Annotated[float, typer.Option(help="Share of the rows that is held out, at most 10,000 rows.")] = 0.2,
@@ -47,11 +44,7 @@ def compare(
 
         check_plot(plot)
         check_folder(plot)
-    found = read_columns(table, header, CsvStyle(decimal, comment))
-    names = list(found.column_names)
-    target = resolve_column(target, names, str(table))
-    inputs = choose_inputs(columns, names, [target], str(table))
-    X, y = loaded(found, inputs, target, str(table), strict, of_classes=False)
+    X, y, target = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
 
     import gigagp
     from gigagp import persistence

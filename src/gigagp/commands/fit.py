@@ -24,10 +24,7 @@ Rows = TypeVar("Rows", Table, pa.Table)
 
 def fit(
     table: options.TablePath,
-    target: Annotated[
-        str,
-        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
-    ],
+    target: options.Target,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the model.")] = Path("model.gp"),
     columns: options.Columns = None,
     noise_column: Annotated[
@@ -225,6 +222,17 @@ def fit(
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
     typer.echo((regressor.latent_ if of_classes else regressor).describe())
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
+
+
+def read_problem(
+    table: Path, target: str, columns: str | None, header: bool | None, style: CsvStyle, strict: bool
+) -> tuple[pa.Table, Any, str]:
+    """Return the inputs and the targets of a table that is held, and the name of the target's column."""
+    found, source = read_columns(table, header, style), str(table)
+    names = list(found.column_names)
+    target = resolve_column(target, names, source)
+    inputs = choose_inputs(columns, names, [target], source)
+    return *loaded(found, inputs, target, source, strict, of_classes=False), target
 
 
 def loaded(

@@ -46,6 +46,9 @@ Columns = Annotated[
 Seed = Annotated[
     int, typer.Option(min=0, max=2**64 - 1, help="Seed of all random numbers; the same seed gives the same result.")
 ]
+Target = Annotated[
+    str, typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False)
+]
 TimeBudget = Annotated[
     str | None, typer.Option("--time", help='Time that the fit may take, such as "10min".', show_default=False)
 ]

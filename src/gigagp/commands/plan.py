@@ -9,16 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from gigagp.commands import options
-from gigagp.commands.fit import choose_inputs, loaded, resolve_column
-from gigagp.data import CsvStyle, read_columns
+from gigagp.commands.fit import read_problem
+from gigagp.data import CsvStyle
 
 
 def plan(
     table: options.TablePath,
-    target: Annotated[
-        str,
-        typer.Option(help="Column to predict: its name, or its number from 1 (-1 is the last).", show_default=False),
-    ],
+    target: options.Target,
     columns: options.Columns = None,
     kernel: Annotated[str, typer.Option(help=f"{', '.join(options.KERNELS)}, joined by + and *.")] = "matern32",
     time_budget: options.TimeBudget = None,
@@ -34,11 +31,7 @@ def plan(
 ) -> None:
     """Forecast what ``gigagp fit`` would do with a table: the method, its time, and its error on new rows."""
     chosen_kernel = options.choose_kernel(kernel)
-    found = read_columns(table, header, CsvStyle(decimal, comment))
-    names = list(found.column_names)
-    target = resolve_column(target, names, str(table))
-    inputs = choose_inputs(columns, names, [target], str(table))
-    X, y = loaded(found, inputs, target, str(table), strict, of_classes=False)
+    X, y, _ = read_problem(table, target, columns, header, CsvStyle(decimal, comment), strict)
 
     from gigagp import GPRegressor
 
