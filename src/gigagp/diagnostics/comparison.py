@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from gigagp import intake
 from gigagp.diagnostics.plots import check_plot
@@ -192,7 +193,7 @@ def compare(
     best_name, truth = "", targets[test]
     chosen = _default_models(inputs.shape[1], encode) if models is None else models
     for name, model in chosen.items():
-        fitted = _clone(model, seconds)
+        fitted = clone(model).set_params(time_budget=seconds)
         scored, mean, std = _fit(name, fitted, _rows(X, train), targets[train], _rows(X, test), truth)
         found.append(scored)
         if scored.nll is not None and (best is None or scored.nll < best[0]):
@@ -221,10 +222,6 @@ def _default_models(n_inputs: int, encode: Encode) -> dict[str, GPRegressor]:
         "inducing points": GPRegressor(inference=SparseVariational(), encode=encode),
     }
     return found | ({"grid": GPRegressor(inference=Grid(), encode=encode)} if few else {})
-
-
-def _clone(model: GPRegressor, seconds: float) -> GPRegressor:
-    return type(model)(**{**model.get_params(deep=False), "time_budget": seconds})
 
 
 def _rows(X: Any, rows: np.ndarray) -> Any:

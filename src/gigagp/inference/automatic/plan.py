@@ -84,14 +84,14 @@ class Plan:
         """
         ordered = tuple(sorted(options, key=lambda one: one.seconds))
         best = ordered[0]
-        limit = PATIENCE if budget == math.inf else budget
+        limit = _limit(budget)
         for option in ordered[1:]:
             if option.seconds > limit:
                 continue
             doublings = math.log2(max(option.seconds, FREE) / max(best.seconds, FREE)) if budget == math.inf else 0.0
             if option.nll < best.nll - _GAIN * doublings:
                 best = option
-        return cls(ordered, best, budget, _reason(ordered, best, limit, budget))
+        return cls(ordered, best, budget, _reason(ordered, best, budget))
 
     def in_units(self, scale: float) -> Plan:
         """Return the plan for targets that are ``scale`` times as large."""
@@ -100,8 +100,7 @@ class Plan:
     def after(self, spent: float, slowness: float) -> Plan:
         """Return the same choice with the times of `Option.after`."""
         found = self._with([one.after(spent, slowness) for one in self.options])
-        limit = PATIENCE if self.budget == math.inf else self.budget
-        return replace(found, reason=_reason(found.options, found.chosen, limit, self.budget))
+        return replace(found, reason=_reason(found.options, found.chosen, self.budget))
 
     def instead(self, option: Option, words: str) -> Plan:
         """Return the plan with another choice, for a reason that came up on the way."""
@@ -120,13 +119,18 @@ class Plan:
         return "\n".join([*lines, self.reason])
 
 
-def _reason(options: Sequence[Option], chosen: Option, limit: float, budget: float) -> str:
+def _limit(budget: float) -> float:
+    """Return the seconds that an option may be expected to take."""
+    return PATIENCE if budget == math.inf else budget
+
+
+def _reason(options: Sequence[Option], chosen: Option, budget: float) -> str:
     """Return in words why an option was chosen."""
     better = min(options, key=lambda one: one.nll)
     if better is chosen:
         return f"{chosen.inference.label} is expected to predict best."
     gain = chosen.nll - better.nll
-    if better.seconds > limit:
+    if better.seconds > _limit(budget):
         what = f"time_budget={in_words(better.seconds)!r}" if budget == math.inf else "a larger time_budget"
         return (
             f"{better.inference.label} would take about {in_words(better.seconds)} and gain {gain:.2g} nats a row: "
