@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from large_tables import scores
 from maps import FILES, read_map, write
 from tables import read_split
 
 from gigagp import GPRegressor, inference
-from gigagp.metrics import coverage, gaussian_nll, rmse
+from gigagp.metrics import rmse
 
 METHODS = {
     "auto": "auto",
@@ -61,12 +62,6 @@ def made(rows: int) -> tuple[np.ndarray, np.ndarray]:
     X = random.uniform(size=(rows, 8))
     f = np.sin(6 * X[:, 0]) + np.sin(20 * X[:, 1]) * X[:, 2] + 2 * X[:, 3] * X[:, 4] + np.abs(X[:, 5] - 0.5)
     return X, f + 0.3 * random.normal(size=rows)
-
-
-def scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float]:
-    """Return root mean square error, negative log density and coverages."""
-    found = {"rmse": rmse(y, mean), "nll": gaussian_nll(y, mean, std)}
-    return found | {f"coverage_{int(100 * level)}": coverage(y, mean, std, level) for level in (0.5, 0.95)}
 
 
 def run(folder: Path, name: str, rows: int, budget: float, method: str) -> dict[str, object]:
