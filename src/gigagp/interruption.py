@@ -139,6 +139,17 @@ def reserve(seconds: float, *, at_least: bool = False) -> None:
 
 
 @contextmanager
+def ending_earlier(seconds: float) -> Iterator[None]:
+    """Move the deadline of the fit in this thread forward by so many seconds during a block."""
+    interruption = _current.get() or Interruption()
+    interruption.deadline -= seconds
+    try:
+        yield
+    finally:
+        interruption.deadline += seconds
+
+
+@contextmanager
 def asked_between_steps() -> Iterator[Interruption]:
     """Keep `check` from raising in a block that modifies numbers in place and checks ``wanted`` itself."""
     interruption = _current.get() or Interruption()

@@ -365,6 +365,12 @@ class IterativeObjective(TableObjective):
         return self._current
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return `solved_posterior`, and warn of solves that stopped before their tolerance."""
+        found = self.solved_posterior(model, generator)
+        warn_of_unfinished(self.solves)
+        return found
+
+    def solved_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Solve once more at ``model`` and return the posterior from the solutions, or from the recorded products.
 
         The probes of training, with their solutions as initial guess, are used again if they are pathwise, frozen and
@@ -389,14 +395,12 @@ class IterativeObjective(TableObjective):
         solver = for_predictions(self._solver, *(own or (self.settings.final_tolerance,)))
         solved = self._solve(model, solver, matrix, right_hand_sides)
         if isinstance(matrix, RecordingMatrix):
-            warn_of_unfinished(self.solves)
             matrix.add_blocks(solved.nearest[0])
             note = f"what {type(solver).__name__} multiplied in {solved.record.epochs:.3g} epochs"
             return matrix.posterior(note, solved.record)
         found = self._posterior(model, solved, prior, solver, right_hand_sides)
         if self.settings.n_samples == "auto" and isinstance(probes, PathwiseProbes):
             found = self._with_enough_samples(found, probes, solver, matrix, generator)
-        warn_of_unfinished(self.solves)
         return found
 
     def _with_enough_samples(

@@ -17,6 +17,7 @@ from gigagp.inference.exact import EXACT_ROWS, Exact
 from gigagp.inference.iterative import Iterative, IterativeObjective
 from gigagp.inference.objective import FACTOR_SECONDS
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.solve_records import warn_of_unfinished
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
 from gigagp.inference.vecchia.objective import VecchiaObjective
@@ -26,6 +27,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
+from gigagp.solvers import Status
 
 #: Seconds for each kernel entry of a product with the probes' columns on the machine of the benchmarks (one thread,
 #: float64), and their growth with the number of inputs.
@@ -172,18 +174,37 @@ class AutomaticObjective(IterativeObjective):
         """Return the posterior of the chosen method, which is chosen here if the optimizer has not asked for it."""
         if self._chosen is None:
             self._choose(model)
-        if self.plan is not None and self._seconds_left() < _SHORT * self._last_seconds:
-            quickest = min(self.plan.options, key=lambda one: one.seconds)
-            if isinstance(quickest.inference, Vecchia) and not isinstance(self._chosen, Vecchia):
-                self._chosen = quickest.inference
-                self.plan = self.plan.instead(quickest, "Its stages took longer than foreseen.")
-        if not isinstance(self._chosen, Vecchia):
-            return super().posterior(model, generator)
+        if isinstance(self._chosen, Vecchia):
+            return self._local_posterior(model, generator)
+        substitute = self._substitute()
+        if substitute is not None and self._seconds_left() < _SHORT * self._last_seconds:
+            return self._instead(substitute, model, generator)
+        begun = len(self.solves)
+        with interruption.ending_earlier(self._ending_seconds() if substitute is not None else 0.0):
+            found = self.solved_posterior(model, generator)
+        if substitute is not None and any(one.status == Status.TIME_SPENT.name for one in self.solves[begun:]):
+            return self._instead(substitute, model, generator)
+        warn_of_unfinished(self.solves)
+        return found
+
+    def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         neighbours = self._neighbours
         assert neighbours is not None
         if self._ends_with_all:
             return neighbours.posterior(model, generator)
         return neighbours.posterior_from_learning_rows(model)
+
+    def _substitute(self) -> Option | None:
+        """Return the option that a time budget falls back to; None without a budget, or where there is no choice."""
+        options = () if self.plan is None or self._budget == math.inf else self.plan.options
+        return next((one for one in options if isinstance(one.inference, Vecchia)), None)
+
+    def _instead(self, option: Option, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the neighbours' posterior, since exact solves do not end in time."""
+        assert self.plan is not None
+        self._chosen = option.inference
+        self.plan = self.plan.instead(option, "Its stages took longer than foreseen.")
+        return self._local_posterior(model, generator)
 
 
 class PlanningObjective(AutomaticObjective):
