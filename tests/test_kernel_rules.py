@@ -1,23 +1,26 @@
-"""``kernel="auto"`` and ``kernel="average"``: what they choose, refuse, save, and do with degenerate tables."""
+"""``kernel="average"``, ``"choose"`` and ``"auto"``: what they choose, refuse, save, and do with degenerate tables."""
 
 import json
+import signal
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
 from typer.testing import CliRunner
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization
+from gigagp import GPClassifier, GPRegressor, inference, kernel_rules, kernels, optimization
 from gigagp.commands import app
-from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
+from gigagp.errors import FitInterruptedWarning, FitWarning, InvalidInputError, MemoryBudgetError, ModelFileError
 from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
 from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.inference.mixture_posterior import MixturePosterior
-from gigagp.kernel_candidates import averaged_kernels, chosen_kernels, strongest_period
+from gigagp.inference.objective import ExactObjective
+from gigagp.kernel_candidates import candidate_kernels, strongest_period
 from gigagp.kernel_choice import KernelChoice
 from gigagp.persistence import load_state, save_state
 
@@ -25,6 +28,7 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (60, 2))
 Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=60)
 NEW = RNG.uniform(-2, 2, (9, 2))
+FOUR = "matern32", "rq", "matern32+matern12", "rbf+matern32"
 
 
 def drawn(kernel: kernels.Kernel, n: int, d: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +72,7 @@ def chosen(gp: GPRegressor) -> str:
 def test_two_scales_are_found(seed):
     kernel = kernels.RBF(3.0, 4.0) + kernels.Matern(0.5, 0.3, 0.5)
     points, y = drawn(kernel, 300, 1, 0.05, seed)
-    gp = GPRegressor("auto").fit(points, y)
+    gp = GPRegressor("choose").fit(points, y)
     assert chosen(gp) in ("rbf+matern32", "matern32+matern12"), gp.kernel_choice_
     assert chosen(gp) != "matern32"
 
@@ -76,7 +80,7 @@ def test_two_scales_are_found(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_is_kept_where_it_is_true(seed):
     points, y = drawn(kernels.Matern(1.5, 1.0), 200, 2, 0.2, seed)
-    gp, alone = GPRegressor("auto").fit(points, y), GPRegressor().fit(points, y)
+    gp, alone = GPRegressor("choose").fit(points, y), GPRegressor().fit(points, y)
     assert chosen(gp) == "matern32"
     assert isinstance(gp.kernel_, kernels.Matern)
     scale = alone.predict(points, return_std=True)[1]
@@ -85,14 +89,14 @@ def test_the_default_is_kept_where_it_is_true(seed):
 
 def test_the_default_is_kept_for_noise():
     rng = np.random.default_rng(1)
-    gp = GPRegressor("auto").fit(rng.normal(size=(150, 1)), rng.normal(size=150))
+    gp = GPRegressor("choose").fit(rng.normal(size=(150, 1)), rng.normal(size=150))
     assert chosen(gp) == "matern32"
 
 
 @pytest.mark.parametrize(("seed", "gaps"), [(0, False), (1, True)])
 def test_the_year_is_found(seed, gaps):
     t, y = monthly(seed, gaps)
-    gp = GPRegressor("auto").fit(t[t[:, 0] < 1990], y[t[:, 0] < 1990])
+    gp = GPRegressor("choose").fit(t[t[:, 0] < 1990], y[t[:, 0] < 1990])
     assert chosen(gp) == "matern32+rbf*periodic"
     period = next(float(v) for name, v in gp.kernel_.parameters().items() if name.endswith("period"))
     assert abs(period - 1) < 0.01
@@ -115,24 +119,24 @@ def test_a_period_is_not_found_in_noise():
 
 
 def test_an_inference_gets_the_kernels_that_it_supports():
-    gp = GPRegressor("auto", Picky()).fit(X, Y)
+    gp = GPRegressor("choose", Picky()).fit(X, Y)
     assert [one.name for one in gp.kernel_choice_.tried] == ["matern32", "rq"]
     for method in (inference.Iterative(), inference.Vecchia(10, 10), inference.SparseVariational(20)):
-        gp = GPRegressor("auto", method).fit(X, Y)
+        gp = GPRegressor("choose", method).fit(X, Y)
         assert gp.inference_ is method
         assert len(gp.kernel_choice_.tried) == 4
 
 
 def test_a_choice_with_known_noise_and_several_targets():
     noise = np.linspace(0.01, 0.05, len(Y))
-    gp = GPRegressor("auto", noise_variance=noise).fit(X, Y)
+    gp = GPRegressor("choose", noise_variance=noise).fit(X, Y)
     np.testing.assert_allclose(gp.noise_variance_, noise)
-    two = GPRegressor("auto", mean="linear").fit(X, np.stack([Y, -2 * Y], 1))
+    two = GPRegressor("choose", mean="linear").fit(X, np.stack([Y, -2 * Y], 1))
     assert two.predict(NEW).shape == (9, 2)
 
 
 def test_the_same_seed_chooses_the_same_bits():
-    one, other = (GPRegressor("auto", random_state=3).fit(X, Y) for _ in range(2))
+    one, other = (GPRegressor("choose", random_state=3).fit(X, Y) for _ in range(2))
     assert one.kernel_choice_ == other.kernel_choice_
     np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
 
@@ -173,7 +177,7 @@ def test_the_weights_are_tempered_evidence():
     gp = GPRegressor("average").fit(X, Y)
     assert isinstance(gp.posterior_, MixturePosterior)
     tried = gp.kernel_choice_.tried
-    assert [one.name for one in tried] == list(averaged_kernels(2))
+    assert [one.name for one in tried] == list(FOUR)
     assert sum(one.weight for one in tried) == pytest.approx(1)
     expected = np.exp(np.array([one.gain for one in tried]) / 10)
     np.testing.assert_allclose([one.weight for one in tried], expected / expected.sum(), rtol=1e-9)
@@ -215,6 +219,94 @@ def test_validation_rows_are_scored():
     assert gp.history_[-1].validation_rmse is not None
 
 
+def test_an_average_finds_the_year():
+    t, y = monthly(0)
+    gp, without = (GPRegressor(kernel).fit(t[:360], y[:360]) for kernel in ("average", None))
+    assert gp.kernel_choice_.tried[-1].name == "matern32+rbf*periodic"
+    assert gp.kernel_choice_.tried[-1].weight > 0.99
+    errors = [np.std(model.predict(t[360:396]) - y[360:396]) for model in (gp, without)]
+    assert errors[0] < 0.7 * errors[1], errors
+
+
+def test_a_time_budget_leaves_kernels_out(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            self.now += 0.01
+            return self.now
+
+    for name in ("time.monotonic", "time.perf_counter"):
+        monkeypatch.setattr(name, Clock())
+    short, long = (GPRegressor("average", time_budget=budget).fit(X, Y) for budget in (0.5, 1e6))
+    assert 1 <= len(short.kernel_choice_.tried) < len(FOUR)
+    assert short.history_.interrupted == "time budget"
+    assert "time budget" in short.describe()
+    assert sum(one.weight for one in short.kernel_choice_.tried) == pytest.approx(1)
+    assert len(long.kernel_choice_.tried) == len(FOUR)
+    assert long.history_.interrupted == ""
+
+
+def test_ctrl_c_leaves_kernels_out(monkeypatch):
+    posterior, calls = ExactObjective.posterior, []
+
+    def pressed(objective, model, generator):
+        calls.append(model)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return posterior(objective, model, generator)
+
+    monkeypatch.setattr(ExactObjective, "posterior", pressed)
+    with pytest.warns(FitInterruptedWarning, match="learning"):
+        gp = GPRegressor("average").fit(X, Y)
+    assert [one.name for one in gp.kernel_choice_.tried] == list(FOUR[:2])
+    assert np.isfinite(gp.predict(NEW)).all()
+
+
+# What "auto" does -----------------------------------------------------------------------------------------------------
+
+
+def test_auto_averages_few_rows_and_chooses_for_many(monkeypatch, tmp_path):
+    small = GPRegressor("auto").fit(X, Y)
+    np.testing.assert_array_equal(small.predict(NEW), GPRegressor("average").fit(X, Y).predict(NEW))
+    assert small.kernel == "auto"
+    assert small.kernel_choice_.rule == "average"
+    small.save(tmp_path / "m.gp")
+    again = gigagp.load(tmp_path / "m.gp")
+    assert again.kernel == "auto"
+    assert again.kernel_choice_ == small.kernel_choice_
+    expected = GPRegressor("choose").fit(X, Y).predict(NEW)
+    for fit in (
+        lambda: GPRegressor("auto", inference.Vecchia(59, 59)).fit(X, Y),
+        lambda: GPRegressor("auto").fit(X, np.stack([Y, Y], 1)),
+        lambda: GPRegressor("auto").fit(X, Y, checkpoint=tmp_path / "c"),
+        lambda: GPRegressor("auto", memory_budget=6 * 60 * 60 * 8).fit(X, Y),
+    ):
+        assert fit().kernel_choice_.rule == "choose"
+    monkeypatch.setattr(kernel_rules, "AVERAGED_ROWS", 59)
+    large = GPRegressor("auto").fit(X, Y)
+    assert large.kernel_choice_.rule == "choose"
+    np.testing.assert_array_equal(large.predict(NEW), expected)
+
+
+@pytest.mark.parametrize("rule", ["choose", "average"])
+def test_other_columns_than_numbers(rule, tmp_path):
+    """Categories have one lengthscale in every candidate."""
+    rng = np.random.default_rng(3)
+    colour, x = rng.choice(["red", "green", "blue"], 90), rng.uniform(-2, 2, 90)
+    y = np.sin(2 * x) + (colour == "red") + 0.05 * rng.normal(size=90)
+    table = pandas.DataFrame({"colour": colour, "x": x})
+    gp = GPRegressor(rule, encode="auto").fit(table[:70], y[:70])
+    assert gp.kernel_choice_.rule == rule
+    components = gp.posterior_.components if rule == "average" else [gp.posterior_]
+    for one in components:
+        for name, value in one.model.kernel.parameters().items():
+            assert value.numel() == (2 if name.endswith("lengthscale") else 1)
+    assert np.sqrt(np.mean((gp.predict(table[70:]) - y[70:]) ** 2)) < 0.3 * y.std()
+    gp.save(tmp_path / "m.gp")
+    np.testing.assert_allclose(gigagp.load(tmp_path / "m.gp").predict(table), gp.predict(table), rtol=1e-12)
+
+
 # Degenerate tables ----------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +325,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("rule", ["auto", "average"])
+@pytest.mark.parametrize("rule", ["choose", "average"])
 def test_degenerate_tables(name, rule):
     points, y = TABLES[name]
     with warnings.catch_warnings():
@@ -245,7 +337,7 @@ def test_degenerate_tables(name, rule):
     assert np.abs(mean - y).max() <= 1.1 * np.ptp(y) + 1e-9
 
 
-@pytest.mark.parametrize("rule", ["auto", "average"])
+@pytest.mark.parametrize("rule", ["choose", "average"])
 def test_repeats_do_not_take_the_noise_away(rule):
     """Rows that were entered twice: a rough part of a sum explains the noise, and new rows have it again."""
     rng = np.random.default_rng(4)
@@ -267,7 +359,7 @@ def test_repeats_do_not_take_the_noise_away(rule):
 # Manners, files, the command line -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["auto", "average"])
+@pytest.mark.parametrize("rule", ["choose", "average"])
 def test_save_load_and_describe(rule, tmp_path):
     gp = GPRegressor(rule).fit(X, Y)
     gp.save(tmp_path / "m.gp")
@@ -291,24 +383,25 @@ def test_save_load_and_describe(rule, tmp_path):
 
 
 def test_a_record_survives_json():
-    choice = GPRegressor("auto").fit(X, Y).kernel_choice_
+    choice = GPRegressor("choose").fit(X, Y).kernel_choice_
     assert KernelChoice.from_plain(json.loads(json.dumps(choice.to_plain()))) == choice
 
 
 def test_manners_of_scikit_learn():
-    gp = clone(GPRegressor("auto"))
-    assert gp.get_params()["kernel"] == "auto"
+    gp = clone(GPRegressor("choose"))
+    assert gp.get_params()["kernel"] == "choose"
     gp.set_params(kernel="average").fit(X[:30], Y[:30])
     assert gp.kernel == "average"
     gp.set_params(kernel=kernels.RBF()).fit(X[:30], Y[:30])
     assert gp.kernel_choice_ is None
-    assert GPRegressor("auto").predict(NEW).shape == (9,)  # of the prior, before a fit
+    assert GPRegressor("choose").predict(NEW).shape == (9,)  # of the prior, before a fit
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
         ({"kernel": "best"}, '"auto"'),
+        ({"kernel": "choose", "optimizer": None}, "optimizer=None"),
         ({"kernel": "auto", "optimizer": None}, "optimizer=None"),
         ({"kernel": "auto", "likelihood": "student-t"}, "Gaussian noise"),
         ({"kernel": "average", "inference": inference.Iterative()}, "inference.Exact"),
@@ -322,7 +415,7 @@ def test_what_does_not_work_is_refused(arguments, word):
 
 def test_more_refusals(tmp_path):
     with pytest.raises(InvalidInputError, match="needs fit"):
-        GPRegressor("auto", inference.Grid(size=9)).fit_table((X, Y))
+        GPRegressor("choose", inference.Grid(size=9)).fit_table((X, Y))
     with pytest.raises(InvalidInputError, match="checkpoint"):
         GPRegressor("average").fit(X, Y, checkpoint=tmp_path / "c")
     with pytest.raises(InvalidInputError, match="one target"):
@@ -334,20 +427,21 @@ def test_more_refusals(tmp_path):
 
 
 def test_a_choice_with_a_checkpoint_and_another_optimizer(tmp_path):
-    gp = GPRegressor("auto", optimizer=optimization.LBFGS(steps=5)).fit(X, Y, checkpoint=tmp_path / "c")
+    gp = GPRegressor("choose", optimizer=optimization.LBFGS(steps=5)).fit(X, Y, checkpoint=tmp_path / "c")
     assert not (tmp_path / "c").exists()
     assert gp.kernel_choice_.n_rows == 60
 
 
 def test_the_candidates_of_one_input():
     t, y = monthly(0)
-    found = chosen_kernels(torch.from_numpy((t - t.mean()) / t.std()), torch.from_numpy(y))
-    assert list(found)[:4] == list(averaged_kernels(1))
+    default = kernels.Matern(1.5).bind(1)
+    found = candidate_kernels(default, torch.from_numpy((t - t.mean()) / t.std()), torch.from_numpy(y))
+    assert list(found)[:4] == list(FOUR)
     assert "matern32+rbf*periodic" in found
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
-@pytest.mark.parametrize("rule", ["auto", "average"])
+@pytest.mark.parametrize("rule", ["choose", "average"])
 def test_the_command_line(rule, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("a,b,y\n" + "\n".join(f"{a},{b},{c}" for (a, b), c in zip(X[:40], Y[:40], strict=True)))

@@ -175,8 +175,10 @@ def fit_rows(
         return learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline), trace.history
 
     with meter:
-        if estimator.kernel == "average":
-            mixture, history, averaged = kernel_rules.average(objective, model, learn, checkpoint)
+        if kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
+            mixture, history, averaged = kernel_rules.average(
+                objective, model, inference, learn, arguments.deadline, checkpoint
+            )
             return Fitted(mixture, scaling, history, inference, arguments.optimizer, None, transform, averaged)
         model, choice = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
         trace, begun = Trace(History(), meter, validate), BegunFit(objective, model, scaling, logs_steps=True)

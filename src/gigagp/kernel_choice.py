@@ -1,4 +1,4 @@
-"""What ``kernel="auto"`` and ``kernel="average"`` have tried, for `GPRegressor.describe` and model files."""
+"""What a rule for the kernel has tried, for `GPRegressor.describe` and model files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 from gigagp.schema import flag, listing, number, one_of, record, text, whole
 
 #: Rules that the estimators' argument ``kernel`` may name in place of a kernel.
-KernelRule = Literal["auto", "average"]
-#: Least gain in nats for which ``"auto"`` leaves the default, and number of its standard errors.
+KernelRule = Literal["auto", "average", "choose"]
+#: Least gain in nats for which ``"choose"`` leaves the default, and number of its standard errors.
 MARGIN, ERRORS = 20.0, 2.0
 #: Nats for each e-fold of a weight of ``"average"``.
 TEMPERATURE = 10.0
@@ -23,7 +23,7 @@ _KERNEL = record(
         "without_noise": flag,
     }
 )
-_CHOICE = record({"rule": one_of("auto", "average"), "n_rows": whole(1), "tried": listing(_KERNEL)})
+_CHOICE = record({"rule": one_of("average", "choose"), "n_rows": whole(1), "tried": listing(_KERNEL)})
 
 
 class TriedKernel(NamedTuple):
@@ -38,7 +38,7 @@ class TriedKernel(NamedTuple):
     standard_error : float
         Standard error of the gain, from the left-out log densities of the rows.
     weight : float
-        Weight of its predictions: 0 or 1 for ``"auto"``.
+        Weight of its predictions: 0 or 1 for ``"choose"``.
     without_noise : bool
         Whether it was refused because it explains repeated inputs by having no noise.
     """
@@ -56,26 +56,27 @@ class KernelChoice:
 
     Attributes
     ----------
-    rule : {"auto", "average"}
+    rule : {"average", "choose"}
+        What was done. For ``kernel="auto"`` it is one of the two.
     n_rows : int
         Number of rows that the gains are those of.
     tried : tuple of TriedKernel
         The candidates; the default comes first.
     """
 
-    rule: KernelRule
+    rule: Literal["average", "choose"]
     n_rows: int
     tried: tuple[TriedKernel, ...]
 
     def lines(self) -> list[str]:
         """Return a description, one line for the rule and one for each candidate."""
         how = {
-            "auto": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors",
+            "choose": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors",
             "average": f"averaged, with weights exp(gain / {TEMPERATURE:g})",
         }
         found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows"]
         for one in self.tried:
-            end = {"auto": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
+            end = {"choose": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
             end = "no noise left: refused" if one.without_noise else end
             gain = (
                 f"{one.gain:+.1f} nats (standard error {one.standard_error:.1f})"

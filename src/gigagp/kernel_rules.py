@@ -1,33 +1,43 @@
-"""Kernels chosen or averaged by their evidence: ``kernel="auto"`` and ``kernel="average"``.
+"""Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
-Both compare candidates by Laplace's approximation of the evidence (`gigagp.inference.evidence`).
+Candidates are compared by Laplace's approximation of the evidence (`gigagp.inference.evidence`).
 
-- ``"auto"`` learns the candidates on the same few random rows. It takes the best one if its gain is above a margin and
-  above two of its standard errors, and keeps the default otherwise. The fit goes on from the hyperparameters learned
-  there.
-- ``"average"`` learns four candidates on all rows, and mixes their exact posteriors with weights
+- ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights
   ``exp(evidence / 10)``. With all of the evidence, which is nearly a choice, it won less often.
+- ``"choose"`` learns the candidates on the same few random rows. It takes the best one if its gain is above a margin
+  and above two of its standard errors, and keeps the default otherwise. The fit goes on from the hyperparameters
+  learned there.
+- ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
-from gigagp.errors import FitWarning, InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.errors import (
+    FitWarning,
+    InvalidInputError,
+    MemoryBudgetError,
+    NonFiniteError,
+    NotPositiveDefiniteError,
+)
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
 from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
-from gigagp.kernel_candidates import DEFAULT, averaged_kernels, chosen_kernels
-from gigagp.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, KernelRule, TriedKernel
+from gigagp.inference.table import TrainingTable
+from gigagp.kernel_candidates import DEFAULT, MOST_CANDIDATES, candidate_kernels
+from gigagp.kernel_choice import ERRORS, MARGIN, TEMPERATURE, KernelChoice, TriedKernel
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model
 from gigagp.optimization import Auto, History
@@ -35,7 +45,9 @@ from gigagp.optimization.trace import Trace
 from gigagp.progress import NoProgress
 from gigagp.random import spawn
 
-#: Rows that candidates are learned on. A choice on 500 of 1,500 rows was as good as one on all.
+#: Largest number of rows that ``"auto"`` averages on; beyond it, the fits take minutes.
+AVERAGED_ROWS = 2000
+#: Rows that a choice learns candidates on. A choice on 500 of 1,500 rows was as good as one on all.
 CHOICE_ROWS = 500
 #: Largest number of gradients on the subset after its first stage.
 _POLISH_STEPS = 40
@@ -82,6 +94,20 @@ def check(
         raise InvalidInputError(msg)
 
 
+def averages(kernel: object, inference: Inference, table: TrainingTable, checkpoint: object = None) -> bool:
+    """Whether the fit averages kernels: ``"average"`` always, ``"auto"`` on few rows unless something is against it."""
+    if kernel != "auto":
+        return kernel == "average"
+    few = table.n_rows <= AVERAGED_ROWS and table.n_targets == 1
+    if not few or not isinstance(inference, Exact) or checkpoint is not None:
+        return False
+    try:
+        require_factors(table, MOST_CANDIDATES)
+    except MemoryBudgetError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A candidate after learning: its model for all rows, its evidence and each row's left-out log density."""
@@ -112,12 +138,12 @@ def pick(
     optimizer: object,
     generator: torch.Generator,
 ) -> tuple[Model, KernelChoice | None]:
-    """Return the model of the kernel that ``"auto"`` chooses, as learned on a subset, and what was tried.
+    """Return the model of the kernel that a rule chooses, as learned on a subset, and what was tried.
 
     Parameters
     ----------
     kernel : object
-        Argument of the estimator. If it is not ``"auto"``, the given model is returned, and nothing is tried.
+        Argument of the estimator. If it is a kernel or None, the given model is returned, and nothing is tried.
     objective : TableObjective
         Objective of the fit, which supplies the rows.
     model : Model
@@ -129,16 +155,11 @@ def pick(
     generator : torch.Generator
         Source of the subset.
     """
-    if kernel != "auto":
+    if kernel not in ("auto", "choose"):
         return model, None
     rows = objective.draw_rows(min(CHOICE_ROWS, objective.n_rows), spawn(generator))
     subset = objective.subset(rows)
-    candidates: dict[str, Model] = {}
-    for name, each in chosen_kernels(subset.table.X, subset.table.Y[:, 0]).items():
-        with suppress(InvalidInputError):
-            candidate = replace(model, kernel=each)
-            inference.check_model(candidate)
-            candidates[name] = candidate
+    candidates = _candidates(model, inference, subset.table)
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     # Learning must end at the optimum: after the first stage alone, the evidence of the default was 90 nats too low
     # on a table without noise.
@@ -159,13 +180,18 @@ def pick(
         gain, error = _gain(one, default)
         if gain > max(MARGIN, ERRORS * error) and one.evidence > best.evidence and not one.loses_noise(default):
             best = one
-    return best.model, _choice("auto", subset.n_rows, trials, [float(one is best) for one in trials])
+    return best.model, _choice("choose", subset.n_rows, trials, [float(one is best) for one in trials])
 
 
 def average(
-    objective: TableObjective, model: Model, learn: Learn, checkpoint: object = None
+    objective: TableObjective,
+    model: Model,
+    inference: Inference,
+    learn: Learn,
+    deadline: float = math.inf,
+    checkpoint: object = None,
 ) -> tuple[MixturePosterior, History, KernelChoice]:
-    """Return the mixture of the posteriors of four kernels, the history of the heaviest, and what was tried.
+    """Return the mixture of the posteriors of the candidates, the history of the heaviest, and what was tried.
 
     Parameters
     ----------
@@ -173,9 +199,14 @@ def average(
         Objective of the fit.
     model : Model
         Start of the fit with any kernel; its mean and noise are used.
+    inference : Inference
+        Inference method of the fit. Kernels that it does not support are not tried.
     learn : callable
         Function from a start to the exact posterior of all rows after learning, and the history. After Ctrl-C the
         remaining kernels are left out.
+    deadline : float, default infinity
+        Value of ``time.monotonic()`` at which the fit is to end. A kernel is left out if the slowest so far took longer
+        than what is left.
     checkpoint : object
         Must be None, because the checkpoint of a fit logs one kernel.
 
@@ -195,22 +226,30 @@ def average(
             f"{objective.table.n_targets}. Fit each target on its own, or give a kernel."
         )
         raise InvalidInputError(msg)
-    kernels = averaged_kernels(model.n_inputs)
-    require_factors(objective.table, len(kernels))
+    candidates = _candidates(model, inference, objective.table)
+    require_factors(objective.table, len(candidates))
     trials: list[_Trial] = []
     posteriors: list[ExactPosterior] = []
     histories: list[History] = []
     raised: list[list[warnings.WarningMessage]] = []
-    for name, kernel in kernels.items():
+    slowest = 0.0
+    for name, candidate in candidates.items():
+        began = time.monotonic()
+        if trials and began + slowest > deadline:
+            histories[-1].interrupted = "time budget"
+            break
         with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else _FAILURES)):
             warnings.simplefilter("always")
-            posterior, history = learn(replace(model, kernel=kernel))
+            posterior, history = learn(candidate)
             assert isinstance(posterior, ExactPosterior), "the inference is exact"
             trials.append(_Trial.of(name, posterior.model, posterior))
             posteriors.append(posterior)
             histories.append(history)
             raised.append(caught)
+            slowest = max(slowest, time.monotonic() - began)
             if history.interrupted:
+                if history.interrupted == "last solve" and name != list(candidates)[-1]:
+                    history.interrupted = "learning"  # of the other kernels
                 break
     weights = tempered_weights(trials)
     mixed = [k for k, weight in enumerate(weights) if weight]
@@ -223,6 +262,17 @@ def average(
         [posteriors[k] for k in mixed], torch.tensor([weights[k] for k in mixed], dtype=torch.float64)
     )
     return mixture, history, _choice("average", posteriors[0].n_rows, trials, weights)
+
+
+def _candidates(model: Model, inference: Inference, table: TrainingTable) -> dict[str, Model]:
+    """Return the start of every candidate that the inference supports, the default kernel's first."""
+    found: dict[str, Model] = {}
+    for name, kernel in candidate_kernels(model.kernel, table.X, table.Y[:, 0]).items():
+        with suppress(InvalidInputError):
+            candidate = replace(model, kernel=kernel)
+            inference.check_model(candidate)
+            found[name] = candidate
+    return found
 
 
 def tempered_weights(trials: Sequence[_Trial]) -> list[float]:
@@ -240,7 +290,9 @@ def _gain(one: _Trial, default: _Trial) -> tuple[float, float]:
     return one.evidence - default.evidence, error
 
 
-def _choice(rule: KernelRule, n_rows: int, trials: Sequence[_Trial], weights: Sequence[float]) -> KernelChoice:
+def _choice(
+    rule: Literal["average", "choose"], n_rows: int, trials: Sequence[_Trial], weights: Sequence[float]
+) -> KernelChoice:
     """Return the record of all trials, whose first is that of the default."""
     tried = tuple(
         TriedKernel(one.name, *_gain(one, trials[0]), weight, one.loses_noise(trials[0]))

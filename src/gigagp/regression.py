@@ -58,10 +58,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
 
     Parameters
     ----------
-    kernel : Kernel, "auto", "average" or None, default None
+    kernel : Kernel, "auto", "average", "choose" or None, default None
         Kernel of the prior, whose values are the start of learning. None: ``kernels.Matern(nu=1.5)`` with one
-        lengthscale per input. ``"auto"`` chooses a kernel on a subset, and ``"average"`` mixes the exact posteriors of
-        four kernels (`gigagp.kernel_rules`).
+        lengthscale per input. ``"average"`` mixes the exact posteriors of several kernels, ``"choose"`` takes one by
+        the evidence of a subset, and ``"auto"`` averages up to 2,000 rows and chooses beyond (`gigagp.kernel_rules`).
     inference : one of `gigagp.inference` or "auto", default "auto"
         Inference method. ``"auto"`` is exact inference up to 3,000 rows if the memory allows. Beyond, nearest
         neighbours learn, and `inference.Iterative` or `inference.Vecchia` ends the fit, as a forecast says (`plan`).
@@ -124,7 +124,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     kernel_ : Kernel
         Kernel with the learned hyperparameters.
     kernel_choice_ : KernelChoice or None
-        Kernels that ``"auto"`` or ``"average"`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
+        Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given.
     history_ : History

@@ -19,6 +19,8 @@ from gigagp.model import StartModel
 def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
     """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
 
+    For a rule such as ``"average"``, the kernel is the default one, which shows how candidates treat the inputs.
+
     Raises
     ------
     InvalidInputError
@@ -26,12 +28,6 @@ def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -
     """
     kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else Matern(nu=1.5)
     encoder = fitted_encoder(estimator)
-    if isinstance(estimator.kernel, str) and encoder is not None and not encoder.is_plain:
-        msg = (
-            f'kernel="{estimator.kernel}" of GPRegressor compares kernels of numbers; X has other columns, which '
-            'encode="auto" turns into several each. Give a kernel, or None.'
-        )
-        raise InvalidInputError(msg)
     kernel = kernel if encoder is None else encoder.kernel(kernel)
     noise = start_noise(estimator.noise_variance, kernel, n_rows)
     if noise is not None and noise.ndim == 1 and n_targets > 1 and estimator.standardize:

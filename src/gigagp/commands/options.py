@@ -58,7 +58,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for 
 #: Words for `--kernel` in help texts, which do not load the kernels; `choose_kernel` accepts all words of the classes.
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "periodic", "linear", "constant", "white")
 #: Rules that choose or average kernels (`gigagp.kernel_rules`).
-KERNEL_RULES = ("auto", "average")
+KERNEL_RULES = ("auto", "average", "choose")
 #: Registered inference methods of the package, for help texts: reading the registry would import torch.
 INFERENCES = (
     "exact",
