@@ -34,7 +34,8 @@ class TriedKernel(NamedTuple):
     name : str
         The kernel in the words of ``gigagp fit --kernel``.
     gain : float
-        Log evidence in nats, minus that of the default kernel.
+        Log evidence in nats, minus that of the default kernel; or the gain in log density of left-out rows where that
+        is smaller.
     standard_error : float
         Standard error of the gain, from the left-out log densities of the rows.
     weight : float

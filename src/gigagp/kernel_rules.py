@@ -1,9 +1,11 @@
 """Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
-Candidates are compared by Laplace's approximation of the evidence (`gigagp.inference.evidence`).
+The gain of a candidate is the smaller of two: that in Laplace's approximation of the evidence, and that in the log
+densities of left-out rows (`gigagp.inference.evidence`). On windows of a sound, a period that was found in 200 rows
+gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out and 0.3 nats a row on new rows.
 
 - ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights
-  ``exp(evidence / 10)``. With all of the evidence, which is nearly a choice, it won less often.
+  ``exp(gain / 10)``. With all of the gain, which is nearly a choice, it won less often.
 - ``"choose"`` learns the candidates on the same few random rows. It takes the best one if its gain is above a margin
   and above two of its standard errors, and keeps the default otherwise. The fit goes on from the hyperparameters
   learned there.
@@ -178,7 +180,8 @@ def pick(
     best = default
     for one in trials[1:]:
         gain, error = _gain(one, default)
-        if gain > max(MARGIN, ERRORS * error) and one.evidence > best.evidence and not one.loses_noise(default):
+        better = gain > max(MARGIN, ERRORS * error) and gain > _gain(best, default)[0]
+        if better and not one.loses_noise(default):
             best = one
     return best.model, _choice("choose", subset.n_rows, trials, [float(one is best) for one in trials])
 
@@ -276,18 +279,18 @@ def _candidates(model: Model, inference: Inference, table: TrainingTable) -> dic
 
 
 def tempered_weights(trials: Sequence[_Trial]) -> list[float]:
-    """Return the weights ``exp(evidence / 10)``, which add up to 1; refused and negligible ones are 0."""
-    most = max(one.evidence for one in trials if not one.loses_noise(trials[0]))
-    weights = [0.0 if one.loses_noise(trials[0]) else math.exp((one.evidence - most) / TEMPERATURE) for one in trials]
+    """Return the weights ``exp(gain / 10)``, which add up to 1; refused and negligible ones are 0."""
+    gains = [-math.inf if one.loses_noise(trials[0]) else _gain(one, trials[0])[0] for one in trials]
+    weights = [math.exp((gain - max(gains)) / TEMPERATURE) for gain in gains]
     weights = [weight if weight > _NEGLIGIBLE else 0.0 for weight in weights]
     return [weight / sum(weights) for weight in weights]
 
 
 def _gain(one: _Trial, default: _Trial) -> tuple[float, float]:
-    """Return the gain in log evidence over the default and its standard error."""
+    """Return the gain over the default, in evidence or in left-out log density, and its standard error."""
     differences = one.densities - default.densities
     error = math.sqrt(len(differences)) * float(differences.std(correction=0))
-    return one.evidence - default.evidence, error
+    return min(one.evidence - default.evidence, float(differences.sum())), error
 
 
 def _choice(
