@@ -5,7 +5,7 @@
     python benchmarks/kernel_choice.py --data ../shared/data --rows 5000
 
 Each fit has its own random training rows and up to 2,000 other rows for the scores; inputs and target are z-scored by
-the training rows. "likeliest" is ``"choose"`` without its margin: the candidate with the most evidence. NLL is that of the
+the training rows. "likeliest" is ``"choose"`` without its margin: the candidate that gains most. NLL is that of the
 predicted distribution of an observation (of a mixture: of the mixture itself; ``normal`` is that of a normal
 distribution with its moments). A loss or a win is a difference of more than 0.01 from the default. Results are added to
 those in the JSON file, and replace equal cases.

@@ -179,7 +179,7 @@ def test_the_weights_are_tempered_evidence():
     tried = gp.kernel_choice_.tried
     assert [one.name for one in tried] == list(FOUR)
     assert sum(one.weight for one in tried) == pytest.approx(1)
-    expected = np.exp(np.array([one.gain for one in tried]) / 10)
+    expected = np.exp(np.array([min(one.gain, one.left_out_gain) for one in tried]) / 10)
     np.testing.assert_allclose([one.weight for one in tried], expected / expected.sum(), rtol=1e-9)
     assert gp.posterior_.weights.tolist() == sorted((one.weight for one in tried), reverse=True)
     assert repr(gp.kernel_)  # that of the heaviest

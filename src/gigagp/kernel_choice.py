@@ -18,6 +18,7 @@ _KERNEL = record(
     {
         "name": text,
         "gain": number(finite=True),
+        "left_out_gain": number(finite=True),
         "standard_error": number(finite=True),
         "weight": number(finite=True),
         "without_noise": flag,
@@ -34,10 +35,11 @@ class TriedKernel(NamedTuple):
     name : str
         The kernel in the words of ``gigagp fit --kernel``.
     gain : float
-        Log evidence in nats, minus that of the default kernel; or the gain in log density of left-out rows where that
-        is smaller.
+        Log evidence in nats, minus that of the default kernel.
+    left_out_gain : float
+        Log density of each row given all others, added up, minus that of the default kernel.
     standard_error : float
-        Standard error of the gain, from the left-out log densities of the rows.
+        Standard error of ``left_out_gain``.
     weight : float
         Weight of its predictions: 0 or 1 for ``"choose"``.
     without_noise : bool
@@ -46,6 +48,7 @@ class TriedKernel(NamedTuple):
 
     name: str
     gain: float
+    left_out_gain: float
     standard_error: float
     weight: float
     without_noise: bool = False
@@ -72,19 +75,19 @@ class KernelChoice:
     def lines(self) -> list[str]:
         """Return a description, one line for the rule and one for each candidate."""
         how = {
-            "choose": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors",
-            "average": f"averaged, with weights exp(gain / {TEMPERATURE:g})",
+            "choose": f"chosen, if it gains {MARGIN:g} nats and {ERRORS:g} standard errors, and in left-out rows",
+            "average": f"averaged, with weights exp(smaller gain / {TEMPERATURE:g})",
         }
         found = [f"kernels tried {how[self.rule]} on {self.n_rows:,} rows"]
         for one in self.tried:
             end = {"choose": "chosen" if one.weight else "", "average": f"weight {one.weight:.3g}"}[self.rule]
             end = "no noise left: refused" if one.without_noise else end
             gain = (
-                f"{one.gain:+.1f} nats (standard error {one.standard_error:.1f})"
+                f"{one.gain:+.1f} nats, left out {one.left_out_gain:+.1f} (standard error {one.standard_error:.1f})"
                 if one is not self.tried[0]
                 else "default"
             )
-            found.append(f"  {one.name:24s} {gain:36s} {end}".rstrip())
+            found.append(f"  {one.name:24s} {gain:52s} {end}".rstrip())
         return found
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
-The gain of a candidate is the smaller of two: that in Laplace's approximation of the evidence, and that in the log
-densities of left-out rows (`gigagp.inference.evidence`). On windows of a sound, a period that was found in 200 rows
-gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out and 0.3 nats a row on new rows.
+Candidates are compared by Laplace's approximation of the evidence, and by the log densities of left-out rows
+(`gigagp.inference.evidence`); the smaller of the two gains counts. On windows of a sound, a period that was found in
+200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out and 0.3 nats a row on new
+rows.
 
-- ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights
-  ``exp(gain / 10)``. With all of the gain, which is nearly a choice, it won less often.
-- ``"choose"`` learns the candidates on the same few random rows. It takes the best one if its gain is above a margin
-  and above two of its standard errors, and keeps the default otherwise. The fit goes on from the hyperparameters
-  learned there.
+- ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
+  With all of the gain, which is nearly a choice, it won less often.
+- ``"choose"`` learns the candidates on the same few random rows. It takes the best one if it gains a margin of
+  evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The fit goes on
+  from the hyperparameters learned there.
 - ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly.
 """
 
@@ -20,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -110,6 +111,19 @@ def averages(kernel: object, inference: Inference, table: TrainingTable, checkpo
     return True
 
 
+class _Gains(NamedTuple):
+    """Gains over the default kernel in nats: of evidence, of left-out log density, and the latter's standard error."""
+
+    evidence: float
+    left_out: float
+    standard_error: float
+
+    @property
+    def least(self) -> float:
+        """The smaller gain."""
+        return min(self.evidence, self.left_out)
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A candidate after learning: its model for all rows, its evidence and each row's left-out log density."""
@@ -124,6 +138,12 @@ class _Trial:
         """Return the trial of a learned posterior."""
         probes = torch.Generator().manual_seed(0)  # the same for every candidate
         return cls(name, model, laplace_evidence(posterior, probes), left_out_log_densities(posterior))
+
+    def gains(self, default: _Trial) -> _Gains:
+        """Return what the kernel gains over the default."""
+        differences = self.densities - default.densities
+        error = math.sqrt(len(differences)) * float(differences.std(correction=0))
+        return _Gains(self.evidence - default.evidence, float(differences.sum()), error)
 
     def loses_noise(self, default: _Trial) -> bool:
         """Whether the noise is a vanishing part of that of the default kernel."""
@@ -179,9 +199,9 @@ def pick(
     default = trials[0]
     best = default
     for one in trials[1:]:
-        gain, error = _gain(one, default)
-        better = gain > max(MARGIN, ERRORS * error) and gain > _gain(best, default)[0]
-        if better and not one.loses_noise(default):
+        gains = one.gains(default)
+        clear = gains.evidence > max(MARGIN, ERRORS * gains.standard_error)
+        if clear and gains.least > best.gains(default).least and not one.loses_noise(default):
             best = one
     return best.model, _choice("choose", subset.n_rows, trials, [float(one is best) for one in trials])
 
@@ -280,17 +300,10 @@ def _candidates(model: Model, inference: Inference, table: TrainingTable) -> dic
 
 def tempered_weights(trials: Sequence[_Trial]) -> list[float]:
     """Return the weights ``exp(gain / 10)``, which add up to 1; refused and negligible ones are 0."""
-    gains = [-math.inf if one.loses_noise(trials[0]) else _gain(one, trials[0])[0] for one in trials]
+    gains = [-math.inf if one.loses_noise(trials[0]) else one.gains(trials[0]).least for one in trials]
     weights = [math.exp((gain - max(gains)) / TEMPERATURE) for gain in gains]
     weights = [weight if weight > _NEGLIGIBLE else 0.0 for weight in weights]
     return [weight / sum(weights) for weight in weights]
-
-
-def _gain(one: _Trial, default: _Trial) -> tuple[float, float]:
-    """Return the gain over the default, in evidence or in left-out log density, and its standard error."""
-    differences = one.densities - default.densities
-    error = math.sqrt(len(differences)) * float(differences.std(correction=0))
-    return min(one.evidence - default.evidence, float(differences.sum())), error
 
 
 def _choice(
@@ -298,7 +311,7 @@ def _choice(
 ) -> KernelChoice:
     """Return the record of all trials, whose first is that of the default."""
     tried = tuple(
-        TriedKernel(one.name, *_gain(one, trials[0]), weight, one.loses_noise(trials[0]))
+        TriedKernel(one.name, *one.gains(trials[0]), weight, one.loses_noise(trials[0]))
         for one, weight in zip(trials, weights, strict=True)
     )
     return KernelChoice(rule, n_rows, tried)
