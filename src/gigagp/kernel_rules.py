@@ -1,9 +1,9 @@
 """Kernels averaged or chosen by their evidence: ``kernel="average"``, ``"choose"`` and ``"auto"``.
 
 Candidates are compared by Laplace's approximation of the evidence, and by the log densities of left-out rows
-(`gigagp.inference.evidence`); the smaller of the two gains counts. On windows of a sound, a period that was found in
-200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out and 0.3 nats a row on new
-rows.
+(`gigagp.inference.evidence`, `gigagp.inference.left_out`); the smaller of the two gains counts. On windows of a sound,
+a period that was found in 200 rows gained up to 44 nats of evidence, and lost 40 to 119 nats where rows were left out
+and 0.3 nats a row on new rows.
 
 - ``"average"`` learns the candidates on all rows, and mixes their exact posteriors with weights ``exp(gain / 10)``.
   With all of the gain, which is nearly a choice, it won less often.
@@ -33,7 +33,7 @@ from gigagp.errors import (
     NotPositiveDefiniteError,
 )
 from gigagp.inference import Exact, Inference
-from gigagp.inference.evidence import laplace_evidence, left_out_log_densities
+from gigagp.inference.evidence import laplace_evidence
 from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
 from gigagp.inference.objective import TableObjective
@@ -137,7 +137,7 @@ class _Trial:
     def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Trial:
         """Return the trial of a learned posterior."""
         probes = torch.Generator().manual_seed(0)  # the same for every candidate
-        return cls(name, model, laplace_evidence(posterior, probes), left_out_log_densities(posterior))
+        return cls(name, model, laplace_evidence(posterior, probes), posterior.left_out().log_density.sum(1))
 
     def gains(self, default: _Trial) -> _Gains:
         """Return what the kernel gains over the default."""

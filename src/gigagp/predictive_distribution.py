@@ -2,23 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
 from gigagp.answers import Answers
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
+from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.likelihoods import Gaussian, resolve_likelihood
-from gigagp.transformed_answers import function_values, log_density
+from gigagp.transformed_answers import function_values, log_density, moments
 from gigagp.unfitted import before_fit
+
+
+class LeaveOneOut(NamedTuple):
+    """The rows of a fit as they are predicted from all other rows, in the target's units.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n,) or (n, n_targets)
+        Mean of each measurement given all others.
+    std : ndarray of the same shape
+        Its standard deviation, with the noise.
+    log_density : ndarray of the same shape
+        Log density of the measurement in nats; minus its mean is the leave-one-out log score.
+    standard_error : ndarray of the same shape
+        Standard error of ``std``, which is 0 where nothing is estimated.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    log_density: np.ndarray
+    standard_error: np.ndarray
 
 
 class PredictiveDistribution(Answers):
     """Answers about the whole distribution of a measurement; before a fit, of the prior."""
+
+    @guarded()
+    def leave_one_out(self) -> LeaveOneOut:
+        """Predict each row of the fit from all others, to see how good predictions and their error bars are.
+
+        Nothing is fitted again: the hyperparameters are those of all rows, and the coefficients of the mean are those
+        of the other rows (Rasmussen and Williams 2006, section 5.4.2). Scores of a few rows are therefore a little too
+        good. A measurement that repeats another one's inputs is predicted from that one.
+
+        Exact inference takes the diagonal from its factor, and `inference.Vecchia` from its sparse factor.
+        `inference.Iterative` estimates it from posterior samples and nearest neighbours; its means have the error of
+        the solve too.
+
+        Returns
+        -------
+        LeaveOneOut
+            Means, standard deviations, log densities, and the standard errors of the deviations, in the order of the
+            rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If the inference method or the likelihood has no such answer, or rows were left out of the fit.
+        MemoryBudgetError, NonFiniteError
+            As for `predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gigagp import GPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> y[20] += 1.0
+        >>> left_out = GPRegressor().fit(X, y).leave_one_out()
+        >>> int(np.argmax(np.abs(y - left_out.mean)))
+        20
+        """
+        check_is_fitted(self, "posterior_")
+        posterior, scaling, transform = self.posterior_, self.scaling_, self.target_transform_
+        found = posterior.left_out()
+        if found is None or not isinstance(posterior, RowsPosterior):
+            msg = (
+                "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia with Gaussian noise, and all "
+                f"rows of the fit; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows."
+            )
+            raise InvalidInputError(msg)
+        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        relative_error = 0.5 * found.relative_error.cpu().numpy()[:, None]
+        if transform.is_identity:
+            mean, std = self._in_units(found.mean, X), self._spread(found.variance)
+            density = found.log_density.cpu().numpy() - np.log(scaling.y_scale)
+            error = std * (relative_error[:, 0] if std.ndim == 1 else relative_error)
+            return LeaveOneOut(mean, std, self._without_axis(density), error)
+        offset = posterior.model.mean.offset(X)
+        centre, y = (scaling.original(v.double().cpu().numpy())[:, 0] + offset for v in (found.mean, posterior.table.Y))
+        variance = found.variance.cpu().numpy() * scaling.units().variance
+        mean, _, whole = moments(transform, centre, variance, np.zeros_like(variance))
+        std = self._shaped(np.sqrt(whole))
+        density = self._shaped(log_density(transform, transform.inverse(y), centre, variance))
+        return LeaveOneOut(self._shaped(mean), std, density, std * relative_error[:, 0].reshape(std.shape))
+
+    def _without_axis(self, values: np.ndarray) -> np.ndarray:
+        return finite_prediction(values[:, 0] if self._one_target else values)
 
     @guarded()
     @checks_arguments

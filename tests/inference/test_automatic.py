@@ -13,7 +13,7 @@ import gigagp
 from gigagp import GPRegressor, interruption
 from gigagp.errors import InvalidInputError, SolverWarning
 from gigagp.inference import Exact, Iterative, Vecchia
-from gigagp.inference.automatic.local import LocalScores, left_out
+from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.iterative import IterativeObjective
 from gigagp.inference.table import TrainingTable
@@ -46,7 +46,7 @@ def test_left_out_rows_are_not_their_own_neighbours():
     table = replace(table, X=torch.cat([table.X, table.X[:1].repeat(20, 1)]), Y=torch.cat([table.Y, table.Y[:20]]))
     graph = NeighbourGraph(model.kernel, table.X, 5)
     rows = torch.arange(table.n_rows)
-    found = left_out(graph, table, rows, 5)
+    found = graph.neighbourhood.others(rows, 5)
     assert found.shape == (320, 5)
     assert not bool((found == rows[:, None]).any())
     assert all(len(set(row.tolist())) == 5 for row in found)
@@ -75,7 +75,7 @@ def test_the_gain_of_exact_inference_is_foreseen():
     variance = 1 / torch.linalg.inv(H).diagonal()
     for scores, width in ((few, 20), (more, 160)):
         rows = torch.arange(2000)
-        near = left_out(graph, table, rows, width).long()
+        near = graph.neighbourhood.others(rows, width).long()
         truth = []
         for row in range(0, 2000, 10):
             block = H[near[row]][:, near[row]]

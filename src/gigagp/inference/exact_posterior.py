@@ -10,6 +10,7 @@ import torch
 
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import Saved
@@ -155,6 +156,12 @@ class ExactPosterior(SolvedPosterior):
         """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
+
+    def left_out(self) -> LeftOut:
+        """Return the distribution of each row given all others, from the inverse of ``H``."""
+        inverse = torch.cholesky_inverse(self.factor.double()).diagonal()
+        precision = without_trend(inverse, self.basis_solutions, self.coefficient_root)
+        return LeftOut.of(self.table.Y, self.target_solutions, precision)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the exact value; its standard error is 0."""

@@ -11,6 +11,7 @@ import torch
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised
+from gigagp.inference.left_out import LeftOut
 from gigagp.inference.marginals import Marginals
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
@@ -164,6 +165,16 @@ class MixturePosterior(RowsPosterior):
         """Return the variance, with a computational part of zero."""
         variance = self.mean_and_variance(X)[1]
         return VarianceParts(variance, torch.zeros_like(variance))
+
+    def left_out(self) -> LeftOut:
+        """Return the mixture of what the components say of each row given all others, with the weights of all rows."""
+        each = [one.left_out() for one in self.components]
+        means = torch.stack([one.mean for one in each])
+        mean = self._mixed(list(means))
+        variances = torch.stack([one.variance for one in each]) + (means - mean).square()[:, :, 0]
+        density = self.weights.log()[:, None, None] + torch.stack([one.log_density.cpu() for one in each])
+        variance = self._mixed(list(variances))
+        return LeftOut(mean, variance, density.logsumexp(0), torch.zeros_like(variance))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the value for a prior that is a mixture with these weights; its standard error is 0."""

@@ -12,6 +12,7 @@ import torch
 from gigagp.errors import ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import (
@@ -26,6 +27,7 @@ from gigagp.kernels.draws import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.operators import KernelMatrix
@@ -37,6 +39,8 @@ from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
 _SOLVE_COLUMNS = 256
+#: Rows whose neighbours are found at once.
+_BLOCK_ROWS = 4096
 #: Neighbours of a point: the cube root of this many times the rows, at most so many. ``m^3 / 3`` operations are then
 #: about those of a product with the kernel between the point and all rows.
 _ROWS_FOR_CUBE, _MOST_NEIGHBOURS = 150, 200
@@ -98,10 +102,15 @@ class PathwisePosterior(SolvedPosterior):
     @cached_property
     def neighbours(self) -> LocalPredictor:
         """Predictions from as many nearest rows as cost about what the exact prediction does."""
-        model, table = self.model, self.table
-        noise = as_noise(model.noise_variance, self.X[:, 0].double(), "noise_variance") + model.kernel.white(self.X)
+        kernel = self.model.kernel
         m = min(round((_ROWS_FOR_CUBE * self.n_rows) ** (1 / 3)), _MOST_NEIGHBOURS)
-        return LocalPredictor(model.kernel, self.X, noise, NeighbourGraph(model.kernel, self.X, m), m, table.budget)
+        return LocalPredictor(kernel, self.X, self._noise, NeighbourGraph(kernel, self.X, m), m, self.table.budget)
+
+    @property
+    def _noise(self) -> torch.Tensor:
+        """Noise variance of the rows, including the kernel's white part, float64."""
+        independent = as_noise(self.model.noise_variance, self.X[:, 0].double(), "noise_variance")
+        return independent + self.model.kernel.white(self.X)
 
     @property
     def n_samples(self) -> int:
@@ -281,6 +290,32 @@ class PathwisePosterior(SolvedPosterior):
         matrix = self.matrix()
         right_hand_sides = probes.right_hand_sides(self.model, matrix, self.budget)
         return PathwiseUpdate(self, probes.prior, self.solver.solve(matrix, right_hand_sides).value)
+
+    def left_out(self) -> LeftOut:
+        """Return the distribution of each row given all others, from the solutions for targets and samples.
+
+        The solutions ``u = H^-1 w`` for noisy prior samples w have the variances ``P_ii`` of the diagonal of
+        ``P = H^-1``. What the rows around row i leave of a sample, with the variance D, has the covariance 1 with u_i.
+        ``P_ii = 1 / D + E (u_i - d_i / D)^2`` therefore holds exactly, and its estimate is the more certain, the more
+        of a row its neighbours know. The standard error has the relative residual of the solve in it.
+        """
+        solved = self.update.probe_solutions.double()
+        if self.probe_values is None:
+            squares, inverse = solved.square(), solved.new_zeros(self.n_rows)
+        else:
+            values, places = self.probe_values.double(), self.neighbours.graph.neighbourhood
+            pool = Pool(self.model.kernel, self.X, self._noise, budget=self.budget // 4)
+            squares, inverse = torch.empty_like(solved), solved.new_empty(self.n_rows)
+            for rows in places.by_place.split(_BLOCK_ROWS):
+                around = places.others(rows, min(self.neighbours.n_neighbours, self.n_rows - 1))
+                found = pool.conditionals(rows, around, values, weights=False)
+                assert found.residual is not None
+                squares[rows] = (solved[rows] - found.residual / found.variance[:, None]).square()
+                inverse[rows] = 1 / found.variance
+        error = squares.std(1) / self.n_samples**0.5 if self.n_samples > 1 else squares[:, 0]
+        precision = without_trend(inverse + squares.mean(1), self.basis_solutions, self.coefficient_root)
+        unsolved = 0.0 if self.final_solve is None else self.final_solve.relative_residual_probes or 0.0
+        return LeftOut.of(self.table.Y, self.target_solutions, precision, error.hypot(unsolved * precision))
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the log marginal likelihood, with its determinant estimated by stochastic Lanczos quadrature.

@@ -11,6 +11,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import refuse_gradient
+from gigagp.inference.left_out import LeftOut
 from gigagp.inference.marginals import Marginals
 from gigagp.inference.saved import Saved
 from gigagp.model import Model
@@ -290,6 +291,10 @@ class Posterior(ABC):
             "posterior, which does not tell the parts of its variance apart."
         )
         raise InvalidInputError(msg)
+
+    def left_out(self) -> LeftOut | None:
+        """Return the distribution of each row given all others; by default None."""
+        return None
 
     @abstractmethod
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:

@@ -120,6 +120,22 @@ class Neighbourhood:
         """
         return self._numbered(self._tree.query(self.metric(X), n_neighbours))
 
+    def others(self, rows: Tensor, n_neighbours: int) -> Tensor:
+        """Return the nearest rows of rows except these themselves, shape (q, n_neighbours) int32.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (q,)
+            Numbers of rows.
+        n_neighbours : int
+            At most the number of other rows.
+        """
+        found = self._numbered(self._tree.query(self._points[rows], n_neighbours + 1)).long()
+        own = found == rows[:, None]
+        # Among many equal rows the row itself may be missing; then the last one goes.
+        own[:, -1] |= ~own.any(1)
+        return found[~own].reshape(len(rows), -1).to(torch.int32)
+
     def around(self, X: Tensor, n_neighbours: int) -> Tensor:
         """Return rows around new points at several scales, shape (q, n_neighbours) int32; -1 where there are fewer.
 

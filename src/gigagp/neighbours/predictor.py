@@ -72,12 +72,12 @@ class LocalPredictor:
         self, kernel: Kernel, X: Tensor, noise: Tensor, graph: NeighbourGraph, n_neighbours: int, budget: int
     ) -> None:
         self.asked, self.n_neighbours = n_neighbours, min(n_neighbours, len(X))
-        self._kernel, self._X, self._noise, self._graph, self._budget = kernel, X, noise, graph, budget
+        self._kernel, self._X, self._noise, self.graph, self._budget = kernel, X, noise, graph, budget
 
     def nearest(self, X: Tensor) -> Tensor:
         """Return the rows nearest to points, shape (q, m), -1 where there are fewer."""
         with torch.no_grad():
-            return self._graph.neighbourhood.around(X.detach(), self.n_neighbours)
+            return self.graph.neighbourhood.around(X.detach(), self.n_neighbours)
 
     def weights(self, X: Tensor) -> LocalWeights:
         """Return the predictors of points, shape (q, d), which may require gradients."""

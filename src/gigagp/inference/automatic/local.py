@@ -51,7 +51,7 @@ class LocalScores(NamedTuple):
         pool = pool_of(model, table)
         drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:SCORED_ROWS].to(table.X.device)
         width = min(n_neighbours, n - 1)
-        neighbours = left_out(graph, table, drawn, width)
+        neighbours = graph.neighbourhood.others(drawn, width)
         trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
         values = table.Y.double() - table.basis.double() @ trend.coefficients
         found = pool.conditionals(drawn, neighbours, values)
@@ -64,7 +64,7 @@ class LocalScores(NamedTuple):
         variances = [
             found.variance[:_FEW_ROWS]
             if one == width
-            else pool.conditionals(few, left_out(graph, table, few, one), weights=False).variance
+            else pool.conditionals(few, graph.neighbourhood.others(few, one), weights=False).variance
             for one in widths
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
@@ -77,19 +77,10 @@ def seconds_per_row(model: Model, table: TrainingTable, graph: NeighbourGraph, n
     rows = torch.arange(0, table.n_rows, max(1, table.n_rows // _TIMED_ROWS), device=table.X.device)[:_TIMED_ROWS]
     pool, width = pool_of(model, table), min(n_neighbours, table.n_rows - 1)
     graph.neighbourhood.nearest(table.X[:1], 1)  # builds the tree
-    pool.conditionals(rows[:1], left_out(graph, table, rows[:1], width), weights=False)  # converts the rows
+    pool.conditionals(rows[:1], graph.neighbourhood.others(rows[:1], width), weights=False)  # converts the rows
     started = time.perf_counter()
-    pool.conditionals(rows, left_out(graph, table, rows, width), weights=False)
+    pool.conditionals(rows, graph.neighbourhood.others(rows, width), weights=False)
     return (time.perf_counter() - started) / len(rows)
-
-
-def left_out(graph: NeighbourGraph, table: TrainingTable, rows: torch.Tensor, width: int) -> torch.Tensor:
-    """Return the rows nearest to rows, except these themselves, shape (q, width) int32."""
-    found = graph.neighbourhood.nearest(table.X[rows], width + 1).long()
-    own = found == rows[:, None]
-    # Among many equal rows the row itself may be missing; then the last one goes.
-    own[:, -1] |= ~own.any(1)
-    return found[~own].reshape(len(rows), -1).to(torch.int32)
 
 
 def _limit(before: float, after: float) -> float:

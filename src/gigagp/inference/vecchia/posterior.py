@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gigagp.errors import MemoryBudgetError
 from gigagp.estimate import Estimate
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
@@ -196,6 +197,29 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         at_rows = prior.evaluate(kernel, self.X.double(), self.budget) + self._noise.sqrt()[:, None] * noise
         residuals = self._residuals.repeat_interleave(n_samples, 1) - at_rows
         return corrected_functions(self, self._predictor, prior, residuals)
+
+    def left_out(self) -> LeftOut | None:
+        """Return the distribution of each row given all others in the approximation; None if rows were left out.
+
+        The inverse of the approximation of ``H`` is sparse, and its diagonal is exact.
+        """
+        if self.table.drawn_from is not None:
+            return None
+        pool, t = pool_of(self.model, self.table), self.n_targets
+        values = torch.cat([self._residuals, self._basis], 1)
+        solved, precision = torch.zeros_like(values), values.new_zeros(len(values))
+        for rows, neighbours in self._graph.blocks():
+            found = pool.conditionals(rows, neighbours, values)
+            assert found.residual is not None
+            scaled, present = found.residual / found.variance[:, None], neighbours >= 0
+            to, weights = neighbours[present].long(), found.weights[present]
+            of = torch.arange(len(rows), device=rows.device)[:, None].expand_as(present)[present]
+            solved.index_add_(0, rows, scaled)
+            solved.index_add_(0, to, -weights[:, None] * scaled[of])
+            precision.index_add_(0, rows, 1 / found.variance)
+            precision.index_add_(0, to, weights.square() / found.variance[of])
+        precision = without_trend(precision, solved[:, t:], self.coefficient_root)
+        return LeftOut.of(self.table.Y, solved[:, :t], precision)
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the Vecchia approximation on all rows.
