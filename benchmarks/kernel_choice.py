@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from simulation_based_calibration import commit
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected", "kin40k", "parkinsons")
 #: Tables of places (and times): the file, and the columns, of which the last is the target.
@@ -148,6 +149,7 @@ def main() -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    at = commit()
     known = arguments.json is not None and arguments.json.exists()
     fits = json.loads(arguments.json.read_text())["fits"] if known else []
     for table in arguments.tables:
@@ -158,7 +160,7 @@ def main() -> None:
                     continue
                 case = {"table": table, "rows": rows, "seed": seed}
                 parts = split(X, y, table, rows, seed)
-                result: dict[str, Any] = {**case, "inputs": X.shape[1]}
+                result: dict[str, Any] = {**case, "inputs": X.shape[1], "commit": at}
                 models = MODELS if rows <= AVERAGED_ROWS else MODELS[:2]
                 for model in models:
                     same = model == "likeliest" and _is_its_own_choice(result["choose"]["tried"])
