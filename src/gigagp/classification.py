@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from gigagp import intake
@@ -23,6 +23,7 @@ from gigagp.kernels import RBF, Kernel
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.model import HyperparameterUnits
+from gigagp.nested_arguments import NestedArguments
 from gigagp.persistence import save
 from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
@@ -39,7 +40,7 @@ LikelihoodChoice = Annotated[
 _LEAST = 1e-300
 
 
-class GPClassifier(ClassifierMixin, BaseEstimator):
+class GPClassifier(ClassifierMixin, NestedArguments):
     """Gaussian-process classification for any number of rows and basis functions.
 
     The probability of a class depends on a latent Gaussian process, which quadruply stochastic inference learns

@@ -6,7 +6,6 @@ from os import PathLike
 from typing import Any, Self
 
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.custom import Custom
@@ -15,6 +14,7 @@ from gigagp.estimator import FittedEstimator
 from gigagp.fitted_state import fitted_to_state
 from gigagp.fitting import Fitted
 from gigagp.inference.posterior import Posterior
+from gigagp.nested_arguments import NestedArguments
 from gigagp.optimization import History
 from gigagp.persistence import save
 from gigagp.predictive_distribution import PredictiveDistribution
@@ -23,7 +23,7 @@ from gigagp.scaling import Scaling
 from gigagp.target_transform import NoTransform
 
 
-class FittedModel(PredictiveDistribution, BaseEstimator, FittedEstimator):
+class FittedModel(PredictiveDistribution, NestedArguments, FittedEstimator):
     """What a fit leaves in an estimator, and what can be made of it without further rows."""
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:

@@ -15,6 +15,7 @@ from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
 from gigagp.kernels.serialization import from_dict
 from gigagp.kernels.stationary import StationaryKernel
+from gigagp.kernels.translation import from_gpytorch, from_sklearn, to_gpytorch, to_sklearn
 
 __all__ = [
     "RBF",
@@ -33,4 +34,8 @@ __all__ = [
     "Sum",
     "White",
     "from_dict",
+    "from_gpytorch",
+    "from_sklearn",
+    "to_gpytorch",
+    "to_sklearn",
 ]

@@ -1,0 +1,67 @@
+"""The arguments that a kernel was made of, and the same kernel with some of them exchanged."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from gigagp.kernels.arguments import LeafOptions
+from gigagp.kernels.base import Kernel
+from gigagp.kernels.composite import Composite
+from gigagp.kernels.leaf import Leaf
+
+#: What a description has besides arguments of the constructor.
+_OF_DATA = ("kernel", "n_inputs", "groups", "input_weights")
+_DEFAULTS: dict[str, Any] = {"ard": True, "columns": None, "fixed": [], "bounds": None}
+
+
+def arguments_of(kernel: Kernel) -> dict[str, Any]:
+    """Return the arguments of a kernel's constructor by name, in plain numbers and lists.
+
+    The parts of a sum or product are named by their positions: ``"0"``, ``"1"``.
+    """
+    if isinstance(kernel, Composite):
+        return {str(position): part for position, part in enumerate(kernel.parts)}
+    described = kernel.to_dict()
+    names = _constructor(type(kernel))
+    return {name: described.get(name, _DEFAULTS.get(name, getattr(kernel, name, None))) for name in names}
+
+
+def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
+    """Return a kernel made of the same arguments as another, except for the given ones.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    changes : mapping
+        New values, by the names of `arguments_of`.
+
+    Raises
+    ------
+    InvalidInputError
+        If a value is not allowed.
+    """
+    if not isinstance(kernel, Leaf):
+        constructor: Any = type(kernel)
+        made: Kernel = constructor(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))
+        return made
+    described = kernel.to_dict()
+    given = {name: value for name, value in described.items() if name not in _OF_DATA}
+    leaf: Leaf = type(kernel)(**{**given, **changes})
+    if kernel.groups is not None:
+        leaf = leaf.with_groups(kernel.groups)
+    if kernel.n_inputs is not None:
+        leaf = leaf.bind(kernel.n_inputs)
+    return leaf.with_input_weights(described["input_weights"]) if "input_weights" in described else leaf
+
+
+@cache
+def _constructor(cls: type[Leaf]) -> tuple[str, ...]:
+    """Return the names of the arguments of a constructor; one with ``**options`` takes those of every `Leaf`."""
+    found = inspect.signature(cls).parameters.values()
+    names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
+    if len(names) < len(found):
+        names += [*cls.shapes, *LeafOptions.__annotations__]
+    return tuple(dict.fromkeys(names))
