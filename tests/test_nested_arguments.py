@@ -63,7 +63,7 @@ def test_arguments_of_kernels_have_names():
     assert found["kernel__0__nu"] == 1.5
     assert found["kernel__0__lengthscale"] == 2.0
     assert found["kernel__1__0__lengthscale"] is None
-    assert found["kernel__1__1__fixed"] == []
+    assert found["kernel__1__1__fixed"] == ()
     before = gp.kernel
     gp.set_params(kernel__0__nu=2.5, kernel__1__0__lengthscale=[1.0, 3.0], kernel__1__1__bounds={"variance": (0.1, 2)})
     expected = kernels.Matern(2.5, 2.0) + kernels.RBF([1.0, 3.0]) * kernels.White(bounds={"variance": (0.1, 2)})

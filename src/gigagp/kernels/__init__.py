@@ -4,6 +4,11 @@
 >>> kernel = kernels.Matern(nu=1.5) + kernels.Periodic(period=365.25, columns=[0]) * kernels.RBF(columns=[0])
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 import gigagp.kernels.features  # noqa: F401 (registers what `Kernel.draw_features` and `Kernel.features` call)
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.categorical import Categorical
@@ -15,7 +20,9 @@ from gigagp.kernels.periodic import Cosine, Periodic
 from gigagp.kernels.radial import RBF, Matern, RationalQuadratic
 from gigagp.kernels.serialization import from_dict
 from gigagp.kernels.stationary import StationaryKernel
-from gigagp.kernels.translation import from_gpytorch, from_sklearn, to_gpytorch, to_sklearn
+
+if TYPE_CHECKING:
+    from gigagp.kernels.translation import from_gpytorch, from_sklearn, to_gpytorch, to_sklearn
 
 __all__ = [
     "RBF",
@@ -39,3 +46,12 @@ __all__ = [
     "to_gpytorch",
     "to_sklearn",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("from_gpytorch", "from_sklearn", "to_gpytorch", "to_sklearn"):
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value: object = getattr(importlib.import_module("gigagp.kernels.translation"), name)
+    globals()[name] = value  # the next use costs a dictionary look-up
+    return value

@@ -14,7 +14,7 @@ from gigagp.kernels.leaf import Leaf
 
 #: What a description has besides arguments of the constructor.
 _OF_DATA = ("kernel", "n_inputs", "groups", "input_weights")
-_DEFAULTS: dict[str, Any] = {"ard": True, "columns": None, "fixed": [], "bounds": None}
+_DEFAULTS: dict[str, Any] = {"ard": True, "columns": None, "fixed": (), "bounds": None}
 
 
 def arguments_of(kernel: Kernel) -> dict[str, Any]:
@@ -43,25 +43,26 @@ def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
     InvalidInputError
         If a value is not allowed.
     """
-    if not isinstance(kernel, Leaf):
-        constructor: Any = type(kernel)
-        made: Kernel = constructor(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))
-        return made
+    constructor: Any = type(kernel)
+    if isinstance(kernel, Composite):
+        whole: Kernel = constructor(*(changes.get(name, part) for name, part in arguments_of(kernel).items()))
+        return whole
     described = kernel.to_dict()
     given = {name: value for name, value in described.items() if name not in _OF_DATA}
-    leaf: Leaf = type(kernel)(**{**given, **changes})
-    if kernel.groups is not None:
-        leaf = leaf.with_groups(kernel.groups)
+    made: Kernel = constructor(**{**given, **changes})
+    if not isinstance(kernel, Leaf) or not isinstance(made, Leaf):
+        return made
+    leaf = made if kernel.groups is None else made.with_groups(kernel.groups)
     if kernel.n_inputs is not None:
         leaf = leaf.bind(kernel.n_inputs)
     return leaf.with_input_weights(described["input_weights"]) if "input_weights" in described else leaf
 
 
 @cache
-def _constructor(cls: type[Leaf]) -> tuple[str, ...]:
+def _constructor(cls: type[Kernel]) -> tuple[str, ...]:
     """Return the names of the arguments of a constructor; one with ``**options`` takes those of every `Leaf`."""
     found = inspect.signature(cls).parameters.values()
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):
-        names += [*cls.shapes, *LeafOptions.__annotations__]
+        names += [*getattr(cls, "shapes", ()), *LeafOptions.__annotations__]
     return tuple(dict.fromkeys(names))
