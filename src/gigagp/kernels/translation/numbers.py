@@ -86,18 +86,13 @@ def numbers_of(leaf: Leaf) -> dict[str, Number]:
 
 def made(cls: type[Leaf], numbers: Mapping[str, Number], **settings: Any) -> Leaf:
     """Return a kernel with these hyperparameters; a variance that is not among them is 1 and not learned."""
-    return cls(**_arguments(numbers, "variance" in cls.shapes and "variance" not in numbers), **settings)
-
-
-def _arguments(numbers: Mapping[str, Number], is_unit: bool) -> dict[str, Any]:
-    """Return the values, names that are not learned, and bounds, as constructors take them."""
     values: dict[str, Any] = {name: number.value for name, number in numbers.items()}
     fixed = [name for name, number in numbers.items() if not number.is_learned]
-    if is_unit:
+    bounds = {name: (number.lower, number.upper) for name, number in numbers.items() if number.has_bounds}
+    if "variance" in cls.shapes and "variance" not in numbers:
         values["variance"] = 1.0
         fixed.append("variance")
-    bounds = {name: (number.lower, number.upper) for name, number in numbers.items() if number.has_bounds}
-    return {**values, "fixed": fixed, "bounds": bounds}
+    return cls(**values, fixed=fixed, bounds=bounds, **settings)
 
 
 def has_unit_variance(leaf: Leaf) -> bool:
