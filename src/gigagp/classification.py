@@ -98,7 +98,7 @@ class GPClassifier(ClassifierMixin, NestedArguments):
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "auto",
         memory_budget: Positive | str | None = None,
-        verbose: Verbosity = 0,
+        verbose: Verbosity = "auto",
         random_state: RandomState = 0,
         hyperparameter_units: HyperparameterUnits = "own",
         time_budget: Positive | str | None = None,

@@ -45,8 +45,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         settings["target_transform"] = estimator.target_transform_.kind
     # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
     for name in ("random_state", "verbose"):
-        if getattr(estimator, name) is None or isinstance(getattr(estimator, name), int):
-            settings[name] = getattr(estimator, name)
+        if (given := getattr(estimator, name)) is None or isinstance(given, int | str):
+            settings[name] = given
     if estimator.noise_variance is None or np.ndim(estimator.noise_variance) == 0:
         settings[NOISE] = None if estimator.noise_variance is None else float(estimator.noise_variance)
     header = {

@@ -41,7 +41,7 @@ from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
-from gigagp.progress import meter_for
+from gigagp.progress import Meter, meter_for
 from gigagp.random import generator_from, spawn
 from gigagp.rows.source import RowSource
 from gigagp.scaling import Scaling
@@ -110,7 +110,10 @@ def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan,
     arguments.check_for(inference)
     inference.check_model(model)
     generator = generator_from(estimator.random_state)
-    with meter_for(estimator.verbose) as meter, interruptible(arguments.deadline):
+    with (
+        meter_for(estimator.verbose, job=f"forecast for {len(X):,} rows") as meter,
+        interruptible(arguments.deadline),
+    ):
         objective = inference.forecast(problem.table(), spawn(generator))
         model, _ = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
         if isinstance(arguments.optimizer, Auto):
@@ -157,7 +160,23 @@ def fit_rows(
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
-    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
+    with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
+        return _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
+
+
+def _fit_problem(
+    arguments: Arguments,
+    inference: Inference,
+    problem: Problem,
+    X: np.ndarray,
+    y: np.ndarray,
+    meter: Meter,
+    validation: tuple[Any, Any] | None,
+    checkpoint: str | PathLike[str] | None,
+) -> Fitted:
+    """Fit rows that have been checked, and show the progress."""
+    estimator, likelihood = arguments.estimator, arguments.likelihood
+    generator = generator_from(estimator.random_state)
     transform: TargetTransform = NoTransform()
     if estimator.target_transform != "none":
         # The fit's own numbers are left as they are: "auto" that finds none gives the bits of "none".
@@ -174,18 +193,17 @@ def fit_rows(
         seed, deadline = spawn(generator), arguments.deadline
         return learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline), trace.history
 
-    with meter:
-        if kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
-            mixture, history, averaged = kernel_rules.average(
-                objective, model, inference, learn, arguments.deadline, checkpoint
-            )
-            return Fitted(mixture, scaling, history, inference, arguments.optimizer, None, transform, averaged)
-        model, choice = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
-        trace, begun = Trace(History(), meter, validate), BegunFit(objective, model, scaling, logs_steps=True)
-        if checkpoint is not None:
-            trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
-        fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
-        return fitted._replace(transform=transform, choice=choice)
+    if kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
+        mixture, history, averaged = kernel_rules.average(
+            objective, model, inference, learn, arguments.deadline, checkpoint
+        )
+        return Fitted(mixture, scaling, history, inference, arguments.optimizer, None, transform, averaged)
+    model, choice = kernel_rules.pick(estimator.kernel, objective, model, inference, arguments.optimizer, generator)
+    trace, begun = Trace(History(), meter, validate), BegunFit(objective, model, scaling, logs_steps=True)
+    if checkpoint is not None:
+        trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
+    fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
+    return fitted._replace(transform=transform, choice=choice)
 
 
 def fit_source(
@@ -240,7 +258,7 @@ def fit_source(
         check_folder(checkpoint)
     start = start_model(estimator, arguments.mean, 1, rows.n_targets)
     inference.check_model(start.bound(rows.n_inputs))
-    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose)
+    generator, meter = generator_from(estimator.random_state), meter_for(estimator.verbose, job="fit of a table")
     trace, own, early = Trace(History(), meter), spawn(generator), torch.Generator().manual_seed(0)
 
     def learn(objective: TableObjective, model: Model) -> Model:
@@ -302,8 +320,10 @@ def learn_posterior(
         interruption.learning = False
         if trace.log is not None:
             termination.write_last(trace.log.write)
-        title = "posterior at the best so far; Ctrl-C again ends at once" if interruption.requested else "posterior"
-        trace.meter.start(1, title)
+        title = "preparing predictions"
+        if interruption.requested:
+            title += " at the best so far (Ctrl-C again ends at once)"
+        trace.meter.phase(title, 1, then=0.0)
         seed = spawn(generator)
         try:
             posterior = _posterior_at(objective, model, seed)
@@ -319,8 +339,10 @@ def learn_posterior(
         trace.meter.step()
     if interruption.requested:  # checked after the block, so that a signal at its end is not lost
         trace.history.interrupted = "learning" if interruption.cut else "last solve"
+        trace.meter.remark("Ctrl-C ended the learning")
     elif interruption.cut:
         trace.history.interrupted = "time budget"
+        trace.meter.remark("the time budget ended the learning")
     return posterior
 
 

@@ -45,7 +45,7 @@ from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.model import Model
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
-from gigagp.progress import NoProgress
+from gigagp.progress import NoProgress, current
 from gigagp.random import spawn
 
 #: Largest number of rows that ``"auto"`` averages on; beyond it, the fits take minutes.
@@ -187,15 +187,18 @@ def pick(
     # on a table without noise.
     settings = replace(settings, subset_sizes=(subset.n_rows,), polish_steps=_POLISH_STEPS)
     trials: list[_Trial] = []
+    current().phase("choosing a kernel", len(candidates), unit="kernel")
     for name, candidate in candidates.items():
         with warnings.catch_warnings(), suppress(*([] if name == DEFAULT else _FAILURES)):
             warnings.simplefilter("ignore", FitWarning)  # about the subset, or a candidate that is not chosen
             own = torch.Generator().manual_seed(0)
-            found = settings.run(subset, candidate.take_rows(rows), Trace(History(), NoProgress()), own)
+            with NoProgress() as silent:
+                found = settings.run(subset, candidate.take_rows(rows), Trace(History(), silent), own)
             whole_model = replace(candidate, kernel=found.kernel)
             if not candidate.noise_is_known:
                 whole_model = replace(whole_model, noise_variance=found.noise_variance)
             trials.append(_Trial.of(name, whole_model, subset.posterior(found)))
+        current().step()
     default = trials[0]
     best = default
     for one in trials[1:]:
@@ -256,6 +259,7 @@ def average(
     histories: list[History] = []
     raised: list[list[warnings.WarningMessage]] = []
     slowest = 0.0
+    current().phase("averaging kernels", len(candidates), unit="kernel", then=0.0)
     for name, candidate in candidates.items():
         began = time.monotonic()
         if trials and began + slowest > deadline:
@@ -263,7 +267,8 @@ def average(
             break
         with warnings.catch_warnings(record=True) as caught, suppress(*([] if name == DEFAULT else _FAILURES)):
             warnings.simplefilter("always")
-            posterior, history = learn(candidate)
+            with current().inside():
+                posterior, history = learn(candidate)
             assert isinstance(posterior, ExactPosterior), "the inference is exact"
             trials.append(_Trial.of(name, posterior.model, posterior))
             posteriors.append(posterior)
@@ -274,6 +279,7 @@ def average(
                 if history.interrupted == "last solve" and name != list(candidates)[-1]:
                     history.interrupted = "learning"  # of the other kernels
                 break
+        current().step()
     weights = tempered_weights(trials)
     mixed = [k for k, weight in enumerate(weights) if weight]
     for k in mixed:

@@ -90,8 +90,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     memory_budget : int, str or None, default None
         Memory that fits and predictions may use, in bytes or as a string such as ``"4GiB"``. None: half of the free
         memory.
-    verbose : int, default 0
-        0: silent. 1: a progress bar on a terminal, and lines elsewhere.
+    verbose : {"auto", 0, 1, 2} or Meter, default "auto"
+        ``"auto"``: one bar for a fit that takes more than ten seconds, on a terminal or in a notebook only. 0: silent.
+        1: the bar, or lines in a log. 2: a line for every step (`gigagp.progress.meter_for`).
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
@@ -176,7 +177,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         dtype: Literal["float64", "float32", "mixed"] = "float64",
         device: str = "auto",
         memory_budget: Positive | str | None = None,
-        verbose: Verbosity = 0,
+        verbose: Verbosity = "auto",
         random_state: RandomState = 0,
         likelihood: str | Likelihood = "gaussian",
         hyperparameter_units: HyperparameterUnits = "own",

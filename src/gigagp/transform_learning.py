@@ -27,7 +27,7 @@ from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
-from gigagp.progress import meter_for
+from gigagp.progress import NoProgress, current
 from gigagp.scaling import Scaling, centre_and_spread
 from gigagp.start import start_model
 from gigagp.target_transform import Log, NoTransform, Spline, TargetTransform, YeoJohnson
@@ -114,7 +114,9 @@ class _Rows:
                 model = model.replace({name: warm.parameters()[name] for name in model.learned_names()})
             generator = torch.Generator()
             generator.set_state(self.generator_state)
-            model = _OPTIMIZER.run(objective, model, Trace(History(), meter_for(0)), generator)
+            with NoProgress() as silent:
+                model = _OPTIMIZER.run(objective, model, Trace(History(), silent), generator)
+            current().step()
         posterior = objective.posterior(model)
         # The precision of targets whose mean's coefficients are unknown, of which estimates follow by leaving one out
         precision = torch.cholesky_inverse(posterior.factor)
@@ -227,6 +229,7 @@ def learn_transform(
     most = min(SUBSET_ROWS, math.isqrt(budget // _BYTES))
     rows = torch.randperm(len(y), generator=generator)[:most].sort().values.numpy()
     subset = _Rows(X[rows], y[rows], estimator, mean, budget, generator.get_state())
+    current().phase("choosing a transform of the target" if name == "auto" else "learning the transform", unit="fit")
     reason = _guard(subset.y) if name == "auto" else None
     if reason is not None:
         return NoTransform(f"auto: {reason}")

@@ -244,7 +244,7 @@ def measure_bias(
 
     draws, seconds, epochs = [], [], []
     with meter:
-        meter.start(n_draws, "draws")
+        meter.phase("measuring", n_draws, unit="draw", then=0.0)
         for _ in range(n_draws):
             objective = method.objective(table, spawn(generator))
             at = objective.start(model)

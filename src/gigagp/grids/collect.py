@@ -147,13 +147,13 @@ class GridCollector:
             again.
         """
         meter = meter or NoProgress()
-        meter.start(None, "rows")
+        meter.phase("reading the table", unit="row")
         if inputs is not None:
             self.name_inputs(inputs)
         try:
             for rows in stream_rows(source, inputs, targets, chunk_rows=chunk_rows, done=self.done, share=share):
                 self.take(rows)
-                meter.step(rows=self.n_rows)
+                meter.reached(self.n_rows)
         except InvalidInputError as error:
             msg = f"{error} The {self.n_rows:,} rows before it are kept"
             files = isinstance(source, (str, os.PathLike))

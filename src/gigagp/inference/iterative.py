@@ -32,6 +32,7 @@ from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Preconditioner, Reuse
 from gigagp.prior_samples import PriorSamples
+from gigagp.progress import current
 from gigagp.random import spawn
 from gigagp.schema import part
 from gigagp.solvers import Cholesky, ConjugateGradients, Solution
@@ -393,6 +394,7 @@ class IterativeObjective(TableObjective):
         right_hand_sides = probes.right_hand_sides(model, matrix, table.budget)
         own = final_tolerances(matrix, table.Y, right_hand_sides) if self._own_final else None
         solver = for_predictions(self._solver, *(own or (self.settings.final_tolerance,)))
+        current().phase("last solve", 1, then=0.0)
         solved = self._solve(model, solver, matrix, right_hand_sides)
         if isinstance(matrix, RecordingMatrix):
             matrix.add_blocks(solved.nearest[0])
@@ -420,6 +422,7 @@ class IterativeObjective(TableObjective):
         values = more.right_hand_sides(posterior.model, matrix, self.table.budget)
         if self._built is not None and isinstance(solver, ConjugateGradients):
             solver = replace(solver, preconditioner=self._built)
+        current().phase("more samples for the variances", 1, then=0.0)
         solution = solver.solve(matrix, values, self._warm.start(matrix, values), self._solver_generator, n_targets=0)
         self.solves.append(record_of(solution, 0))
         assert more.prior is not None

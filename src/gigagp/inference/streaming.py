@@ -152,7 +152,7 @@ def hold_rows(job: StreamJob, access: RowAccess, beside: int) -> HeldRows:
     order = RandomOrder(
         access, max(fewest, min(CHUNK_ROWS, job.budget // (8 * _PASS_SHARE * pass_numbers(width)))), job.meter
     )
-    job.meter.start(None, "rows")
+    job.meter.phase("reading the table", n, unit="row")
     drawn = order.drawn(share)
     X, Y = drawn.X.numpy(), drawn.Y.numpy()
     scaling = Scaling.fit(X, Y, job.standardize, medians=job.likelihood.scales_by_medians)

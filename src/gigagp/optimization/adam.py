@@ -56,7 +56,7 @@ class Adam(Settings):
             return model
         vector = space.encode(space.template)
         first, second = torch.zeros_like(vector), torch.zeros_like(vector)
-        trace.meter.start(self.steps, "Adam")
+        trace.meter.phase("learning", self.steps, then=1.0)
         best: Model | None = None
         done, highest = 0, -math.inf
         kept = trace.resume(objective, space)

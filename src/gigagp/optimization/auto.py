@@ -31,6 +31,7 @@ from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import Evaluate, Metric, QuasiNewton, minimise
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
+from gigagp.progress import Approach
 
 _DAMPING = 1e-3
 _MAX_DAMPING = 1e6
@@ -134,7 +135,6 @@ class Auto(Settings):
         whole = ParameterSpace(model, "log")
         prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
         vector = whole.encode(model)
-        trace.meter.start(None, "fit")
         n = objective.n_rows
         information: torch.Tensor | None = None
         for size in self.subset_sizes:
@@ -142,6 +142,8 @@ class Auto(Settings):
                 break
             rows = objective.draw_rows(size, generator)
             subset = objective.subset(rows)
+            title = "learning" if size >= n else f"choosing a start on {subset.n_rows:,} rows"
+            trace.meter.phase(title, most=self.subset_steps)
             space = ParameterSpace(model.take_rows(rows), "log")
             if information is None:
                 given = space.decode(vector)
@@ -215,6 +217,7 @@ class Auto(Settings):
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
             if trace.stopped or not (changed or round_ == 0):
                 break
+            trace.meter.phase("learning from neighbours", most=self.guide_steps)
             vector, information, _ = closer._score(
                 guide, space, prior, vector, information, trace, probes, "neighbours", patience=_GUIDE_PATIENCE
             )
@@ -281,14 +284,16 @@ class Auto(Settings):
             assert known is not None
             return vector, known, math.inf
         trace.accept(objective, space, vector)
-        damping, trials, failures, slow = _DAMPING, 0, 0, 0
+        damping, trials, failures, slow, way = _DAMPING, 0, 0, 0, Approach(self.subset_tolerance)
         for _ in range(self.subset_steps - 1):
             value, gradient, information = best
             free = space.box.free(vector, gradient)
             curvature = (information + torch.diag(prior.precision / n)) * (free[:, None] * free)
             step = -damped_inverse(curvature, damping) @ (gradient * free)
-            if -0.5 * float(step @ gradient) < self.subset_tolerance or damping > _MAX_DAMPING:
+            predicted = -0.5 * float(step @ gradient)
+            if predicted < self.subset_tolerance or damping > _MAX_DAMPING:
                 break
+            trace.meter.towards(way.share(predicted))
             step = step * min(1.0, self.max_subset_change / max(float(step.abs().max()), 1e-300))
             trial = vector + space.box.confine(vector, step, gradient * free)
             outcome = evaluate(trial)
@@ -327,6 +332,14 @@ class Auto(Settings):
         inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
         accept = partial(trace.accept, objective, space)
+        whole, n_gradients = stage == "all rows", None if objective.deterministic else self.noisy_steps
+        trace.meter.phase(
+            "learning" if whole else f"learning on {objective.n_rows:,} rows",
+            n_gradients,
+            unit="gradient",
+            most=self.guided_steps if guided else None,
+            then=1.0 if whole else None,
+        )
 
         def enough(at: torch.Tensor) -> float:
             if guided:

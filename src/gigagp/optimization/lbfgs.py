@@ -62,7 +62,7 @@ class LBFGS(Settings):
         space = ParameterSpace(objective.start(model), self.transform)
         if not space.size:
             return model
-        trace.meter.start(self.steps, "L-BFGS")
+        trace.meter.phase("learning", unit="gradient", then=1.0)
         start = space.encode(space.template)
         given = self.tolerance
         settings = QuasiNewton(

@@ -156,7 +156,7 @@ class Minimiser(Settings):
         space = ParameterSpace(objective.start(model), self.transform)
         if not space.size:
             return model
-        trace.meter.start(None, "Minimiser")
+        trace.meter.phase("learning", unit="gradient")
         penalised = loss(trace, objective, space, "minimiser")
 
         def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.optimization.box import Box
+from gigagp.progress import Approach, current
 
 #: At a vector, the value per observation (None if unknown) and the gradient of the loss; None if not finite.
 Evaluate = Callable[[torch.Tensor], "tuple[float | None, torch.Tensor] | None"]
@@ -108,6 +109,7 @@ def minimise(
     small, tolerance = 0, settings.tolerance
     if value is None and settings.tolerance_without_values is not None:
         tolerance = settings.tolerance_without_values
+    way = Approach()
     for iteration in range(settings.steps + 1):
         free = box.free(vector, gradient)
         step = -_inverse_product(gradient, pairs, metric, free)
@@ -117,7 +119,9 @@ def minimise(
         predicted = -0.5 * float(step @ gradient)
         step = step * min(1.0, settings.max_change / max(float(step.abs().max()), 1e-300))
         step = box.confine(vector, step, gradient * free)
-        small = small + 1 if predicted < (tolerance(vector) if callable(tolerance) else tolerance) else 0
+        enough = tolerance(vector) if callable(tolerance) else tolerance
+        small = small + 1 if predicted < enough else 0
+        current().towards(way.share(predicted, enough))
         if small >= settings.patience and not settings.takes_small_step:
             return vector, torch.zeros_like(vector), True
         if small >= settings.patience:

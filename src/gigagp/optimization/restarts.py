@@ -62,14 +62,18 @@ class Restarts(Settings):
         require_deterministic(objective, "Restarts")
         # An objective without values raises an error here, before the first run.
         _value(objective, objective.start(model), trace, "start")
-        best = self.optimizer.run(objective, model, trace, generator)
+        trace.meter.phase("learning from several starts", 1 + self.restarts, unit="start", then=0.0)
+        with trace.meter.inside():
+            best = self.optimizer.run(objective, model, trace, generator)
         best_value, stopped = _value(objective, best, trace, "end"), trace.stopped
         for _ in range(self.restarts):
+            trace.meter.step()
             start, trace.stopped = self._draw(model, generator), False
             if _value(objective, objective.start(start), trace, "start") == -math.inf:
                 continue
             try:
-                found = self.optimizer.run(objective, start, trace, generator)
+                with trace.meter.inside():
+                    found = self.optimizer.run(objective, start, trace, generator)
             except (NonFiniteError, NotPositiveDefiniteError):
                 continue
             value = _value(objective, found, trace, "end")

@@ -157,8 +157,7 @@ class SparseRun:
             return self._ascend(interruption)
 
     def _ascend(self, interruption: Interruption) -> Model:
-        steps = None if self.settings.steps is None else -(-self.settings.steps // self.every) + 1
-        self.trace.meter.start(steps, type(self.settings).__name__)
+        self.trace.meter.phase("learning", self.settings.steps, then=0.0)
         if not self._resume():
             self._look_at_start()
         while True:
@@ -304,7 +303,7 @@ class SparseRun:
     def _record(self, mean: float | None) -> None:
         self._keep()
         step = Step(self._stage(), self.trace.history.elapsed(), mean, self.norm, natural_values(self.model))
-        self.trace.record(self.objective, self.model, step)
+        self.trace.record(self.objective, self.model, step, self.step)
 
     def _stage(self) -> str:
         """Return the stage for the history; that of the last step says why the fit ended."""

@@ -61,7 +61,7 @@ class SubsetFirst(Settings):
         space = ParameterSpace(objective.start(model), "log")
         prior = WeakPrior(space, objective.n_inputs, self.signal_variance or objective.target_variance)
         stage = f"{'likelihood' if objective.is_likelihood else 'bound'}, {objective.n_rows} rows"
-        trace.meter.start(self.steps, stage)
+        trace.meter.phase(f"choosing a start on {objective.n_rows:,} rows")
         start = space.encode(space.template)
         vector, _, finite = minimise(
             loss(trace, objective, space, stage, prior),

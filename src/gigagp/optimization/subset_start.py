@@ -49,16 +49,19 @@ class SubsetStart(Settings):
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both parts."""
         fitted: list[Model] = []
+        trace.meter.phase("choosing a start", min(self.n_centroids, objective.n_rows), unit="neighbourhood")
         for centroid in torch.randperm(objective.n_rows, generator=generator)[: self.n_centroids]:
             rows = objective.nearest(int(centroid), min(self.n_neighbours, objective.n_rows))
             subset, here = objective.subset(rows), model.take_rows(rows)
             try:
-                fitted.append(self.optimizer.run(subset, here, trace, generator))
+                with trace.meter.inside():
+                    fitted.append(self.optimizer.run(subset, here, trace, generator))
             except Interrupted:
                 if fitted:  # prefer their average to an unfinished fit
                     space = ParameterSpace(here, "log")
                     trace.accept(subset, space, space.encode(_average(here, fitted)))
                 raise
+            trace.meter.step()
         return self.then.run(objective, _average(model, fitted), trace, generator)
 
 

@@ -132,8 +132,11 @@ class Trace:
         objective, space, vector = self._accepted
         return objective, space.decode(vector)
 
-    def record(self, objective: Objective, model: Model, step: Step) -> None:
-        """Record and show a step that an optimizer evaluated itself, because its numbers do not fit into one vector."""
+    def record(self, objective: Objective, model: Model, step: Step, done: int | None = None) -> None:
+        """Record and show a step that an optimizer evaluated itself, because its numbers do not fit into one vector.
+
+        ``done`` is the number of steps of the phase that have been taken, if it is not one more than before.
+        """
         log, nothing = self._log_of(objective), torch.zeros(0, dtype=torch.float64)
         found = None if log is None else log.replay(nothing, model)
         if found is not None:
@@ -145,7 +148,7 @@ class Trace:
             if log is not None:
                 log.record(nothing, nothing, step)
         self.history.append(step)
-        self._show(step)
+        self._show(step, done)
 
     def _log_of(self, objective: Objective) -> EvaluationLog | None:
         return self.log if self.log is not None and self.log.objective is objective else None
@@ -200,7 +203,7 @@ class Trace:
     def _scores(self, objective: Objective) -> tuple[float, float] | tuple[None, None]:
         return (None if self.validate is None else self.validate(objective)) or (None, None)
 
-    def _show(self, step: Step) -> None:
+    def _show(self, step: Step, done: int | None = None) -> None:
         fields: dict[str, object] = {"stage": step.stage, "gradient": step.gradient_norm}
         if step.objective is not None:
             fields["log likelihood"] = step.objective
@@ -209,7 +212,10 @@ class Trace:
             fields["epochs"] = step.solve.epochs
         if step.validation_rmse is not None:
             fields["validation RMSE"] = step.validation_rmse
-        self.meter.step(**fields)
+        if done is None:
+            self.meter.step(**fields)
+        else:
+            self.meter.reached(done, **fields)
 
     def stop(self, space: ParameterSpace, vector: torch.Tensor, best: Model | None, stage: str) -> Model:
         """End a fit at a step that is not finite: warn and return the best model, or raise if there is none."""

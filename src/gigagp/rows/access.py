@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.progress import current
 from gigagp.rows.chunk import Chunk
 from gigagp.rows.held import ArrayRows
 from gigagp.rows.source import RowSource, no_rows
@@ -157,10 +158,12 @@ class RowAccess:
                 # Without a buffer nothing is left to be written when the file is closed.
                 file = opened.enter_context(path.open("wb", buffering=0))
                 _write_header(file, 0, width)
+            current().phase("copying the table", unit="row")
             for chunk in source.raw_chunks():
                 with _writing():
                     np.concatenate([chunk.X.numpy(), chunk.Y.numpy()], 1).tofile(file)
                 count += len(chunk.X)
+                current().reached(count)
             with _writing():
                 file.seek(0)
                 _write_header(file, count, width)

@@ -58,7 +58,7 @@ class RandomOrder:
     block_rows : int
         Largest number of rows that a pass holds at a time.
     meter : Meter
-        Shows the rows of a pass.
+        Shows the rows of a pass, which are the steps of a phase.
     """
 
     def __init__(self, access: RowAccess, block_rows: int, meter: Meter) -> None:
@@ -86,7 +86,7 @@ class RandomOrder:
                 places = row_places(done, count)
                 yield PlacedRows(rows.X, rows.Y, places, row_places(done, count, draw) if draw else places)
                 done += count
-                self._meter.step(rows=f"{done:,}")
+                self._meter.reached(done)
 
     def drawn(self, share: float, draw: int = 0) -> PlacedRows:
         """Return a random share of the rows, from one pass over all of them.

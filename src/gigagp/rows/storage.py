@@ -51,6 +51,12 @@ class Storage(ABC):
     one_target = False
 
     @property
+    def row_count(self) -> int | None:
+        """Number of rows; None where they have to be read to be counted."""
+        groups = [self.row_groups(part) for part in self.parts]
+        return sum(sum(one or []) for one in groups) if all(one is not None for one in groups) else None
+
+    @property
     def parts(self) -> Sequence[str]:
         """The files' paths, in the order in which they are read; one empty string where there are no files."""
         return [""]

@@ -14,6 +14,7 @@ from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
 from gigagp.preconditioners import Reuse, pivoting
 from gigagp.preconditioners.base import budget_of, factor_with_jitter
 from gigagp.preconditioners.clusters import Partition, clustered, contiguous
+from gigagp.progress import Approach, current
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -234,13 +235,14 @@ class _ProjectionSolve:
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
         next_check = _CHECK_EPOCHS * self.matrix.n
-        best_true = math.inf
+        best_true, way = math.inf, Approach()
         self._project_all()
         while True:
             squares = problem.residual.square()
             norms = squares.sum(0).sqrt()
             if self.rule.met((norms + problem.drift) * margin):
                 return Status.CONVERGED
+            current().within(way.share(self.rule.excess(norms)))
             claimed = self.rule.met(norms * margin)
             if claimed or (self.rows_used >= next_check and bool((problem.drift > 0.1 * norms).any())):
                 # Rounding may have separated the running residual from the true one.

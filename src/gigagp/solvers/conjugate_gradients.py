@@ -13,6 +13,7 @@ from gigagp.fields import Count, Positive, Range, Words
 from gigagp.operators.base import LinearOperator
 from gigagp.preconditioners import Preconditioner, Reuse
 from gigagp.preconditioners.automatic import PreconditionerChoice, build
+from gigagp.progress import Approach, current
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -217,13 +218,14 @@ class _ConjugateGradientSolve:
         if self.solver.errors is not None:
             self._error_rule = StoppingRule(*self.solver.errors, self.rule.n_targets)
         margin = 1 + slack(problem.value.dtype)
-        budget = int(self.solver.max_epochs)
+        budget, way = int(self.solver.max_epochs), Approach()
         while True:
             if not recurrence.finite:
                 return Status.NOT_FINITE
             norms = problem.residual_norms()
             if self._met((norms + problem.drift) * margin):
                 return Status.CONVERGED
+            current().within(way.share(self.rule.excess(norms)))
             if bool((norms > _BLOWN_UP).any()):
                 problem.start_again()
                 return Status.DIVERGED

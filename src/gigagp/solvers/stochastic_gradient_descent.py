@@ -13,6 +13,7 @@ from gigagp import interruption
 from gigagp.fields import Count, Positive, ShareBelowOne
 from gigagp.operators.base import LinearOperator, SymmetricMatrix
 from gigagp.preconditioners.base import Reuse
+from gigagp.progress import Approach, current
 from gigagp.solvers.base import (
     Problem,
     Solver,
@@ -155,7 +156,7 @@ class _DescentSolve:
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
         found = self.solver.learning_rate == "auto"
-        next_claim, spent = 0, Status.BUDGET_SPENT
+        next_claim, spent, way = 0, Status.BUDGET_SPENT, Approach()
         for batch in batches:
             if self.rows_used >= budget:
                 break
@@ -164,6 +165,7 @@ class _DescentSolve:
                 break
             self._step(batch)
             norms = problem.residual_norms()
+            current().within(way.share(self.rule.excess(norms)))
             size = self._size(norms)
             growth = size / self._best
             if growth < _WORSE:

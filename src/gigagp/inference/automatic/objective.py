@@ -27,6 +27,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
+from gigagp.progress import current
 from gigagp.solvers import Status
 
 #: Seconds for each kernel entry of a product with the probes' columns on the machine of the benchmarks (one thread,
@@ -136,6 +137,7 @@ class AutomaticObjective(IterativeObjective):
         else:
             self.plan = Plan.of([one.after(spent, 1.0) for one in options], self._budget)
         self._chosen = self.plan.chosen.inference
+        current().expect(max(self.plan.chosen.seconds - spent, 0.0))
         self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
         interruption.reserve(self._last_seconds)
 

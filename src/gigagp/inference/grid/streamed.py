@@ -236,11 +236,12 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
         path = job.checkpoint
         return writes.attempt(lambda: collector.save(path))
 
-    job.meter.start(None, "rows")
+    count = job.source.storage.row_count
+    job.meter.phase("reading the table", None if count is None else count // share[1], unit="row")
     try:
         for rows in job.source.chunks(collector.done, share):
             collector.take(rows if not bool(shift.any()) else replace(rows, Y=rows.Y - shift))
-            job.meter.step(rows=f"{collector.n_rows:,}")
+            job.meter.reached(collector.n_rows)
             if writes is not None and writes.are_due:
                 write()
     except InvalidInputError as error:
@@ -254,8 +255,6 @@ def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[
                 "the file, and the same call continues from there."
             )
         raise InvalidInputError(msg) from error
-    finally:
-        job.meter.close()
     if writes is not None:
         termination.write_last(write)
 

@@ -18,6 +18,7 @@ from gigagp.neighbours.local import LOST, total
 from gigagp.neighbours.neighbourhood import Block, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
+from gigagp.progress import current
 
 #: Rows of a `Gap`, how many times the neighbours they get, and the largest number of those.
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
@@ -44,6 +45,7 @@ class _Whitened(NamedTuple):
     def of(cls, pool: Pool, values: Tensor, blocks: Iterable[Block]) -> _Whitened:
         """Return them from values of all rows of a pool."""
         parts, log_variance, raised = [values.new_zeros(0, values.shape[1])], 0.0, 0
+        done = 0
         for rows, neighbours in blocks:
             interruption.check()
             found = pool.conditionals(rows, neighbours, values, weights=False)
@@ -51,6 +53,8 @@ class _Whitened(NamedTuple):
             parts.append(found.residual / found.variance.sqrt()[:, None])
             log_variance += found.log_variance
             raised += found.raised
+            done += len(rows)
+            current().within(done / len(values))
         return cls(torch.cat(parts), log_variance, raised)
 
     def products(self, n_targets: int) -> tuple[Tensor, Tensor]:

@@ -80,16 +80,16 @@ class StreamedObjective(VecchiaObjective):
         n = order.n_rows
         try:
             if self._drawn is None:
-                self._meter.start(None, "rows")
+                self._meter.phase("drawing rows to learn from", n, unit="row")
                 most = max(self._size, self._affordable_rows() if self._adds_rows else 0)
                 self._drawn = order.drawn(most / n, _DRAW)
             chosen = self._drawn.draws <= last_of(self._size / n)
             drawn = PlacedRows(*(part[chosen] for part in self._drawn))
-            self._meter.start(None, "neighbours")
+            self._meter.phase("finding neighbours in the table", n, unit="row")
             found = minibatch_of(self._held, drawn, graph.metric, min(self.n_neighbours, n - 1))
         except InvalidInputError as error:
             raise UnreadableRowsError(str(error)) from error
-        self._meter.start(None, "fit")
+        self._meter.phase("learning from neighbours")
         return found
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
