@@ -29,9 +29,9 @@ def describe(estimator: FittedEstimator) -> str:
         f"optimizer     {optimizer}, {len(estimator.history_)} evaluations, "
         f"{estimator.history_.epochs:.4g} epochs of kernel products",
     ]
-    plan = getattr(estimator, "plan_", None)
-    if plan is not None:
-        lines += [f"{'forecast' if not k else '':13s} {line}" for k, line in enumerate(str(plan).splitlines())]
+    if estimator.plan_ is not None:
+        words = str(estimator.plan_).splitlines()
+        lines += [f"{'forecast' if not k else '':13s} {line}" for k, line in enumerate(words)]
     if estimator.history_.interrupted == "learning":
         lines.append("interrupted   Ctrl-C ended the learning; these are the best hyperparameters so far")
     if estimator.history_.interrupted == "time budget":

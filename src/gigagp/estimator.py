@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from gigagp.encoding import TableEncoder
+from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.posterior import Posterior
 from gigagp.kernel_choice import KernelChoice
 from gigagp.kernels import Kernel
@@ -51,7 +52,7 @@ class FittedEstimator(Estimator, Protocol):
     optimizer_: Any
     solver_: Any
     engine_: str
-    plan_: Any
+    plan_: Plan | None
     n_features_in_: int
     encoder_: TableEncoder
     feature_names_in_: Any

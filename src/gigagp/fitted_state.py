@@ -54,6 +54,7 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "mean": means.describe(posterior.model.mean),
         "kernel": describe(posterior.model.kernel),
         "kernel_choice": None if estimator.kernel_choice_ is None else estimator.kernel_choice_.to_plain(),
+        "plan": None if estimator.plan_ is None else estimator.plan_.to_plain(to_plain),
         "inference": to_plain(estimator.inference_),
         "optimizer": to_plain(kept_optimizer(estimator.optimizer_)),
         "solver": to_plain(estimator.solver_),

@@ -20,6 +20,7 @@ from gigagp.estimate import Estimate
 from gigagp.estimator import Estimator, FittedEstimator
 from gigagp.fitted_state import SCALES
 from gigagp.inference import Inference
+from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import restore_posterior
 from gigagp.inference.saved import SOLVE, Saved
@@ -140,6 +141,8 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     # these are absent in files of earlier versions
     tried = header.get("kernel_choice")
     estimator.kernel_choice_ = None if tried is None else KernelChoice.from_plain(tried)
+    plan = header.get("plan")
+    estimator.plan_ = None if plan is None else Plan.from_plain(plan, lambda data: from_plain(data, custom, d))
     estimator.history_.interrupted = header.get("interrupted", "")
     gap = header.get("gap")
     estimator.history_.gap = None if gap is None else Estimate(*gap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,14 +18,15 @@ from gigagp.data.labels import Labels
 from gigagp.data.streaming import STREAMED, column_names, numbers, stream_file
 from gigagp.data.table import find_columns
 from gigagp.errors import InvalidInputError
+from gigagp.progress import current
 
 if TYPE_CHECKING:
     from gigagp import GPClassifier, GPRegressor
 
 #: Largest file size in bytes of a table that is read at once.
 AT_ONCE = 2**27
-#: Number of rows in a block of a larger table.
-BLOCK_ROWS = 2**18
+#: Number of rows in a block of a larger table, and of one that is held, so that commands can show their progress.
+BLOCK_ROWS, HELD_ROWS = 2**18, 2**15
 
 
 class Block(NamedTuple):
@@ -80,8 +82,11 @@ class Blocks:
         columns: list[str] | None,
         others: Sequence[str] = (),
         labels: Mapping[str, Labels] | None = None,
+        *,
+        title: str = "predicting",
+        at_once: bool = False,
     ) -> Iterator[Block]:
-        """Yield blocks with the inputs of a model and further columns.
+        """Yield blocks with the inputs of a model and further columns, and report them as progress.
 
         Parameters
         ----------
@@ -94,13 +99,36 @@ class Blocks:
             Names of the further columns.
         labels : mapping of str to Labels, optional
             Labels of those further columns that contain classes; these columns are returned as codes.
+        title : str
+            What is done with the blocks, in words.
+        at_once : bool
+            Whether a table that is held is to be one block.
         """
         chosen = _model_columns(regressor, self.names, columns, str(self.path))
+        size = BLOCK_ROWS if not self.is_whole else self._n_rows or 1 if at_once else HELD_ROWS
+        current().phase(title, self._n_rows, unit="row", then=0.0)
+        done = 0
         if _encodes(regressor):
-            yield from self._raw(regressor, chosen, list(others), labels or {})
-            return
-        for inputs, found in self._tables(chosen, list(others), labels or {}):
-            yield Block(_named(regressor, inputs), found)
+            blocks = self._raw(regressor, chosen, list(others), labels or {}, size)
+        else:
+            found = self._tables(chosen, list(others), labels or {}, size)
+            blocks = (Block(_named(regressor, inputs), beside) for inputs, beside in found)
+        for block in blocks:
+            yield block
+            done += len(block.inputs)
+            current().reached(done)
+
+    @cached_property
+    def _n_rows(self) -> int | None:
+        """Number of rows; None where they have to be read to be counted."""
+        if self._found is not None:
+            return len(self._found)
+        files = table_files(self.path)
+        if not all(file.suffix.lower() in PARQUET for file in files):
+            return None
+        from pyarrow import parquet
+
+        return sum(int(parquet.read_metadata(file).num_rows) for file in files)
 
     def _raw(
         self,
@@ -108,22 +136,25 @@ class Blocks:
         columns: list[str],
         others: list[str],
         labels: Mapping[str, Labels],
+        size: int,
     ) -> Iterator[Block]:
         """Yield blocks with cells of any type, for models that encode them."""
         found, source = self.whole(), str(self.path)
         chosen = found.select(find_columns(columns, found.column_names, source))
-        size = max(1, len(found)) if self.is_whole else BLOCK_ROWS
         for start in range(0, len(found), size):
             part = found.slice(start, size)
             beside = numbers(part, others, source, start, labels) if others else None
             yield Block(_named_cells(regressor, chosen.slice(start, size)), beside)
 
     def _tables(
-        self, columns: list[str], others: list[str], labels: Mapping[str, Labels]
+        self, columns: list[str], others: list[str], labels: Mapping[str, Labels], size: int
     ) -> Iterator[tuple[Table, Table | None]]:
         if self._found is not None:
             inputs = Table.from_arrow(self._found, columns, str(self.path))
-            yield inputs, numbers(self._found, others, str(self.path), 0, labels) if others else None
+            beside = numbers(self._found, others, str(self.path), 0, labels) if others else None
+            for start in range(0, max(len(self._found), 1), size):
+                rows = np.arange(start, min(start + size, len(self._found)))
+                yield inputs.take(rows), None if beside is None else beside.take(rows)
             return
         wanted = list(dict.fromkeys([*columns, *others]))
         for file in table_files(self.path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gigagp.commands import options
-from gigagp.commands.fit import read_problem
+from gigagp.commands.problem import read_problem
 from gigagp.data import CsvStyle
 from gigagp.files import check_folder
 
@@ -35,6 +35,7 @@ def compare(
     strict: options.Strict = False,
     decimal: options.Decimal = ".",
     comment: options.Comment = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare models in equal times, beside the mean, linear regression, neighbours and boosted trees."""
     if out is not None:
@@ -50,7 +51,15 @@ def compare(
     from gigagp import persistence
 
     encode: Encode = "strict" if strict else "auto"
-    comparison = gigagp.compare(X, y, time_budget=time_budget, held_out=held_out, encode=encode, random_state=seed)
+    comparison = gigagp.compare(
+        X,
+        y,
+        time_budget=time_budget,
+        held_out=held_out,
+        encode=encode,
+        random_state=seed,
+        verbose=options.verbosity(quiet, False, "comparison"),
+    )
     if as_json:
         listed = [asdict(one) for one in comparison.models]
         sizes = {"rows": comparison.n_rows, "held_out": comparison.n_held_out}
@@ -60,6 +69,6 @@ def compare(
     if plot is not None:
         comparison.plot(plot)
     if out is not None:
-        model = comparison.model.fit(X, y)
+        model = comparison.model.set_params(verbose=options.verbosity(quiet, False, "fit")).fit(X, y)
         persistence.save(model, out, notes={"target": target, "noise_column": None, "rows": len(y)})
         typer.echo(f"{comparison.best} fitted to all rows; saved to {out}.", err=as_json)

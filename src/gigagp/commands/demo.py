@@ -52,7 +52,7 @@ def demo(
 
     from gigagp import GPRegressor
 
-    regressor = GPRegressor(verbose=options.verbosity(quiet, verbose), random_state=seed)
+    regressor = GPRegressor(verbose=options.verbosity(quiet, verbose, "fit"), random_state=seed)
     began = time.perf_counter()
     regressor.fit(train.select(names).to_arrow(), train.column(target))
     mean, std = regressor.predict(test.select(names).to_arrow(), return_std=True, include_noise=True)

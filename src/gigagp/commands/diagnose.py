@@ -15,8 +15,8 @@ from rich.table import Table as Grid
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import read_inputs
-from gigagp.commands.fit import choose_inputs, choose_rows, resolve_column
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
+from gigagp.commands.problem import choose_inputs, choose_rows, resolve_column
 from gigagp.data import Table, read_columns
 from gigagp.errors import InvalidInputError
 from gigagp.files import check_folder
@@ -131,7 +131,7 @@ def bias(
         n_draws=draws,
         random_state=seed,
         values=values,
-        meter=meter_for(options.verbosity(quiet, verbose)),
+        meter=meter_for(options.verbosity(quiet, verbose, "measurement"), job="measurement"),
     )
     if plot is not None:
         diagnostics.plot_bias(report, plot)

@@ -15,12 +15,13 @@ import gigagp
 from gigagp import metrics
 from gigagp.commands import options
 from gigagp.commands.blocks import Blocks
-from gigagp.commands.fit import resolve_column
+from gigagp.commands.problem import resolve_column
 from gigagp.data import CsvStyle
 from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.likelihoods import Gaussian, resolve_likelihood
 from gigagp.persistence import load_notes
+from gigagp.progress import meter_for
 
 
 def evaluate(
@@ -39,6 +40,7 @@ def evaluate(
     header: options.Header = None,
     decimal: options.Decimal = ".",
     comment: options.Comment = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Score the predictions for a table whose targets are known."""
     regressor = gigagp.load(model)
@@ -51,14 +53,15 @@ def evaluate(
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     target = resolve_column(target, blocks.names, str(table))
     chosen = options.split_names(columns)
-    if isinstance(regressor, gigagp.GPClassifier):
-        result, n_rows = _class_scores(regressor, blocks, chosen, target)
-        grid = _class_grid
-    else:
-        if noise_column is not None:
-            noise_column = resolve_column(noise_column, blocks.names, str(table))
-        result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)
-        grid = _grid
+    with meter_for(options.verbosity(quiet, False, "evaluation"), job="evaluation"):
+        if isinstance(regressor, gigagp.GPClassifier):
+            result, n_rows = _class_scores(regressor, blocks, chosen, target)
+            grid = _class_grid
+        else:
+            if noise_column is not None:
+                noise_column = resolve_column(noise_column, blocks.names, str(table))
+            result, n_rows = _regressor_scores(regressor, blocks, chosen, target, noise_column)
+            grid = _grid
     if as_json:
         typer.echo(json.dumps({"rows": n_rows, "target": target, **result}))
     else:

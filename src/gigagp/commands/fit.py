@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import typer
 
 from gigagp.commands import options
 from gigagp.commands.blocks import is_large
-from gigagp.data import PLAIN, CsvStyle, Table, find_column, read_columns
+from gigagp.commands.problem import choose_inputs, choose_rows, loaded, needs_encoder, resolve_column
+from gigagp.data import PLAIN, CsvStyle, Table, read_columns
 from gigagp.data.streaming import column_names
 from gigagp.data.table import find_columns
 from gigagp.errors import FitInterruptedWarning, InvalidInputError
 from gigagp.files import check_folder
-
-Rows = TypeVar("Rows", Table, pa.Table)
 
 
 def fit(
@@ -122,7 +120,83 @@ def fit(
 ) -> None:
     """Fit a Gaussian process to a table and save it."""
     check_folder(out)  # before the work, not after it
+    method = _method(
+        likelihood,
+        inference,
+        optimizer,
+        steps,
+        truncation,
+        target_transform,
+        {
+            "--grid-size": options.grid_nodes(grid_size),
+            "--functions": functions,
+            "--neighbors": neighbors,
+            "--actions": actions,
+            "--inducing": inducing,
+            "--features": features,
+        },
+    )
     chosen_kernel = kernel if kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
+    if method.of_classes and mean == "linear":
+        msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
+        raise InvalidInputError(msg)
+    streams = _may_stream(method, inference, takes_some=rows is not None or noise_column is not None)
+    problem = _read(table, target, columns, noise_column, header, CsvStyle(decimal, comment), strict, streams)
+    problem = problem.with_rows(rows, seed)
+    settings: dict[str, Any] = {
+        "kernel": chosen_kernel,
+        "dtype": dtype,
+        "device": device,
+        "memory_budget": memory,
+        "time_budget": time_budget,
+        "verbose": options.verbosity(quiet, verbose, f"fit of {table.name}"),
+        "random_state": seed,
+    } | method.settings()
+    if not method.of_classes:
+        settings |= {"mean": mean, "noise_variance": problem.noise()}
+    if problem.found is not None and not strict:
+        settings["encode"] = "auto"
+    _fit_and_save(problem, method, settings, out, checkpoint)
+
+
+@dataclass(frozen=True)
+class _Method:
+    """How a model is fitted, from the options of the command line."""
+
+    inference: Any
+    optimizer: Any
+    likelihood: str
+    target_transform: str
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether the target is a class."""
+        return self.likelihood in options.OF_CLASSES
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the estimator."""
+        found: dict[str, Any] = {"inference": self.inference, "optimizer": self.optimizer}
+        if self.likelihood != "gaussian":
+            found["likelihood"] = self.likelihood
+        return found if self.of_classes else {**found, "target_transform": self.target_transform}
+
+
+def _method(
+    likelihood: str,
+    inference: str,
+    optimizer: str,
+    steps: int | None,
+    truncation: str | None,
+    target_transform: str,
+    of_some: dict[str, Any],
+) -> _Method:
+    """Return the method that words describe; ``of_some`` are options that only some inference methods have.
+
+    Raises
+    ------
+    InvalidInputError
+        If a word is unknown, or words do not go together.
+    """
     if likelihood not in options.LIKELIHOODS:
         msg = f"--likelihood must be one of {', '.join(options.LIKELIHOODS)}; got {likelihood!r}."
         raise InvalidInputError(msg)
@@ -134,37 +208,81 @@ def fit(
         raise InvalidInputError(msg)
     if likelihood != "gaussian" and inference == "auto":
         inference = "vecchia" if likelihood == "student-t" else "quadruply-stochastic"
-    of_classes = likelihood in options.OF_CLASSES
-    of_some = {
-        "--grid-size": options.grid_nodes(grid_size),
-        "--functions": functions,
-        "--neighbors": neighbors,
-        "--actions": actions,
-        "--inducing": inducing,
-        "--features": features,
-    }
-    chosen_inference = options.choose_inference(inference, truncation, of_some)
-    chosen_optimizer = options.choose_optimizer(optimizer, steps, chosen_inference)
-    streams = chosen_inference != "auto" and chosen_inference.abilities.streams
-    if streams and (rows is not None or noise_column is not None):
-        if not chosen_inference.abilities.holds_rows:
-            msg = (
-                f"--rows and --noise-column have no meaning for --inference {inference}, which takes all rows of a "
-                "table and learns one noise variance."
-            )
-            raise InvalidInputError(msg)
-        streams = False
-    streams = streams and target_transform == "none"  # a transform is learned from rows that are held
-    if of_classes and mean == "linear":
-        msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
-        raise InvalidInputError(msg)
+    chosen = options.choose_inference(inference, truncation, of_some)
+    return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform)
 
-    source = str(table)
-    style = CsvStyle(decimal, comment)
+
+def _may_stream(method: _Method, word: str, *, takes_some: bool) -> bool:
+    """Whether rows may be read in chunks.
+
+    Raises
+    ------
+    InvalidInputError
+        If some rows or their noise are asked for, and the method holds no rows.
+    """
+    abilities = None if method.inference == "auto" else method.inference.abilities
+    if abilities is None or not abilities.streams:
+        return False
+    if takes_some and not abilities.holds_rows:
+        msg = (
+            f"--rows and --noise-column have no meaning for --inference {word}, which takes all rows of a table and "
+            "learns one noise variance."
+        )
+        raise InvalidInputError(msg)
+    return not takes_some and method.target_transform == "none"  # a transform is learned from rows that are held
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The table of a fit.
+
+    Attributes
+    ----------
+    found : pyarrow.Table or None
+        All columns; None where rows are read in chunks.
+    """
+
+    path: Path
+    header: bool | None
+    strict: bool
+    target: str
+    inputs: list[str]
+    noise_column: str | None
+    found: pa.Table | None
+
+    def with_rows(self, rows: int | None, seed: int) -> _Problem:
+        """Return the problem with so many random rows."""
+        if self.found is None:
+            return self
+        found = choose_rows(self.found, rows, seed)
+        if len(found) == 1:
+            msg = f"{self.path} has one row; at least two are needed to fit a model."
+            raise InvalidInputError(msg)
+        return replace(self, found=found)
+
+    def noise(self) -> Any:
+        """Return the known noise variance of each row, if there is a column of it."""
+        if self.found is None or self.noise_column is None:
+            return None
+        return Table.from_arrow(self.found, [self.noise_column], str(self.path)).values[:, 0]
+
+
+def _read(
+    path: Path,
+    target: str,
+    columns: str | None,
+    noise_column: str | None,
+    header: bool | None,
+    style: CsvStyle,
+    strict: bool,
+    streams: bool,
+) -> _Problem:
+    """Read a table, or only the names of its columns where its rows will be read in chunks."""
+    source, streams = str(path), streams and style == PLAIN
     # One file of moderate size may have texts, for which it is held. Folders and large files are of numbers.
-    in_chunks = streams and style == PLAIN and (strict or table.is_dir() or is_large(table))
-    found = None if in_chunks else read_columns(table, header, style)
-    names = column_names(table, header) if found is None else list(found.column_names)
+    in_chunks = streams and (strict or path.is_dir() or is_large(path))
+    found = None if in_chunks else read_columns(path, header, style)
+    names = column_names(path, header) if found is None else list(found.column_names)
     target = resolve_column(target, names, source)
     extra = [target]
     if noise_column is not None:
@@ -172,117 +290,37 @@ def fit(
         extra.append(noise_column)
     inputs = choose_inputs(columns, names, extra, source)
     find_columns(inputs, names, source)
-    if found is not None and streams and style == PLAIN and not _needs_encoder(found.select(inputs)):
+    if found is not None and streams and not needs_encoder(found.select(inputs)):
         found = None  # the columns are numbers, so that rows can be read in chunks
-    if found is not None:
-        found = choose_rows(found, rows, seed)
-        if len(found) == 1:
-            msg = f"{source} has one row; at least two are needed to fit a model."
-            raise InvalidInputError(msg)
+    return _Problem(path, header, strict, target, inputs, noise_column, found)
 
+
+def _fit_and_save(
+    problem: _Problem, method: _Method, settings: dict[str, Any], out: Path, checkpoint: Path | None
+) -> None:
+    """Fit, save and describe the model."""
     from gigagp import GPClassifier, GPRegressor, persistence
 
-    settings: dict[str, Any] = {
-        "kernel": chosen_kernel,
-        "inference": chosen_inference,
-        "optimizer": chosen_optimizer,
-        "dtype": dtype,
-        "device": device,
-        "memory_budget": memory,
-        "time_budget": time_budget,
-        "verbose": options.verbosity(quiet, verbose),
-        "random_state": seed,
-    }
-    if likelihood != "gaussian":
-        settings["likelihood"] = likelihood
-    if not of_classes:
-        settings["mean"] = mean
-        settings["target_transform"] = target_transform
-        noise = None if found is None or noise_column is None else Table.from_arrow(found, [noise_column], source)
-        settings["noise_variance"] = None if noise is None else noise.values[:, 0]
-    if found is not None and not strict:
-        settings["encode"] = "auto"
-    regressor: Any = GPClassifier(**settings) if of_classes else GPRegressor(**settings)
+    regressor: Any = GPClassifier(**settings) if method.of_classes else GPRegressor(**settings)
+    target, inputs, found = problem.target, problem.inputs, problem.found
     began = time.perf_counter()
     stopped = None
     try:
         if found is None:
-            regressor.fit_table(table, target, inputs, checkpoint=checkpoint, header=header)
+            regressor.fit_table(problem.path, target, inputs, checkpoint=checkpoint, header=problem.header)
         else:
-            regressor.fit(*loaded(found, inputs, target, source, strict, of_classes), checkpoint=checkpoint)
+            rows = loaded(found, inputs, target, str(problem.path), problem.strict, method.of_classes)
+            regressor.fit(*rows, checkpoint=checkpoint)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
-    n_rows = (regressor.latent_ if of_classes else regressor).posterior_.n_rows if found is None else len(found)
+    latent = regressor.latent_ if method.of_classes else regressor
+    n_rows = latent.posterior_.n_rows if found is None else len(found)
     seconds = time.perf_counter() - began
-    persistence.save(regressor, out, notes={"target": target, "noise_column": noise_column, "rows": n_rows})
+    persistence.save(regressor, out, notes={"target": target, "noise_column": problem.noise_column, "rows": n_rows})
     if stopped is not None:
         msg = f"{stopped} Saved to {out}."
         raise FitInterruptedWarning(msg)
-    if of_classes:
+    if method.of_classes:
         typer.echo(f"classes       {options.listed(regressor.classes_.tolist())}")
-    typer.echo((regressor.latent_ if of_classes else regressor).describe())
+    typer.echo(latent.describe())
     typer.echo(f"Fitted {n_rows:,} rows and {len(inputs)} inputs in {seconds:.1f} s; saved to {out}.")
-
-
-def read_problem(
-    table: Path, target: str, columns: str | None, header: bool | None, style: CsvStyle, strict: bool
-) -> tuple[pa.Table, Any, str]:
-    """Return the inputs and the targets of a table that is held, and the name of the target's column."""
-    found, source = read_columns(table, header, style), str(table)
-    names = list(found.column_names)
-    target = resolve_column(target, names, source)
-    inputs = choose_inputs(columns, names, [target], source)
-    return *loaded(found, inputs, target, source, strict, of_classes=False), target
-
-
-def loaded(
-    found: pa.Table, inputs: list[str], target: str, source: str, strict: bool, of_classes: bool
-) -> tuple[pa.Table, Any]:
-    """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
-    if len(found) == 0:
-        msg = f"{source} has no rows of data."
-        raise InvalidInputError(msg)
-    table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
-    return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
-
-
-def _needs_encoder(inputs: pa.Table) -> bool:
-    """Whether columns have other cells than numbers."""
-    return any(
-        column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type))
-        for column in inputs.columns
-    )
-
-
-def resolve_column(text: str, names: Sequence[str], source: str) -> str:
-    """Return the column name that ``text`` means: a name, or a number from 1, negative from the end."""
-    if text not in names and text.lstrip("-").isdecimal():
-        number = int(text)
-        if 1 <= abs(number) <= len(names):
-            return str(names[number - 1 if number > 0 else number])
-    return find_column(text, names, source)
-
-
-def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], source: str) -> list[str]:
-    """Return the names of the inputs: those in ``columns``, or all columns except ``others``."""
-    inputs = options.split_names(columns)
-    if inputs is None:
-        inputs = [name for name in names if name not in others]
-    if not inputs:
-        msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
-        raise InvalidInputError(msg)
-    for name in others:
-        if name in inputs:
-            msg = f"--columns must not contain {name!r}, which is the target or the noise."
-            raise InvalidInputError(msg)
-    return inputs
-
-
-def choose_rows(data: Rows, rows: int | None, seed: int) -> Rows:
-    """Return ``rows`` random rows of a table in their original order, or all rows if there are no more."""
-    if rows is None or rows >= len(data):
-        return data
-    if rows < 2:
-        msg = f"--rows must be at least 2; got {rows}."
-        raise InvalidInputError(msg)
-    return data.take(np.sort(np.random.default_rng(seed).choice(len(data), size=rows, replace=False)))

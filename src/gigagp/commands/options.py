@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from gigagp.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gigagp.kernels import Kernel
+    from gigagp.progress import Meter
 
 TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help=f"The table: {FORMATS}.", show_default=False)]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model saved by `gigagp fit`.", show_default=False)]
@@ -78,9 +79,14 @@ TRANSFORMS = ("none", "log", "yeo-johnson", "spline", "auto")
 OF_CLASSES = ("logistic", "probit")
 
 
-def verbosity(quiet: bool, verbose: bool) -> int:
-    """Return the estimator's ``verbose``: 1 (a bar) by default, 0 (none) if quiet, 2 (a line per step) if verbose."""
-    return 0 if quiet else 2 if verbose else 1
+def verbosity(quiet: bool, verbose: bool, job: str) -> int | Literal["auto"] | Meter:
+    """Return what an estimator's ``verbose`` is for a command: none if quiet, a line for every step if verbose.
+
+    By default it is a bar on a terminal, and elsewhere lines about the ``job``, for what takes more than ten seconds.
+    """
+    from gigagp.progress import meter_for_command
+
+    return 0 if quiet else 2 if verbose else meter_for_command(job)
 
 
 def split_names(columns: str | None, option: str = "--columns") -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gigagp.commands import options
-from gigagp.commands.fit import read_problem
+from gigagp.commands.problem import read_problem
 from gigagp.data import CsvStyle
 
 
@@ -38,7 +38,7 @@ def plan(
     regressor = GPRegressor(
         chosen_kernel,
         memory_budget=memory,
-        verbose=options.verbosity(quiet, verbose),
+        verbose=options.verbosity(quiet, verbose, "forecast"),
         random_state=seed,
         time_budget=time_budget,
         encode="strict" if strict else "auto",

@@ -19,6 +19,7 @@ from gigagp.data.table import find_columns
 from gigagp.data.writing import check_ending
 from gigagp.errors import InvalidInputError
 from gigagp.memory import require, resolve_budget
+from gigagp.progress import meter_for
 
 
 def predict(
@@ -43,6 +44,7 @@ def predict(
     header: options.Header = None,
     decimal: options.Decimal = ".",
     comment: options.Comment = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict the target for the rows of a table; write the columns mean and std, or one probability per class."""
     check_ending(out)
@@ -57,6 +59,21 @@ def predict(
     blocks = Blocks.of(table, header, CsvStyle(decimal, comment))
     kept = options.split_names(keep, "--keep") or []
     find_columns(kept, blocks.names, str(table))
+    with meter_for(options.verbosity(quiet, False, "prediction"), job="prediction"):
+        found = _predicted(regressor, blocks, options.split_names(columns), include_noise, samples, seed)
+    if not found:
+        msg = f"{table} has no rows of data."
+        raise InvalidInputError(msg)
+    whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
+    predictions = _as_table(whole)
+    write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)
+    typer.echo(f"Wrote {len(next(iter(whole.values()))):,} predictions to {out}.")
+
+
+def _predicted(
+    regressor: Any, blocks: Blocks, columns: list[str] | None, include_noise: bool, samples: int, seed: int
+) -> list[dict[str, np.ndarray]]:
+    """Return the columns of the predictions, block by block."""
     budget, n_rows = resolve_budget(None), 0
     _require_samples(samples, 1, budget)
     draw: Callable[[Any], np.ndarray] | None = None
@@ -65,8 +82,8 @@ def predict(
     elif samples:
         draw = regressor.sample_functions(samples, seed)  # the same functions in every block
     found: list[dict[str, np.ndarray]] = []
-    for block in blocks.read(regressor, options.split_names(columns)):
-        if of_classes:
+    for block in blocks.read(regressor, columns, at_once=samples > 0):
+        if isinstance(regressor, gigagp.GPClassifier):
             probabilities = regressor.predict_proba(block.inputs).T
             names = [f"p_{label}" for label in regressor.classes_.tolist()]
             found.append(dict(zip(names, probabilities, strict=True)))
@@ -79,13 +96,7 @@ def predict(
             drawn = np.asarray(draw(block.inputs))
             parts |= {f"sample{place + 1}": drawn[..., place] for place in range(samples)}
         found.append(parts)
-    if not found:
-        msg = f"{table} has no rows of data."
-        raise InvalidInputError(msg)
-    whole = {name: np.concatenate([parts[name] for parts in found]) for name in found[0]}
-    predictions = _as_table(whole)
-    write_table(_with_kept(blocks.whole().select(kept), predictions) if kept else predictions, out)
-    typer.echo(f"Wrote {len(next(iter(whole.values()))):,} predictions to {out}.")
+    return found
 
 
 def _require_samples(samples: int, n_rows: int, budget: int) -> None:

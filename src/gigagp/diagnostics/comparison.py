@@ -20,6 +20,7 @@ from gigagp.errors import GigaGPError, InvalidInputError
 from gigagp.fields import Fraction, Positive, checks_arguments
 from gigagp.inference import Grid, SparseVariational, Vecchia
 from gigagp.metrics import coverage, gaussian_nll, rmse
+from gigagp.progress import Verbosity, meter_for
 from gigagp.random import RandomState, generator_from
 from gigagp.regression import GPRegressor
 
@@ -143,6 +144,7 @@ def compare(
     held_out: Fraction = 0.2,
     encode: Encode = "strict",
     random_state: RandomState = 0,
+    verbose: Verbosity = "auto",
 ) -> Comparison:
     """Fit several models in equal times, and score them on random held-out rows beside simple methods.
 
@@ -167,6 +169,8 @@ def compare(
         As in `GPRegressor`, for the default models. The simple methods take the same encoded columns.
     random_state : int, RandomState, Generator or None, default 0
         Seed of the held-out rows.
+    verbose : {"auto", 0, 1, 2} or Meter, default "auto"
+        As in `GPRegressor`, for one bar of all models.
 
     Returns
     -------
@@ -192,12 +196,15 @@ def compare(
     best: tuple[float, GPRegressor, np.ndarray, np.ndarray] | None = None
     best_name, truth = "", targets[test]
     chosen = _default_models(inputs.shape[1], encode) if models is None else models
-    for name, model in chosen.items():
-        fitted = clone(model).set_params(time_budget=seconds)
-        scored, mean, std = _fit(name, fitted, _rows(X, train), targets[train], _rows(X, test), truth)
-        found.append(scored)
-        if scored.nll is not None and (best is None or scored.nll < best[0]):
-            best, best_name = (scored.nll, fitted, mean, std), name
+    with meter_for(verbose, job=f"comparison of {len(chosen)} models") as meter:
+        meter.phase("comparing", len(chosen), unit="model", then=0.0)
+        for name, model in chosen.items():
+            fitted = clone(model).set_params(time_budget=seconds)
+            scored, mean, std = _fit(name, fitted, _rows(X, train), targets[train], _rows(X, test), truth)
+            found.append(scored)
+            if scored.nll is not None and (best is None or scored.nll < best[0]):
+                best, best_name = (scored.nll, fitted, mean, std), name
+            meter.step(model=name, seconds=scored.seconds)
     if best is None:
         msg = f"compare could fit none of its models: {'; '.join(f'{one.name}: {one.note}' for one in found)}"
         raise InvalidInputError(msg)

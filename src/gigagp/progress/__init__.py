@@ -14,7 +14,7 @@ Library code reports to a `Meter` and never prints; the caller decides what is s
 While the block runs, `current` returns the meter, so that a solve deep inside can say how far it is.
 """
 
-from gigagp.progress.choice import Verbosity, meter_for
+from gigagp.progress.choice import Verbosity, meter_for, meter_for_command
 from gigagp.progress.displays import NotebookProgress, PlainProgress, RichProgress
 from gigagp.progress.meter import Approach, Meter, NoProgress, current
 from gigagp.progress.tracker import Tracker
@@ -30,4 +30,5 @@ __all__ = [
     "Verbosity",
     "current",
     "meter_for",
+    "meter_for_command",
 ]

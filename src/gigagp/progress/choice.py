@@ -66,6 +66,11 @@ def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "f
     return NoProgress() if verbose == "auto" else PlainProgress(stream, job=job)
 
 
+def meter_for_command(job: str) -> Meter | Literal["auto"]:
+    """Return the ``verbose`` of a command: ``"auto"`` on a terminal, and elsewhere the same with lines of a log."""
+    return "auto" if _is_terminal(sys.stderr) else PlainProgress(job=job, patience=PATIENCE)
+
+
 def _is_main() -> bool:
     """Whether this is the main thread of a process that no other process of Python has started for its work."""
     return threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None

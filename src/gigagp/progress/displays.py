@@ -230,7 +230,11 @@ class RichProgress(_Display):
 
             console = Console(file=self._stream)
             self._live = Live(
-                console=console, transient=True, refresh_per_second=4, get_renderable=self._rendered, auto_refresh=True
+                console=console,
+                transient=True,
+                refresh_per_second=4,
+                get_renderable=self._rendered,
+                redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),  # not from a pipe to a terminal
             )
             self._live.start(refresh=True)
             RichProgress._shown = self

@@ -12,13 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gigagp import interruption
 
 #: Seconds, share of a step or of a phase, and share of the rows that must have been measured before they say anything.
 _FEWEST_SECONDS, _LEAST_SHARE, _LEAST_ROWS = 1.0, 0.1, 0.01
+#: Share of a forecast whose last seconds are not relied on: work mostly takes longer.
+_LATE = 0.2
 #: Share of the whole time below which a phase is not mentioned at the end.
 _MENTIONED = 0.02
+
+
+class _Left(NamedTuple):
+    """Bounds of the seconds that are left; they are equal where the number of steps is known or estimated."""
+
+    least: float
+    most: float
 
 
 @dataclass
@@ -45,20 +55,22 @@ class _Phase:
             return (found if self.most is None else min(found, max(self.most, self.done))), "about "
         return (None, "") if self.most is None else (max(self.most, self.done), "at most ")
 
-    def left(self, now: float) -> tuple[float | None, bool]:
-        """Return the seconds until the end of this phase and of what follows, and whether this is an upper bound."""
+    def left(self, now: float) -> _Left | None:
+        """Return the time until the end of this phase and of what follows; None where it is unknown."""
         expected, word = self.expected()
         knows_step = self.within >= _LEAST_SHARE
         if expected is None or self.then is None or not (self.done or knows_step):
-            return None, False
+            return None
         if now - self.began < _FEWEST_SECONDS or (self.unit == "row" and self.done < _LEAST_ROWS * expected):
-            return None, False
+            return None
         passed = max(now - self.step_began, 0.0)
         mean = (self.step_began - self.began) / self.done if self.done else passed / self.within
-        if self.done >= expected:
-            return max(mean * self.then - passed, 0.0), False
         step = passed / self.within - passed if knows_step else max(mean - passed, 0.0)
-        return step + mean * (expected - self.done - 1 + self.then), word == "at most "
+        ended = max(mean * self.then - passed, 0.0)
+        most = step + mean * (expected - self.done - 1 + self.then) if self.done < expected else ended
+        if word != "at most ":
+            return _Left(most, most)
+        return _Left(min(most, ended if self.done and not knows_step else step + mean * self.then), most)
 
     def words(self) -> str:
         """Return what is done and how much of it."""
@@ -124,6 +136,10 @@ class Tracker:
         """Begin a phase; see `Meter.phase`."""
         now = self._note_deadline()
         level = self._levels[-1]
+        if len(self._levels) == 1 and level.phase is not None and level.phase.done and level.phase.then:
+            # What was to follow begins now.
+            follows = level.phase.then * (level.phase.step_began - level.phase.began) / level.phase.done
+            self._foreseen_end = now + follows
         level.end_phase(now)
         level.phase = _Phase(title, total, unit, most, then, now, now)
 
@@ -158,12 +174,12 @@ class Tracker:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Take phases for parts of the present step during a block."""
-        level = _Level(self._clock())
-        self._levels.append(level)
+        depth = len(self._levels)
+        self._levels.append(_Level(self._clock()))
         try:
             yield
         finally:
-            del self._levels[self._levels.index(level) :]
+            del self._levels[depth:]
 
     def _present(self) -> _Phase:
         level = self._levels[-1]
@@ -192,32 +208,29 @@ class Tracker:
     def time_left(self) -> tuple[float | None, bool]:
         """Return the seconds that are left, and whether this is an upper bound; None where nothing is known."""
         now = self._clock()
-        found, bound = self._of_levels(list(self._levels), now)
-        plan = self._foreseen_end - now
-        if plan > 0 and (found is None or (bound and plan < found)):
-            found, bound = plan, False
-        if found is None:
+        found, plan = self._of_levels(list(self._levels), now), self._foreseen_end - now
+        if found is not None:  # a plan knows more than bounds do
+            left = min(max(plan, found.least), found.most) if plan > 0 else found.most
+        elif plan > _LATE * self.foreseen:
+            left = plan
+        else:
             return None, False
-        return max(min(found, self._deadline - now), 0.0), bound
+        return max(min(left, self._deadline - now), 0.0), found is not None and left > found.least
 
-    def _of_levels(self, levels: list[_Level], now: float) -> tuple[float | None, bool]:
-        """Return the seconds that are left of a level, from those of the level inside of its present step."""
+    def _of_levels(self, levels: list[_Level], now: float) -> _Left | None:
+        """Return the time that is left of a level, from that of the level inside of its present step."""
         first = levels[0]
         if first.phase is None or len(levels) == 1:
-            return (None, False) if first.phase is None else first.phase.left(now)
-        inner, bound = self._of_levels(levels[1:], now)
-        phase, part = first.phase, now - levels[1].began
-        expected, word = phase.expected()
-        if expected is None or phase.then is None:
-            return None, False
-        if phase.done:
-            mean = max(levels[1].began - phase.began, 0.0) / phase.done
-            inner = max(mean - part, 0.0) if inner is None else inner
-        elif inner is None:
-            return None, False
-        else:
-            mean = part + inner
-        return inner + mean * (max(expected - phase.done - 1, 0.0) + phase.then), bound or word == "at most "
+            return None if first.phase is None else first.phase.left(now)
+        inner, phase, part = self._of_levels(levels[1:], now), first.phase, now - levels[1].began
+        expected, _ = phase.expected()
+        if expected is None or phase.then is None or (inner is None and not phase.done):
+            return None
+        mean = max(levels[1].began - phase.began, 0.0) / max(phase.done, 1)
+        if inner is None:
+            inner = _Left(*(max(mean - part, 0.0),) * 2)
+        after = max(expected - phase.done - 1, 0.0) + phase.then
+        return _Left(*(one + (mean if phase.done else part + one) * after for one in inner))
 
     def fraction(self) -> float | None:
         """Return the share of the whole time that has passed, which never falls; None where nothing is known."""

@@ -115,6 +115,7 @@ class AutomaticObjective(IterativeObjective):
         return self
 
     def _choose(self, model: Model) -> None:
+        current().phase("forecasting the last stage")
         neighbours = self._neighbours or self.guide(model)
         if neighbours is None:
             self._chosen = self.settings

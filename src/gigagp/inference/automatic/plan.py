@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gigagp.duration import in_words
+from gigagp.errors import ModelFileError
 from gigagp.inference.base import Inference
+from gigagp.schema import anything, listing, number, optional, record, text, whole
 
 #: Seconds that a fit without a time budget may be expected to take, and those up to which it need not be worth them.
 PATIENCE, FREE = 600.0, 60.0
 #: Nats a row that each further doubling of the time must gain.
 _GAIN = 0.005
+
+_OPTION = record(
+    {
+        "inference": anything,
+        "n_rows": whole(1),
+        "seconds": number(),
+        "nll": number(),
+        "nll_error": number(),
+        "rmse": number(),
+    }
+)
+_PLAN = record(
+    {"options": listing(_OPTION), "chosen": whole(), "budget": optional(number(positive=True)), "reason": text}
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,34 @@ class Plan:
         """Return the same choice with the times of `Option.after`."""
         found = self._with([one.after(spent, slowness) for one in self.options])
         return replace(found, reason=_reason(found.options, found.chosen, self.budget))
+
+    def to_plain(self, describe: Callable[[Inference], Any]) -> dict[str, Any]:
+        """Return plain data for a model file; ``describe`` turns an inference method into such."""
+        listed = [{**vars(one), "inference": describe(one.inference)} for one in self.options]
+        budget = None if self.budget == math.inf else self.budget
+        return {"options": listed, "chosen": self.options.index(self.chosen), "budget": budget, "reason": self.reason}
+
+    @classmethod
+    def from_plain(cls, data: Any, restore: Callable[[Any], Any]) -> Plan:
+        """Return the plan that `to_plain` has described, where ``restore`` is the inverse of its ``describe``.
+
+        Raises
+        ------
+        ModelFileError
+            If the data do not describe a plan.
+        """
+        _PLAN(data, "the header.plan")
+        names = Option.__dataclass_fields__
+        options = tuple(
+            Option(**{name: one[name] for name in names} | {"inference": restore(one["inference"])})
+            for one in data["options"]
+        )
+        if not all(isinstance(one.inference, Inference) for one in options):
+            raise ModelFileError("the header.plan.options must have inference methods.")
+        if not data["chosen"] < len(options):
+            raise ModelFileError(f"the header.plan.chosen must be below {len(options)}; got {data['chosen']}.")
+        budget = math.inf if data["budget"] is None else data["budget"]
+        return cls(options, options[data["chosen"]], budget, data["reason"])
 
     def instead(self, option: Option, words: str) -> Plan:
         """Return the plan with another choice, for a reason that came up on the way."""

@@ -1,0 +1,80 @@
+"""The table of a command: its target, its inputs and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from gigagp.commands import options
+from gigagp.data import CsvStyle, Table, find_column, read_columns
+from gigagp.errors import InvalidInputError
+
+Rows = TypeVar("Rows", Table, pa.Table)
+
+
+def read_problem(
+    table: Path, target: str, columns: str | None, header: bool | None, style: CsvStyle, strict: bool
+) -> tuple[pa.Table, Any, str]:
+    """Return the inputs and the targets of a table that is held, and the name of the target's column."""
+    found, source = read_columns(table, header, style), str(table)
+    names = list(found.column_names)
+    target = resolve_column(target, names, source)
+    inputs = choose_inputs(columns, names, [target], source)
+    return *loaded(found, inputs, target, source, strict, of_classes=False), target
+
+
+def loaded(
+    found: pa.Table, inputs: list[str], target: str, source: str, strict: bool, of_classes: bool
+) -> tuple[pa.Table, Any]:
+    """Return the inputs of a fit, as numbers if ``strict``, and the targets, or the labels as they are."""
+    if len(found) == 0:
+        msg = f"{source} has no rows of data."
+        raise InvalidInputError(msg)
+    table = Table.from_arrow(found, inputs, source).to_arrow() if strict else found.select(inputs)
+    return table, found.column(target) if of_classes else Table.from_arrow(found, [target], source).values[:, 0]
+
+
+def needs_encoder(inputs: pa.Table) -> bool:
+    """Whether columns have other cells than numbers."""
+    return any(
+        column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type))
+        for column in inputs.columns
+    )
+
+
+def resolve_column(text: str, names: Sequence[str], source: str) -> str:
+    """Return the column name that ``text`` means: a name, or a number from 1, negative from the end."""
+    if text not in names and text.lstrip("-").isdecimal():
+        number = int(text)
+        if 1 <= abs(number) <= len(names):
+            return str(names[number - 1 if number > 0 else number])
+    return find_column(text, names, source)
+
+
+def choose_inputs(columns: str | None, names: Sequence[str], others: list[str], source: str) -> list[str]:
+    """Return the names of the inputs: those in ``columns``, or all columns except ``others``."""
+    inputs = options.split_names(columns)
+    if inputs is None:
+        inputs = [name for name in names if name not in others]
+    if not inputs:
+        msg = f"{source} has no column besides {', '.join(others)}: at least one input is needed."
+        raise InvalidInputError(msg)
+    for name in others:
+        if name in inputs:
+            msg = f"--columns must not contain {name!r}, which is the target or the noise."
+            raise InvalidInputError(msg)
+    return inputs
+
+
+def choose_rows(data: Rows, rows: int | None, seed: int) -> Rows:
+    """Return ``rows`` random rows of a table in their original order, or all rows if there are no more."""
+    if rows is None or rows >= len(data):
+        return data
+    if rows < 2:
+        msg = f"--rows must be at least 2; got {rows}."
+        raise InvalidInputError(msg)
+    return data.take(np.sort(np.random.default_rng(seed).choice(len(data), size=rows, replace=False)))
