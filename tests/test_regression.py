@@ -525,7 +525,7 @@ def test_verbose_writes_lines_to_a_stream_that_is_no_terminal(capsys):
     GPRegressor(optimizer=optimization.Adam(steps=2), verbose=2).fit(X, y)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "Adam 2/2" in shown.err
+    assert "learning, 2 of 2 steps" in shown.err
     GPRegressor(optimizer=optimization.Adam(steps=2)).fit(X, y)
     assert capsys.readouterr().err == ""
 
