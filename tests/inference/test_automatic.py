@@ -11,7 +11,9 @@ import torch
 
 import gigagp
 from gigagp import GPRegressor, interruption
-from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.configuration import from_plain, to_plain
+from gigagp.custom import Custom
+from gigagp.errors import InvalidInputError, ModelFileError, SolverWarning
 from gigagp.inference import Exact, Iterative, Vecchia
 from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
@@ -153,12 +155,41 @@ def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     gp.save(tmp_path / "model.gp")
     again = gigagp.load(tmp_path / "model.gp")
     assert again.inference_ == gp.inference_
+    assert again.plan_ == gp.plan_
+    assert again.describe() == gp.describe()
     for one, other in zip(gp.predict(X[:9], return_std=True), again.predict(X[:9], return_std=True), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     monkeypatch.undo()
     exact = GPRegressor().fit(X, y)
     assert isinstance(exact.inference_, Iterative)
     np.testing.assert_allclose(gp.predict(X[:200]), exact.predict(X[:200]), atol=0.05)
+
+
+def test_a_plan_comes_back_from_a_file_and_old_files_have_none(tmp_path):
+    X, y = made_rows(40, 2, 6)
+    gp = GPRegressor().fit(X, y)
+    local, exact = (Option(one, 40, 3.0, 0.1, math.inf, 1.0) for one in (Vecchia(30, 90), Iterative()))
+    for plan in (Plan.of([local, exact], math.inf), Plan.of([local, exact], 60.0).instead(local, "It was late."), None):
+        gp.plan_ = plan
+        gp.save(tmp_path / "model.gp")
+        assert gigagp.load(tmp_path / "model.gp").plan_ == plan
+    tensors, header = gp._to_state()
+    del header["plan"]
+    assert GPRegressor._from_state(tensors, header, Custom()).plan_ is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"chosen": 2}, {"chosen": -1}, {"options": []}, {"reason": 3}, {"budget": -1.0}, {"options": [{"seconds": 1.0}]}],
+)
+def test_a_plan_that_is_none_is_refused(change):
+    option = Option(Vecchia(30, 90), 40, 3.0, 0.1, 0.1, 1.0)
+    plain = Plan.of([option], math.inf).to_plain(to_plain)
+    assert Plan.from_plain(plain, from_plain).chosen == option
+    with pytest.raises(ModelFileError):
+        Plan.from_plain(plain | change, from_plain)
+    with pytest.raises(ModelFileError):
+        Plan.from_plain(plain, lambda data: "vecchia")
 
 
 def test_neighbours_end_a_fit_whose_solves_take_longer_than_foreseen(monkeypatch):
