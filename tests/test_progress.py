@@ -217,7 +217,7 @@ def test_a_late_forecast_is_not_relied_on(clock):
     tracker.phase("learning")
     tracker.expect(100.0)
     assert tracker.words() == "learning, about 2 min left"
-    clock.now = 95.0
+    clock.now = 55.0
     assert tracker.words() == "learning"
     clock.now = 200.0
     assert tracker.words() == "learning"

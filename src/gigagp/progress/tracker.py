@@ -19,9 +19,11 @@ from gigagp import interruption
 #: Seconds, share of a step or of a phase, and share of the rows that must have been measured before they say anything.
 _FEWEST_SECONDS, _LEAST_SHARE, _LEAST_ROWS = 1.0, 0.1, 0.01
 #: Share of a forecast whose last seconds are not relied on: work mostly takes longer.
-_LATE = 0.2
+_LATE = 0.5
+#: Seconds of a step from which on its share is shown.
+_LONG_STEP = 2.0
 #: Share of the whole time below which a phase is not mentioned at the end.
-_MENTIONED = 0.02
+_MENTIONED = 0.05
 
 
 class _Left(NamedTuple):
@@ -72,18 +74,20 @@ class _Phase:
             return _Left(most, most)
         return _Left(min(most, ended if self.done and not knows_step else step + mean * self.then), most)
 
-    def words(self) -> str:
+    def words(self, now: float) -> str:
         """Return what is done and how much of it."""
         expected, word = self.expected()
+        share = f"{100 * self.within:.0f} %" if self.within >= _LEAST_SHARE else ""
         if expected == 1:
-            return f"{self.title}, {100 * self.within:.0f} %" if self.within >= _LEAST_SHARE else self.title
+            return f"{self.title}, {share}" if share and not self.done else self.title
         if expected is not None:
             found = f"{self.title}, {self.done:,} of {word}{expected:,.0f} {self.unit}s"
         elif self.done:
             found = f"{self.title}, {self.done:,} {self.unit}{'' if self.done == 1 else 's'}"
         else:
             found = self.title
-        return f"{found} (the next: {100 * self.within:.0f} %)" if self.within >= _LEAST_SHARE else found
+        shows = share and expected is not None and now - self.step_began >= _LONG_STEP
+        return f"{found} (the next: {share})" if shows else found
 
 
 @dataclass
@@ -119,7 +123,8 @@ class Tracker:
         self.job, self._clock = job, clock
         self._began = clock()
         self._levels = [_Level(self._began)]
-        self._foreseen_end, self._deadline = math.nan, math.inf
+        self._foreseen_end = self._reliable_until = math.nan
+        self._deadline = math.inf
         self._fraction = 0.0
         self._remarks: list[str] = []
 
@@ -139,7 +144,7 @@ class Tracker:
         if len(self._levels) == 1 and level.phase is not None and level.phase.done and level.phase.then:
             # What was to follow begins now.
             follows = level.phase.then * (level.phase.step_began - level.phase.began) / level.phase.done
-            self._foreseen_end = now + follows
+            self._foresee(follows)
         level.end_phase(now)
         level.phase = _Phase(title, total, unit, most, then, now, now)
 
@@ -165,7 +170,11 @@ class Tracker:
     def expect(self, seconds: float) -> None:
         """Note a forecast of the seconds that are left."""
         if 0 <= seconds < math.inf:
-            self._foreseen_end = self._clock() + seconds
+            self._foresee(seconds)
+
+    def _foresee(self, seconds: float) -> None:
+        self._reliable_until = self._clock() + (1 - _LATE) * seconds
+        self._foreseen_end = self._clock() + seconds
 
     def remark(self, words: str) -> None:
         """Note something to say at the end."""
@@ -211,7 +220,7 @@ class Tracker:
         found, plan = self._of_levels(list(self._levels), now), self._foreseen_end - now
         if found is not None:  # a plan knows more than bounds do
             left = min(max(plan, found.least), found.most) if plan > 0 else found.most
-        elif plan > _LATE * self.foreseen:
+        elif now < self._reliable_until:
             left = plan
         else:
             return None, False
@@ -241,7 +250,8 @@ class Tracker:
 
     def words(self) -> str:
         """Return what is done now, how much of it, and how long all will still take."""
-        phases = [level.phase.words() for level in list(self._levels) if level.phase is not None]
+        now = self._clock()
+        phases = [level.phase.words(now) for level in list(self._levels) if level.phase is not None]
         left, bound = self.time_left()
         return ": ".join(phases) + ("" if left is None else f", {_of_time_left(left, bound)}")
 
