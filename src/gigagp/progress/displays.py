@@ -42,6 +42,9 @@ class _Display(Meter):
         Returns the time in seconds; replaced in tests.
     """
 
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    _timer: threading.Timer | None = None
+
     def __init__(
         self,
         stream: TextIO | None = None,
@@ -143,9 +146,25 @@ class _Display(Meter):
 
     def close(self) -> None:
         """Say what happened, and release what is held; a later report begins anew."""
-        if self._tracker is not None:
-            summary, self._tracker = self._tracker.summary(self._outcome), None
-            self._finish(summary)
+        with _Display._lock:
+            tracker, self._tracker = self._tracker, None
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if tracker is not None:
+            self._finish(tracker.summary(self._outcome))
+
+    def _wake(self, seconds: float) -> None:
+        """Show the state after so many seconds, because a single long product reports nothing."""
+        self._timer = threading.Timer(seconds, self._woken)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _woken(self) -> None:
+        """Do what is due, in a thread of its own."""
+        with _Display._lock:
+            if self._tracker is not None:
+                self._show()
 
 
 class PlainProgress(_Display):
@@ -173,17 +192,25 @@ class PlainProgress(_Display):
 
     def _begin(self) -> None:
         self._next, self._written = _FIRST_LINES, False
+        self._wake(_FIRST_LINES)
 
     def _show(self, fields: dict[str, object] | None = None) -> None:
-        tracker, elapsed = self.tracker, self.tracker.elapsed
-        steps = self._every_step and fields is not None
-        if not steps and (elapsed < self._next or not self._is_due):
-            return
-        self._next = elapsed + max(_FIRST_LINES, _LATER_LINES * elapsed)
-        quantities = describe_fields(fields or {}) if steps else ""
-        line = f"{tracker.job}, {in_full(elapsed)}: {tracker.words()}"
-        self._write(f"{line}; {quantities}" if quantities else line)
-        self._written = True
+        with _Display._lock:
+            tracker, elapsed = self.tracker, self.tracker.elapsed
+            steps = self._every_step and fields is not None
+            if not steps and (elapsed < self._next or not self._is_due):
+                return
+            self._next = elapsed + max(_FIRST_LINES, _LATER_LINES * elapsed)
+            quantities = describe_fields(fields or {}) if steps else ""
+            line = f"{tracker.job}, {in_full(elapsed)}: {tracker.words()}"
+            self._write(f"{line}; {quantities}" if quantities else line)
+            self._written = True
+
+    def _woken(self) -> None:
+        super()._woken()
+        with _Display._lock:
+            if self._tracker is not None:
+                self._wake(max(self._next - self._tracker.elapsed, 1.0))
 
     def _finish(self, summary: str) -> None:
         if self._written or not self._patience:
@@ -207,22 +234,18 @@ class RichProgress(_Display):
 
     #: the bar that is shown, if there is one
     _shown: ClassVar[RichProgress | None] = None
-    _lock: ClassVar[threading.Lock] = threading.Lock()
     _live: Live | None = None
-    _timer: threading.Timer | None = None
 
     def _begin(self) -> None:
-        if self._patience:  # a single long product reports nothing
-            self._timer = threading.Timer(self._patience, self._open)
-            self._timer.daemon = True
-            self._timer.start()
+        if self._patience:
+            self._wake(self._patience)
 
     def _show(self, fields: dict[str, object] | None = None) -> None:
         if self._live is None and self._is_due:
             self._open()
 
     def _open(self) -> None:
-        with RichProgress._lock:
+        with _Display._lock:
             if self._tracker is None or RichProgress._shown is not None:
                 return
             from rich.console import Console
@@ -257,13 +280,10 @@ class RichProgress(_Display):
         return grid
 
     def _finish(self, summary: str) -> None:
-        with RichProgress._lock:
+        with _Display._lock:
             live, self._live = self._live, None
-            timer, self._timer = self._timer, None
             if live is not None:
                 RichProgress._shown = None
-        if timer is not None:
-            timer.cancel()
         if live is not None:
             live.stop()
             self._stream.write(f"{summary}\n")
