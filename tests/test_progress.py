@@ -528,12 +528,12 @@ def test_long_solves_move_within_a_step():
         assert max(found) > 0.5
 
 
-@pytest.mark.parametrize("rule", ["auto", "average"])
+@pytest.mark.parametrize("rule", ["choose", "average"])
 def test_kernels_are_tried_in_one_phase(rule):
     X, y = rows(40)
     meter = Shares()
     GPRegressor(kernel=rule, inference=inference.Exact(), verbose=meter).fit(X, y)
-    assert meter.titles[0] == {"auto": "choosing a kernel", "average": "averaging kernels"}[rule]
+    assert meter.titles[0] == {"choose": "choosing a kernel", "average": "averaging kernels"}[rule]
     assert f"{meter.titles[0]} " in meter._stream.getvalue().splitlines()[-1]
 
 
