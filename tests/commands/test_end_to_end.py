@@ -111,3 +111,27 @@ def test_a_checkpoint_is_used_and_removed(run, tmp_path):
     file.unlink()
     assert run(*arguments)[0] == 0
     assert not file.exists()
+
+
+def test_every_command_that_may_take_long_shows_its_progress(run, tmp_path, monkeypatch):
+    """In a log, lines begin after ten seconds, which are none here; --quiet writes nothing."""
+    random = np.random.default_rng(0)
+    table, model = tmp_path / "t.csv", tmp_path / "m.gp"
+    np.savetxt(table, random.normal(size=(60, 2)), delimiter=",", header="a,y", comments="")
+    out = ("-o", tmp_path / "p.csv")
+    monkeypatch.setattr("gigagp.commands.blocks.HELD_ROWS", 25)
+    for words, patience in (((), 1e-9), (("--quiet",), 1e-9), ((), 10.0)):
+        monkeypatch.setattr("gigagp.progress.choice.PATIENCE", patience)
+        monkeypatch.setattr("gigagp.progress.displays._FIRST_LINES", 0.0)
+        shown = {
+            "fit of t.csv": run("fit", table, "--target", "y", "-o", model, "--inference", "exact", *words),
+            "prediction": run("predict", model, table, *out, *words),
+            "evaluation": run("evaluate", model, table, *words),
+        }
+        for job, (code, output, error) in shown.items():
+            assert code == 0, error
+            assert f"{job}:" not in output
+            assert (f"{job}: done in" in error) == (patience < 1 and not words)
+        if patience < 1 and not words:
+            assert "predicting, 25 of 60 rows" in shown["prediction"][2]
+            assert len(read_table(tmp_path / "p.csv")) == 60
