@@ -428,12 +428,29 @@ def test_the_candidates_of_one_input():
     assert all(kernel.n_inputs == 1 for kernel in found.values())
 
 
-@pytest.mark.parametrize("rule", ["choose", "average"])
-def test_the_command_line(rule, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "kernel", "rule"),
+    [
+        (["--kernel", "choose"], "choose", "choose"),
+        (["--kernel", "average"], "average", "average"),
+        ([], "auto", "average"),
+        (["--inference", "exact"], None, None),
+        (["--optimizer", "none"], None, None),
+        (["--likelihood", "student-t"], None, None),
+        (["--kernel", "rbf"], None, None),
+    ],
+)
+def test_the_command_line(options, kernel, rule, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("a,b,y\n" + "\n".join(f"{a},{b},{c}" for (a, b), c in zip(X[:40], Y[:40], strict=True)))
     out = str(tmp_path / "m.gp")
-    result = CliRunner().invoke(app.app, ["fit", str(table), "--target", "y", "-o", out, "--kernel", rule, "-q"])
+    result = CliRunner().invoke(app.app, ["fit", str(table), "--target", "y", "-o", out, "-q", *options])
     assert result.exit_code == 0, result.output
-    assert "kernels tried" in result.output
-    assert gigagp.load(out).kernel == rule
+    assert ("kernels tried" in result.output) == (rule is not None)
+    gp = gigagp.load(out)
+    assert (gp.kernel_choice_ and gp.kernel_choice_.rule) == rule
+    if kernel is not None:
+        assert gp.kernel == kernel
+    for command in (["predict", out, str(table), "-o", str(tmp_path / "p.csv")], ["evaluate", out, str(table)]):
+        again = CliRunner().invoke(app.app, command)
+        assert again.exit_code == 0, again.output

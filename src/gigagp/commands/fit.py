@@ -30,12 +30,14 @@ def fit(
         typer.Option(help="Column with the known noise variance of each row, in squared units of the target."),
     ] = None,
     kernel: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; auto to choose one on "
-            "500 rows, or average to mix four by their evidence (up to a few thousand rows)."
+            help=f"{', '.join(options.KERNELS)}, joined by + and *, such as rbf*periodic+linear; or average to mix "
+            "several by their evidence, choose to take one by the evidence of 500 rows, or auto to average up to 2,000 "
+            "rows and to choose beyond.",
+            show_default="auto with --inference auto, matern32 with others",
         ),
-    ] = "matern32",
+    ] = None,
     inference: Annotated[
         str,
         typer.Option(
@@ -136,7 +138,8 @@ def fit(
             "--features": features,
         },
     )
-    chosen_kernel = kernel if kernel in options.KERNEL_RULES else options.choose_kernel(kernel)
+    word = method.default_kernel if kernel is None else kernel
+    chosen_kernel = word if word in options.KERNEL_RULES else options.choose_kernel(word)
     if method.of_classes and mean == "linear":
         msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
@@ -172,6 +175,12 @@ class _Method:
     def of_classes(self) -> bool:
         """Whether the target is a class."""
         return self.likelihood in options.OF_CLASSES
+
+    @property
+    def default_kernel(self) -> str:
+        """The kernel, or the rule for it, of a command that gives none."""
+        learns_freely = self.inference == "auto" and self.likelihood == "gaussian" and self.optimizer is not None
+        return "auto" if learns_freely else "matern32"
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the estimator."""
