@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp.encoding import model_inputs
+from gigagp.encoding import fitted_encoder, model_inputs
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.posterior import Posterior, SampleFunctions
+from gigagp.joint_posterior import JointPosterior, points_of
 from gigagp.likelihoods import resolve_likelihood
 from gigagp.random import RandomState, generator_from
 from gigagp.scaling import Scaling
@@ -213,6 +214,76 @@ class Answers:
         """Return standard deviations in the targets' units, without the axis of a single target."""
         std = finite_prediction(self.scaling_.spreads(variance.sqrt().double().cpu().numpy()))
         return std[:, 0] if self._one_target else std
+
+    @guarded()
+    @checks_arguments
+    def posterior(
+        self,
+        X: Any,
+        *,
+        include_noise: bool = False,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+    ) -> JointPosterior:
+        """Return the joint distribution of the latent function at batches of points, differentiable in the points.
+
+        When to use: where points are sought by gradients, as acquisition functions of Bayesian optimization do, or
+        where many small sets of points each need a joint distribution. `predict` is for tables.
+
+        Mean, variance, covariance and samples have the derivatives of what they return, by closed forms of the
+        kernel; nothing of the size of training rows times points is kept for them. Three places have none in the
+        strict sense: at the training rows, values with a Matern-1/2 kernel have a kink (the derivative returned
+        there leaves out that row); predictions by `inference.Vecchia` jump a little where the nearest rows of a point
+        change; and the inputs of categories (`kernels.Categorical`) are treated as the numbers that they are.
+
+        Before `fit` it is the distribution of the prior; see `predict`.
+
+        Parameters
+        ----------
+        X : Tensor or array of shape (..., q, d)
+            Points in the data's own units: batches of q points, whose joint distributions are returned. Covariances
+            between batches are not computed.
+        include_noise : bool, default False
+            Whether to return the distribution of measurements.
+        variance : {"auto", "samples", "solve"}, default "auto"
+            Source of the variances in iterative inference, as for `predict`. Covariances and samples take a solve for
+            each point there, so that they are those of ``"solve"``.
+
+        Returns
+        -------
+        JointPosterior
+            Object with ``mean``, ``variance``, ``covariance``, ``rsample`` and ``log_prob``.
+
+        Raises
+        ------
+        InvalidInputError
+            If the points are invalid, or require a derivative that does not exist: after a `target_transform`, whose
+            function is not normal in the target's units; with ``encode="auto"`` and columns that are not numbers; with
+            a known function as mean (without gradients there is an answer).
+        """
+        if not hasattr(self, "posterior_"):
+            flat = np.zeros((1, *np.shape(X)[-1:]))
+            return before_fit(self, flat).posterior(X, include_noise=include_noise, variance=variance)
+        if not self.target_transform_.is_identity:
+            msg = (
+                "posterior of GPRegressor needs target_transform='none': the function is normal in units of the "
+                "transformed target only. Transform the target before the fit, or use predict and sample_functions."
+            )
+            raise InvalidInputError(msg)
+        if fitted_encoder(self) is not None:
+            msg = 'posterior of GPRegressor needs encode="strict": points are numbers, not rows of a table.'
+            raise InvalidInputError(msg)
+        if include_noise and not resolve_likelihood(self.likelihood).has_noise:
+            msg = f"include_noise of posterior must be False: {self.likelihood} targets have no noise variance."
+            raise InvalidInputError(msg)
+        return JointPosterior(
+            self.posterior_,
+            self.scaling_,
+            points_of(X, self.posterior_.n_inputs),
+            one_target=self._one_target,
+            include_noise=include_noise,
+            variance=variance,
+            names=getattr(self, "feature_names_in_", None),
+        )
 
     @guarded()
     @checks_arguments

@@ -85,6 +85,12 @@ class Scaling:
         # A linear mean would interpret them as a slope, because its basis functions are scaled to their own size.
         return np.where(np.abs(moved) <= rounding, 0.0, moved)
 
+    def points(self, X: torch.Tensor) -> torch.Tensor:
+        """Return `inputs` of points (..., d) as a tensor, differentiable in them."""
+        moved = (X - torch.from_numpy(self.x_centre).to(X)) / torch.from_numpy(self.x_scale).to(X)
+        standardized = torch.from_numpy(self.inputs(X.detach().cpu().numpy())).to(X)
+        return standardized + (moved - moved.detach())
+
     @_quiet
     def targets(self, Y: np.ndarray) -> np.ndarray:
         """Return standardized targets."""

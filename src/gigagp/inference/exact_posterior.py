@@ -11,6 +11,8 @@ import torch
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
 from gigagp.inference.left_out import LeftOut, without_trend
+from gigagp.inference.batches import by_batches, prior_covariance, within_batches
+from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import Saved
@@ -20,6 +22,7 @@ from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
+from gigagp.products import cross_covariance
 from gigagp.random import standard_normal
 from gigagp.schema import check_tensors
 
@@ -108,11 +111,12 @@ class ExactPosterior(SolvedPosterior):
         self._value = known.value
 
     def _whitened(self, X: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve_triangular(self.factor, self.model.kernel.block(self.X, X), upper=False)
+        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        return torch.linalg.solve_triangular(self.factor, cross.T, upper=False)
 
-    def _blocks(self, X: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rows = max(1, self.budget // (4 * self.X.shape[0] * X.element_size()))
-        return X.split(min(rows, 1024))
+    @property
+    def _points_at_once(self) -> int:
+        return max(1, min(self.budget // (4 * self.X.shape[0] * self.X.element_size()), 1024))
 
     def solver_name(self) -> str:
         """Return the solver that ran."""
@@ -127,18 +131,23 @@ class ExactPosterior(SolvedPosterior):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance; ``method`` has no effect. Variances have errors of 1e-12 of the prior variance."""
         variances = []
-        for block in self._blocks(X):
-            explained = self._whitened(block).square().sum(0)  # Rasmussen and Williams 2006, Alg. 2.1, line 6
+        for block in X.split(self._points_at_once):
+            # Rasmussen and Williams 2006, Alg. 2.1, line 6
+            explained = recomputed(lambda some: self._whitened(some).square().sum(0), block)
             # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
             variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
         return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance."""
-        m = X.shape[0]
+        m = X.shape[-2]
         require(3 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
-        whitened = self._whitened(X)
-        return self.model.kernel.block(X, X) - whitened.T @ whitened
+
+        def left(X: torch.Tensor) -> torch.Tensor:
+            whitened = within_batches(self._whitened(X.flatten(0, 1)).T, X)
+            return prior_covariance(self.model.kernel, X) - whitened @ whitened.mT
+
+        return by_batches(left, X, self._points_at_once)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return pathwise samples: random features for the prior, the factor for the update.

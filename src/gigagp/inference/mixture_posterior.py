@@ -129,12 +129,12 @@ class MixturePosterior(RowsPosterior):
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance of the mixture."""
-        means = [one.mean(X) for one in self.components]
+        means = [one.mean(X.flatten(0, -2)).unflatten(0, X.shape[:-1]) for one in self.components]
         centre = self._mixed(means)
         covariances = []
         for one, mean in zip(self.components, means, strict=True):
             apart = mean - centre
-            covariances.append(one.covariance(X) + apart @ apart.T)
+            covariances.append(one.covariance(X) + apart @ apart.mT)
         return self._mixed(covariances)
 
     def _drawn(self, n_samples: int, generator: torch.Generator) -> tuple[list[int], torch.Tensor]:

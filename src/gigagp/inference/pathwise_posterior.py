@@ -13,6 +13,7 @@ from gigagp.errors import ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.left_out import LeftOut, without_trend
+from gigagp.inference.batches import prior_covariance, within_batches
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import (
@@ -34,6 +35,7 @@ from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
+from gigagp.products import cross_covariance
 from gigagp.schema import Field, check_tensors, flag, optional, part, record
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
@@ -249,7 +251,7 @@ class PathwisePosterior(SolvedPosterior):
         solver = self._prepared(matrix)
         variances = []
         for block in X.split(_SOLVE_COLUMNS):
-            cross = self.model.kernel.block(self.X, block)
+            cross = cross_covariance(self.model.kernel, block, self.X, budget=self.budget).T
             # The reduction is stationary at the solution, so the derivative at a fixed solution is correct up to the
             # residual.
             solved = solver.solve(matrix, cross.detach()).value
@@ -264,14 +266,22 @@ class PathwisePosterior(SolvedPosterior):
         covariance of the error in predicting ``f(X*)`` by ``S' y``. For any error of the solve it is never below the
         exact posterior covariance, and it equals the latter for exact solutions.
         """
-        m = X.shape[0]
+        if X.ndim == 2:
+            return self.covariance_given_trend(X[None])[0]
+        b, m = X.shape[:2]
         require(4 * m * (m + self.X.shape[0]) * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
-        matrix = self.matrix()
-        cross = self.model.kernel.block(self.X, X)
-        solved = self.solver.solve(matrix, cross.detach()).value  # the covariance is stationary at the solution
-        mixed = cross.T @ solved
-        covariance = self.model.kernel.block(X, X) - mixed - mixed.T + solved.T @ (matrix @ solved)
-        return 0.5 * (covariance + covariance.T)
+        matrix, found = self.matrix(), [X.new_zeros(0, m, m)]
+        solver = self._prepared(matrix) if b > 1 else self.solver
+        for some in X.split(max(1, _SOLVE_COLUMNS // max(m, 1))):
+            cross = cross_covariance(self.model.kernel, some.flatten(0, 1), self.X, budget=self.budget)
+            # the covariance is stationary at the solution
+            solved = solver.solve(matrix, cross.detach().T.contiguous()).value
+            rows = within_batches(solved.T, some)
+            mixed = within_batches(cross, some) @ rows.mT
+            inner = within_batches((matrix @ solved).T, some) @ rows.mT
+            covariance = prior_covariance(self.model.kernel, some) - mixed - mixed.mT + inner
+            found.append(0.5 * (covariance + covariance.mT))
+        return torch.cat(found)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return stored samples chosen by the generator; if more are needed than stored, solve for new ones.

@@ -237,13 +237,24 @@ class Posterior(ABC):
         """
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the covariance of the latent function at all pairs of points, shape (m, m)."""
-        covariance, root = self.covariance_given_trend(X), self.trend_root(X)
-        return covariance + (root @ root.T).to(covariance)
+        """Return the covariance of the latent function at all pairs of points.
+
+        Parameters
+        ----------
+        X : Tensor of shape (m, d) or (b, m, d)
+            Points, or batches of points. Points of different batches have no covariance here.
+
+        Returns
+        -------
+        Tensor of shape (m, m) or (b, m, m)
+        """
+        covariance = self.covariance_given_trend(X)
+        root = self.trend_root(X.flatten(0, -2)).unflatten(0, X.shape[:-1])
+        return covariance + (root @ root.mT).to(covariance)
 
     @abstractmethod
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the covariance at given coefficients of the mean's basis."""
+        """Return the covariance at given coefficients of the mean's basis, of points or batches as `covariance`."""
 
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return posterior samples as functions that can be evaluated at any points, repeatedly."""

@@ -8,6 +8,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import prior_covariance
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.saved import Saved
 from gigagp.memory import require
@@ -85,9 +86,9 @@ class PriorPosterior(Posterior):
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the kernel at all pairs of points."""
-        m = X.shape[0]
-        require(3 * m * m * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
-        return self.model.kernel.block(X, X)
+        m = X.shape[-2]
+        require(3 * X[..., 0].numel() * m * X.element_size(), self.budget, f"The covariance of {m:,} points", "")
+        return prior_covariance(self.model.kernel, X)
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples made of random features."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import by_batches, within_batches
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.random_features_sums import row_blocks
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
@@ -97,10 +98,15 @@ class FeaturePosterior(RowsPosterior):
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
-        m, columns = X.shape[0], len(self.space.weights)
+        m, columns = X.shape[-2], len(self.space.weights)
         require(8 * m * (2 * m + 3 * columns), self.budget, f"The covariance of {m:,} points", "")
-        whitened = self._whitened(self.model.kernel.features(X, self.draw).double())
-        return (whitened.T @ whitened).to(X)
+
+        def product(X: Tensor) -> Tensor:
+            whitened = self._whitened(self.model.kernel.features(X.flatten(0, 1), self.draw).double())
+            rows = within_batches(whitened.T, X)
+            return (rows @ rows.mT).to(X)
+
+        return by_batches(product, X, self.budget // (24 * columns))
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples of the weights as functions; they are exact for these features."""

@@ -217,12 +217,30 @@ def _sound_places(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     return kept, raised
 
 
-def blocks(kernel: Kernel, points: Tensor) -> Tensor:
-    """Return the covariances of the continuous part within batches of points, shape (b, k, d) to (b, k, k)."""
+def blocks(kernel: Kernel, points: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return the covariances of the continuous part within batches of points.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound.
+    points : Tensor of shape (b, k, d)
+    others : Tensor of shape (b, l, d), optional
+        Points on the other side; by default the same.
+
+    Returns
+    -------
+    Tensor of shape (b, k, l)
+    """
+    own = others is None
     try:
-        found: Tensor = torch.vmap(lambda own: kernel.block(own, own))(points)
+        if own:
+            found: Tensor = torch.vmap(lambda some: kernel.block(some, some))(points)
+        else:
+            found = torch.vmap(kernel.block)(points, others)
     except RuntimeError:  # a user's kernel whose operations torch cannot batch
-        found = torch.stack([kernel.block(own, own) for own in points])
+        pairs = zip(points, points if others is None else others, strict=True)
+        found = torch.stack([kernel.block(one, one if own else other) for one, other in pairs])
     return found
 
 

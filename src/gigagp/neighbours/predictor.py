@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from gigagp.kernels import Kernel
+from gigagp.neighbours import batched
 from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.search import LARGEST
 
 #: Largest number of points that are predicted together.
 _POINTS = 4096
+#: Largest number of neighbours of all points of a batch whose covariance is computed from a matrix of its own.
+_SIDE = 1024
 
 
 class LocalWeights(NamedTuple):
@@ -97,6 +100,31 @@ class LocalPredictor:
         targets = len(rows) + torch.arange(len(X), device=X.device)
         conditional = pool.conditionals(targets, local.to(torch.int32))
         return LocalWeights(rows, local.clamp_min(0), conditional.weights, conditional.variance)
+
+    def batches_at_once(self, q: int) -> int:
+        """Return how many batches of q points `covariances` takes at a time; 0 if a batch is too large for it."""
+        side = q * self.n_neighbours
+        return 0 if side > _SIDE else max(1, min(_POINTS // max(q, 1), self._budget // (64 * max(side, 1) ** 2)))
+
+    def covariances(self, X: Tensor) -> Tensor:
+        """Return the covariances of the errors of predictors within batches of points, (b, q, d) to (b, q, q).
+
+        They are ``K** - W'K_X* - K_*X W + W'HW`` with the neighbours of the points of one batch, one after the other.
+        """
+        b, q = X.shape[:2]
+        local = self.weights(X.flatten(0, 1))
+        if q == 1:
+            return local.variance[:, None, None]
+        index = local.rows[local.places].view(b, -1)
+        wide, rows, noise = within_reach(X), self._X[index].double(), self._noise[index]
+        of_points = (q, local.weights.shape[1])
+        weights = local.weights.view(b, *of_points)
+        same = (index[:, :, None] == index[:, None, :]).to(noise) * noise[:, None, :]
+        H = (batched.blocks(self._kernel, rows) + same).unflatten(2, of_points).unflatten(1, of_points)
+        inner = torch.einsum("bpmqn,bqn->bpmq", H, weights)
+        mixed = torch.einsum("bpm,bqpm->bqp", weights, batched.blocks(self._kernel, wide, rows).unflatten(2, of_points))
+        found = batched.blocks(self._kernel, wide) + torch.einsum("bpm,bpmq->bpq", weights, inner) - mixed - mixed.mT
+        return 0.5 * (found + found.mT)
 
     def blocks(self, X: Tensor, columns: int) -> tuple[Tensor, ...]:
         """Return points that are predicted together from so many columns of values."""

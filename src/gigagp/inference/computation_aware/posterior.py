@@ -12,6 +12,7 @@ from gigagp.actions import Actions, BlockActions, DenseActions, RowActions
 from gigagp.dense import cholesky
 from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.computation_aware.evidence import Conditioned
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
@@ -129,10 +130,15 @@ class ComputationAwarePosterior(SolvedPosterior):
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
-        m = X.shape[0]
+        m = X.shape[-2]
         require(8 * m * (3 * m + 2 * self.n_actions), self.budget, f"The covariance of {m:,} points", "")
-        whitened = torch.linalg.solve_triangular(self.factor, self.compressed_cross(X).T, upper=False)
-        return self.model.kernel.block(X, X) - (whitened.T @ whitened).to(X)
+
+        def left(X: Tensor) -> Tensor:
+            cross = self.compressed_cross(X.flatten(0, 1))
+            whitened = within_batches(torch.linalg.solve_triangular(self.factor, cross.T, upper=False).T, X)
+            return prior_covariance(self.model.kernel, X) - (whitened @ whitened.mT).to(X)
+
+        return by_batches(left, X, self.budget // (24 * max(self.n_actions, 1)))
 
     def variance_parts(self, X: Tensor) -> VarianceParts:
         """Return the variance split into the parts due to finite data and due to limited computation.

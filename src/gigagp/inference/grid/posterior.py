@@ -15,6 +15,7 @@ from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
 from gigagp.grids.grid_sum import shape_in_words
 from gigagp.grids.rows_gram import RowsGram
+from gigagp.inference.batches import one_by_one
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.saved import restored_likelihood
@@ -323,8 +324,11 @@ class GridPosterior(GrowingPosterior):
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance, from a solve for each point; it is never below the exact one.
 
-        With ``Grid(variance="low_rank")`` it is the low-rank covariance, which needs no solve.
+        With ``Grid(variance="low_rank")`` it is the low-rank covariance, which needs no solve. Batches of points are
+        computed one by one.
         """
+        if X.ndim == 3:
+            return one_by_one(self.covariance_given_trend, X)
         inside, outside = self._place(X)
         count = len(inside)
         needed = 8 * count * (12 * self.grid.size + 4 * count)

@@ -12,6 +12,7 @@ from torch import Tensor
 from gigagp.bases import Basis, RadialBasis, basis_from_state
 from gigagp.errors import FitWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import one_by_one
 from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic import divergence
@@ -273,7 +274,9 @@ class QuadruplyStochasticPosterior(Posterior):
         return own.square() / (squares + own)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
-        """Return the full covariance; augmentation adds to its diagonal alone."""
+        """Return the full covariance, of batches one by one; augmentation adds to its diagonal alone."""
+        if X.ndim == 3:
+            return one_by_one(self.covariance_given_trend, X)
         n, k = X.shape[0], self.weights.n_columns
         require(8 * n * (3 * n + k), self.budget, f"The covariance of {n:,} points", "")
         if self.covariance_of is not None:

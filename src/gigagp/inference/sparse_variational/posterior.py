@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.input_gradients import wants_gradient
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.saved import Saved
@@ -173,12 +174,17 @@ class SparsePosterior(Posterior):
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance."""
-        m = X.shape[0]
+        m = X.shape[-2]
         require(8 * m * (3 * m + 4 * self.n_inducing), self.budget, f"The covariance of {m:,} points", "")
-        wide = X.double()
-        features = self.points.whiten(self._covariances(wide))
-        spread = features @ self.whitened_root
-        return (self.model.kernel.block(wide, wide) - features @ features.T + spread @ spread.T).to(X)
+
+        def left(X: Tensor) -> Tensor:
+            wide = X.double()
+            features = within_batches(self.points.whiten(self._covariances(wide.flatten(0, 1))), X)
+            spread = features @ self.whitened_root
+            prior = prior_covariance(self.model.kernel, wide)
+            return (prior - features @ features.mT + spread @ spread.mT).to(X)
+
+        return by_batches(left, X, self.budget // (32 * self.n_inducing))
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples as functions: random features for the prior, and inducing values for the update.

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
+from gigagp.inference.batches import within_batches
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.vecchia.posterior import corrected_functions
+from gigagp.inference.vecchia.posterior import by_neighbours, corrected_functions
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
@@ -131,6 +132,10 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the covariance that values of the neighbours would leave, plus that of these values."""
+        if X.ndim == 3:
+            left = by_neighbours(self._predictor, X, lambda one: self._left(self._predictor.weights(one), one))
+            spread = within_batches(self._predictor.predict(X.flatten(0, 1), self.latent.root.double())[0], X)
+            return left + (spread @ spread.mT).to(left)
         q, r = len(X), self.latent.root.shape[1]
         require(8 * q * r * self._predictor.n_neighbours, self.budget, f"The covariance of {q:,} points", "")
         local = self._predictor.weights(X)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,8 @@ from torch import Tensor
 from gigagp.errors import MemoryBudgetError
 from gigagp.estimate import Estimate
 from gigagp.inference.left_out import LeftOut, without_trend
+from gigagp.inference.batches import one_by_one
+from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
@@ -57,6 +59,17 @@ def corrected_functions(
         return torch.cat(values)
 
     return evaluate
+
+
+def by_neighbours(predictor: LocalPredictor, X: Tensor, of_one: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the covariances of the errors of predictors within batches, (b, q, d) to (b, q, q).
+
+    Large batches, whose points share neighbours, are computed one by one by the function ``of_one``.
+    """
+    size = predictor.batches_at_once(X.shape[1])
+    if not size or not len(X):
+        return one_by_one(of_one, X)
+    return torch.cat([recomputed(predictor.covariances, some) for some in X.split(size)]).to(X)
 
 
 class VecchiaPosterior(RowsPosterior, GrowingPosterior):
@@ -173,6 +186,8 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the covariance of the errors of the predictors, ``K** - W'K_X* - K_*X W + W'HW``."""
+        if X.ndim == 3:
+            return by_neighbours(self._predictor, X, self.covariance_given_trend)
         local = self._predictor.weights(X)
         kernel, rows = self.model.kernel, self.table.X[local.rows].double()
         q, u = len(X), len(rows)

@@ -1,0 +1,327 @@
+"""The joint distribution of the latent function at points, in the data's own units, differentiable in the points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NoReturn
+
+import torch
+from torch import Tensor
+
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.inference.input_gradients import refuse_gradient
+from gigagp.inference.posterior import Posterior
+from gigagp.means import Mean
+from gigagp.random import RandomState, generator_from, standard_normal
+from gigagp.scaling import Scaling
+
+#: Shares of the prior variance that are added to the diagonal of a covariance until it has a Cholesky factor. The
+#: first is far below what double precision leaves of a covariance.
+_JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+#: Smallest pivot, as a share of the prior variance, of a factor whose derivative is of use.
+_SMALLEST_PIVOT = 1e-12
+
+
+class JointPosterior:
+    """The normal distribution of the latent function at batches of points.
+
+    All values are computed at their first use, in the data's own units. Where the points require a gradient, so do
+    they. The axis of the targets, of length t, is left out if the targets of the fit had none.
+
+    `gigagp.GPRegressor.posterior` makes it.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Posterior in the units of the standardized problem.
+    scaling : Scaling
+        Transformation between the data's own units and those of the standardized problem.
+    X : Tensor of shape (..., q, d)
+        Points in the data's own units.
+    one_target : bool
+        Whether the axis of the targets is left out.
+    include_noise : bool, default False
+        Whether it is the distribution of measurements.
+    variance : {"auto", "samples", "solve"}, default "auto"
+        Source of `variance`; see `gigagp.GPRegressor.predict`.
+    names : sequence of str, optional
+        Names of the inputs, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If the posterior has no prediction at a point, or no derivative.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        scaling: Scaling,
+        X: Tensor,
+        *,
+        one_target: bool,
+        include_noise: bool = False,
+        variance: Literal["auto", "samples", "solve"] = "auto",
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._posterior, self._scaling, self._one_target = posterior, scaling, one_target
+        self._noisy, self._method = include_noise, variance
+        self.X = X
+        batches = X.reshape(-1, *X.shape[-2:]).to(torch.float64)
+        self._batches = scaling.points(batches).to(dtype=posterior.dtype, device=posterior.device)
+        self._known: dict[tuple[str, bool], Tensor] = {}
+        refusal = posterior.refusal(self._points.detach(), scaling, names)
+        if refusal is not None:
+            raise refusal
+        self._offset = _offset(posterior.model.mean, X, batches.flatten(0, 1))
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, shape (..., q) or (..., q, t)."""
+        return self._once("mean", lambda: self._in_units(self._posterior.mean(self._points).double(), self._offset))
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance at each point, shape (..., q) or (..., q, t)."""
+
+        def compute() -> Tensor:
+            found = self._posterior.mean_and_variance(self._points, method=self._method)[1].double()
+            return self._shaped((found + self._noise())[:, None] * self._unit.square())
+
+        return self._once("variance", compute)
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation at each point, shape (..., q) or (..., q, t)."""
+        return self.variance.sqrt()
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of all pairs of points of a batch, shape (..., q, q) or (..., q, q, t)."""
+
+        def compute() -> Tensor:
+            found = self._covariance()[..., None] * self._unit.square()
+            found = found[..., 0] if self._one_target else found
+            return self._finite(found.reshape(*self.X.shape[:-1], *found.shape[2:]))
+
+        return self._once("covariance", compute)
+
+    def rsample(
+        self,
+        sample_shape: Sequence[int] = (),
+        base_samples: Tensor | None = None,
+        random_state: RandomState = 0,
+    ) -> Tensor:
+        """Return joint samples, which move with the points at fixed random numbers.
+
+        They are ``mean + L z`` with the Cholesky factor L of the covariance. Where points coincide so nearly that it
+        has none, at least 1e-10 of the prior variance is added to its diagonal.
+
+        Parameters
+        ----------
+        sample_shape : sequence of int
+            Leading shape of the samples.
+        base_samples : Tensor of shape (*sample_shape, ..., q) or (*sample_shape, ..., q, t), optional
+            The standard normal numbers z.
+        random_state : int or generator
+            Seed of these numbers, where they are not given. The same numbers serve every batch.
+
+        Returns
+        -------
+        Tensor of shape (*sample_shape, ..., q) or (*sample_shape, ..., q, t)
+
+        Raises
+        ------
+        InvalidInputError
+            If the distribution is not normal, which is so for a mixture of kernels.
+        NotPositiveDefiniteError
+            If even a ten-thousandth of the prior variance does not make the covariance positive definite.
+        """
+        self._require_normal("rsample")
+        q, t = self.X.shape[-2], self._posterior.n_targets
+        leading = tuple(sample_shape)
+        shape = (*leading, *self.X.shape[:-1], t)
+        if base_samples is None:
+            drawn = standard_normal(math.prod(leading) * q, t, generator=generator_from(random_state))
+            drawn = drawn.reshape(*leading, *(1 for _ in self.X.shape[:-2]), q, t)
+        else:
+            drawn = base_samples[..., None] if self._one_target else base_samples
+            if drawn.shape != shape:
+                given = shape[:-1] if self._one_target else shape
+                msg = f"base_samples of rsample must have shape {given}; got {tuple(base_samples.shape)}."
+                raise InvalidInputError(msg)
+        root = self._root().reshape(*self.X.shape[:-1], q)
+        spread = (root @ drawn.to(root)) * self._unit
+        mean = self.mean[..., None] if self._one_target else self.mean
+        found = mean + spread.to(mean)
+        return found[..., 0] if self._one_target else found
+
+    def log_prob(self, values: Tensor) -> Tensor:
+        """Return the joint log density of values at the points of each batch, summed over the targets, shape (...).
+
+        Parameters
+        ----------
+        values : Tensor of shape (..., q) or (..., q, t)
+            In the data's own units, with the same batches as the points.
+
+        Raises
+        ------
+        InvalidInputError, NotPositiveDefiniteError
+            As for `rsample`.
+        """
+        self._require_normal("log_prob")
+        if values.shape != self.mean.shape:
+            msg = f"values of log_prob must have shape {tuple(self.mean.shape)}; got {tuple(values.shape)}."
+            raise InvalidInputError(msg)
+        q, t = self.X.shape[-2], self._posterior.n_targets
+        root = self._root()
+        apart = (values.to(root) - self.mean.to(root)).reshape(-1, q, t) / self._unit
+        squares = torch.linalg.solve_triangular(root, apart, upper=False).square().sum((1, 2))
+        log_root = root.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        units = q * (self._unit.log().sum() + 0.5 * t * math.log(2 * math.pi))
+        return (-0.5 * squares - t * log_root - units).reshape(self.X.shape[:-2]).to(self.mean)
+
+    # Internals --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _points(self) -> Tensor:
+        return self._batches.flatten(0, 1)
+
+    @property
+    def _unit(self) -> Tensor:
+        """Scales of the targets, shape (t,)."""
+        return torch.from_numpy(self._scaling.y_scale).to(self._batches.device)
+
+    def _once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Return a value that is computed once with a graph, and once without."""
+        key = name, torch.is_grad_enabled()
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    def _shaped(self, values: Tensor) -> Tensor:
+        """Return values of all points, (number of points, t), by batch, without the axis of a single target."""
+        values = values[:, 0] if self._one_target else values
+        return self._finite(values.reshape(*self.X.shape[:-1], *values.shape[1:]))
+
+    def _finite(self, values: Tensor) -> Tensor:
+        if not bool(torch.isfinite(values.detach()).all()):
+            msg = (
+                "The posterior is not finite at some points: intermediate results leave the range of floating point. "
+                "Take points nearer to the training rows."
+            )
+            raise NonFiniteError(msg)
+        return values.to(dtype=self.X.dtype, device=self.X.device)
+
+    def _in_units(self, mean: Tensor, offset: Tensor | None) -> Tensor:
+        found = mean * self._unit + torch.from_numpy(self._scaling.y_centre).to(mean)
+        return self._shaped(found if offset is None else found + offset.to(found)[:, None])
+
+    def _noise(self) -> Tensor | float:
+        return self._posterior.noise_at(self._points).double() if self._noisy else 0.0
+
+    def _covariance(self) -> Tensor:
+        """Return the covariances of the batches in standardized units, shape (b, q, q), float64."""
+
+        def compute() -> Tensor:
+            found = self._posterior.covariance(self._batches).double()
+            noise = self._noise()
+            if isinstance(noise, Tensor):
+                found = found + torch.diag_embed(noise.reshape(found.shape[:2]))
+            return found
+
+        return self._once("standardized covariance", compute)
+
+    def _root(self) -> Tensor:
+        """Return Cholesky factors of `_covariance`, shape (b, q, q)."""
+        with torch.no_grad():
+            prior = float(self._posterior.prior_variance(self._points).max())
+        return self._once("root", lambda: cholesky_of_batches(self._covariance(), prior))
+
+    def _require_normal(self, method: str) -> None:
+        if self._posterior.is_mixture:
+            msg = (
+                f'{method} of the posterior of several kernels (kernel="average") does not exist: their mixture is not '
+                'normal. Use kernel="auto", or the mean and the variance, which are those of the mixture.'
+            )
+            raise InvalidInputError(msg)
+
+
+def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
+    """Return lower Cholesky factors of covariances, adding to the diagonals of those that have none.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (b, q, q)
+    scale : float
+        Prior variance, of which the added number is a share, the same for all entries of a diagonal.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If a ten-thousandth of the prior variance does not suffice.
+    """
+    added = covariance.new_zeros(len(covariance))
+    with torch.no_grad():
+        for jitter in _JITTERS:
+            root, info = torch.linalg.cholesky_ex(covariance + torch.diag_embed(_repeated(added, covariance)))
+            pivots = root.diagonal(dim1=-2, dim2=-1).square()
+            failed = (info != 0) | ~(pivots >= _SMALLEST_PIVOT * scale).all(1)
+            if not bool(failed.any()):
+                break
+            larger = next((one for one in _JITTERS if one > jitter), None)
+            if larger is None:
+                msg = (
+                    f"The joint covariance of {covariance.shape[-1]} points is not positive definite with "
+                    f"{jitter:g} of the prior variance on its diagonal. Take fewer points at once, or a smaller "
+                    "tolerance of the solver."
+                )
+                raise NotPositiveDefiniteError(msg)
+            added = torch.where(failed, larger * scale, added)
+    factor: Tensor = torch.linalg.cholesky_ex(covariance + torch.diag_embed(_repeated(added, covariance)))[0]
+    return factor
+
+
+def _repeated(added: Tensor, covariance: Tensor) -> Tensor:
+    return added[:, None].expand(covariance.shape[:-1])
+
+
+def _offset(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
+    """Return the known part of the mean at points, shape (number of points,); None for zero."""
+    if type(mean).offset is Mean.offset:
+        return None
+    refuse_gradient(X, "posterior", f"Its mean is a function of NumPy arrays, {mean!r}, whose derivative is not known.")
+    return torch.from_numpy(mean.offset(points.detach().cpu().numpy()))
+
+
+def points_of(X: object, n_inputs: int) -> Tensor:
+    """Return points as a tensor of shape (..., q, d) of floating point numbers, or refuse them.
+
+    Parameters
+    ----------
+    X : Tensor or array-like of shape (..., q, d)
+    n_inputs : int
+        d.
+
+    Raises
+    ------
+    InvalidInputError
+        If the shape is another, or a number is not finite.
+    """
+    try:
+        found = X if isinstance(X, Tensor) else torch.as_tensor(X)
+    except (TypeError, ValueError, RuntimeError) as error:
+        _refuse_points(f"a {type(X).__name__}", n_inputs, error)
+    if found.is_complex() or found.ndim < 2 or found.shape[-1] != n_inputs or found.shape[-2] == 0:
+        _refuse_points(f"shape {tuple(found.shape)}, {found.dtype}", n_inputs, None)
+    found = found if found.is_floating_point() else found.double()
+    if not bool(torch.isfinite(found.detach()).all()):
+        msg = "X of posterior must be finite; it contains NaN or infinity."
+        raise InvalidInputError(msg)
+    return found
+
+
+def _refuse_points(got: str, n_inputs: int, error: Exception | None) -> NoReturn:
+    msg = f"X of posterior must be a tensor of numbers of shape (..., q, {n_inputs}), with q of at least 1; got {got}."
+    raise InvalidInputError(msg) from error
