@@ -177,6 +177,21 @@ class _Problem:
         return torch.linalg.solve_triangular(self.factor, values * self.kept[:, :, None], upper=False)
 
 
+@torch.no_grad()
+def neighbour_factors(pool: LocalPool, targets: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `conditionals` solves with: lower Cholesky factors, and which neighbours are neither empty nor lost.
+
+    Returns
+    -------
+    factor : Tensor of shape (q, m, m)
+        Of the covariances among the neighbours of a row.
+    kept : Tensor of shape (q, m)
+    """
+    parts = [_Problem(pool, targets[rows], neighbours[rows], pool.kernel) for rows in _batches(pool, targets, neighbours)]
+    factors = torch.cat([part.factor[:, :-1, :-1] for part in parts])
+    return factors, torch.cat([part.kept[:, :-1] for part in parts]) & (neighbours >= 0)
+
+
 def _factor(covariance: Tensor, present: Tensor) -> tuple[Tensor, Tensor, int]:
     """Return Cholesky factors, which places are in them, and the number of rows whose variance was raised.
 

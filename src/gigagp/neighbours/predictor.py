@@ -10,13 +10,13 @@ from torch import Tensor
 from gigagp.kernels import Kernel
 from gigagp.neighbours import batched
 from gigagp.neighbours.conditionals import Pool
+from gigagp.neighbours.local import LOST
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.neighbours.search import LARGEST
+from gigagp.products import cross_covariance, select
 
 #: Largest number of points that are predicted together.
 _POINTS = 4096
-#: Largest number of neighbours of all points of a batch whose covariance is computed from a matrix of its own.
-_SIDE = 1024
 
 
 class LocalWeights(NamedTuple):
@@ -90,40 +90,93 @@ class LocalPredictor:
             rows, places = torch.unique(found[present].long(), return_inverse=True)
             local = torch.full_like(found, -1, dtype=torch.int64)
             local[present] = places
-        pool = Pool(
-            self._kernel,
-            torch.cat([self._X[rows].double(), within_reach(X)]),
-            torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
-            budget=self._budget // 4,
-            engine="torch" if X.requires_grad and torch.is_grad_enabled() else "auto",
-        )
-        targets = len(rows) + torch.arange(len(X), device=X.device)
-        conditional = pool.conditionals(targets, local.to(torch.int32))
-        return LocalWeights(rows, local.clamp_min(0), conditional.weights, conditional.variance)
+            pool = Pool(
+                self._kernel,
+                torch.cat([self._X[rows].double(), within_reach(X)]),
+                torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
+                budget=self._budget // 4,
+            )
+            targets = len(rows) + torch.arange(len(X), device=X.device)
+            conditional = pool.conditionals(targets, local.to(torch.int32))
+        still = LocalWeights(rows, local.clamp_min(0), conditional.weights, conditional.variance)
+        if not (X.requires_grad and torch.is_grad_enabled()):
+            return still
+        with torch.no_grad():
+            covariance = self._among(still)
+            factor, info = torch.linalg.cholesky_ex(covariance)
+            own, pivots = (one.diagonal(dim1=-2, dim2=-1) for one in (covariance, factor))
+            kept = present.clone()
+            lost = (info != 0) | ~(kept & (pivots.square() > LOST * own)).all(1)
+            if bool(lost.any()):
+                factor[lost], kept[lost] = batched.neighbour_factors(pool, targets[lost], local[lost])
+        return self._following(X, still, factor, kept)
 
-    def batches_at_once(self, q: int) -> int:
-        """Return how many batches of q points `covariances` takes at a time; 0 if a batch is too large for it."""
-        side = q * self.n_neighbours
-        return 0 if side > _SIDE else max(1, min(_POINTS // max(q, 1), self._budget // (64 * max(side, 1) ** 2)))
+    def _among(self, local: LocalWeights) -> Tensor:
+        """Return the covariances among the neighbours of each point, shape (q, m, m)."""
+        engine, kernel = select(self._kernel, self._X.device, torch.float64), self._kernel
+        (q, m), u = local.places.shape, len(local.rows)
+        rows, noise = self._X[local.rows].double(), self._noise[local.rows]
+        if u**2 <= q * m**2:  # the points share most of their neighbours
+            found = engine.dense(kernel, rows, budget=self._budget)[local.places[:, :, None], local.places[:, None, :]]
+        else:
+            found = torch.stack([engine.dense(kernel, rows[near], budget=self._budget) for near in local.places])
+        return found + torch.diag_embed(noise[local.places])
+
+    def _following(self, X: Tensor, still: LocalWeights, factor: Tensor, kept: Tensor) -> LocalWeights:
+        """Return predictors that are functions of their points.
+
+        With the covariances k of a point with its neighbours and A among them, the weights are ``A^-1 k`` and the
+        variance is ``k(x, x) - k' A^-1 k``. Both follow exactly from what ``A^-1`` makes of a change of k, so that
+        neither A nor its factor needs a derivative.
+
+        Parameters
+        ----------
+        X : Tensor of shape (q, d)
+        still : LocalWeights
+            The same predictors, as numbers.
+        factor : Tensor of shape (q, m, m)
+            Lower Cholesky factors of A.
+        kept : Tensor of shape (q, m)
+            Neighbours that count.
+        """
+        wide, near = within_reach(X), self._X[still.rows[still.places]].double()
+        k, own = batched.blocks(self._kernel, wide[:, None], near)[:, 0], self._kernel.diagonal(wide)
+        change = (k - k.detach()) * kept
+        moved = torch.cholesky_solve(change[:, :, None], factor)[:, :, 0]
+        explained = ((2 * still.weights + moved) * change).sum(1)
+        variance = still.variance + (own - own.detach()) - explained
+        return still._replace(weights=still.weights + moved, variance=variance)
 
     def covariances(self, X: Tensor) -> Tensor:
         """Return the covariances of the errors of predictors within batches of points, (b, q, d) to (b, q, q).
 
-        They are ``K** - W'K_X* - K_*X W + W'HW`` with the neighbours of the points of one batch, one after the other.
+        They are ``K** - W'K_X* - K_*X W + W'HW``. H of all neighbours is stored: of all batches together where these
+        share most of their neighbours, and otherwise of one batch after the other.
         """
         b, q = X.shape[:2]
         local = self.weights(X.flatten(0, 1))
         if q == 1:
             return local.variance[:, None, None]
-        index = local.rows[local.places].view(b, -1)
-        wide, rows, noise = within_reach(X), self._X[index].double(), self._noise[index]
-        of_points = (q, local.weights.shape[1])
-        weights = local.weights.view(b, *of_points)
-        same = (index[:, :, None] == index[:, None, :]).to(noise) * noise[:, None, :]
-        H = (batched.blocks(self._kernel, rows) + same).unflatten(2, of_points).unflatten(1, of_points)
-        inner = torch.einsum("bpmqn,bqn->bpmq", H, weights)
-        mixed = torch.einsum("bpm,bqpm->bqp", weights, batched.blocks(self._kernel, wide, rows).unflatten(2, of_points))
-        found = batched.blocks(self._kernel, wide) + torch.einsum("bpm,bpmq->bpq", weights, inner) - mixed - mixed.mT
+        places, weights = (one.view(b, -1) for one in (local.places, local.weights))
+        if len(local.rows) ** 2 <= b * places.shape[1] ** 2:
+            return self._errors(X, local.rows, places, weights)
+        parts = []
+        for k in range(b):
+            mine, own = torch.unique(places[k], return_inverse=True)
+            parts.append(self._errors(X[k : k + 1], local.rows[mine], own[None], weights[k : k + 1]))
+        return torch.cat(parts)
+
+    def _errors(self, X: Tensor, rows: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+        """Return `covariances` for neighbours with the numbers ``rows``, (u,), at ``places``, (b, q m)."""
+        b, q, u = *X.shape[:2], len(rows)
+        wide, near = within_reach(X), self._X[rows].double()
+        H = select(self._kernel, X.device, torch.float64).dense(self._kernel, near, budget=self._budget)
+        H.diagonal().add_(self._noise[rows])
+        W = wide.new_zeros(b * q, u).scatter_add(1, places.view(b * q, -1), weights.view(b * q, -1))
+        cross = cross_covariance(self._kernel, wide.flatten(0, 1), near, budget=self._budget).view(b, q, u)
+        inner, W = (W @ H).view(b, q, u), W.view(b, q, u)
+        mixed = cross @ W.mT
+        found = batched.blocks(self._kernel, wide) - mixed - mixed.mT + inner @ W.mT
         return 0.5 * (found + found.mT)
 
     def blocks(self, X: Tensor, columns: int) -> tuple[Tensor, ...]:

@@ -14,7 +14,6 @@ from gigagp.errors import MemoryBudgetError
 from gigagp.estimate import Estimate
 from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.batches import one_by_one
-from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
@@ -61,15 +60,19 @@ def corrected_functions(
     return evaluate
 
 
+#: Most neighbours of the points of a batch whose covariances are stored, and most points at a time.
+_LARGEST_BATCH, _POINTS = 4096, 1024
+
+
 def by_neighbours(predictor: LocalPredictor, X: Tensor, of_one: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the covariances of the errors of predictors within batches, (b, q, d) to (b, q, q).
 
-    Large batches, whose points share neighbours, are computed one by one by the function ``of_one``.
+    Large batches are computed one by one by the function ``of_one``.
     """
-    size = predictor.batches_at_once(X.shape[1])
-    if not size or not len(X):
+    b, q = X.shape[:2]
+    if not b or q * predictor.n_neighbours > _LARGEST_BATCH:
         return one_by_one(of_one, X)
-    return torch.cat([recomputed(predictor.covariances, some) for some in X.split(size)]).to(X)
+    return torch.cat([predictor.covariances(some) for some in X.split(max(1, _POINTS // q))]).to(X)
 
 
 class VecchiaPosterior(RowsPosterior, GrowingPosterior):
