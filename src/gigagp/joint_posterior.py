@@ -74,7 +74,7 @@ class JointPosterior:
         refusal = posterior.refusal(self._points.detach(), scaling, names)
         if refusal is not None:
             raise refusal
-        self._offset = _offset(posterior.model.mean, X, batches.flatten(0, 1))
+        self._offset = known_mean(posterior.model.mean, X, batches.flatten(0, 1))
 
     @property
     def mean(self) -> Tensor:
@@ -287,7 +287,7 @@ def _repeated(added: Tensor, covariance: Tensor) -> Tensor:
     return added[:, None].expand(covariance.shape[:-1])
 
 
-def _offset(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
+def known_mean(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
     """Return the known part of the mean at points, shape (number of points,); None for zero."""
     if type(mean).offset is Mean.offset:
         return None

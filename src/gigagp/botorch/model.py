@@ -1,0 +1,192 @@
+"""`GigaModel`, a model of BoTorch over a fitted regressor."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal, Self
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.model import FantasizeMixin, Model
+from torch import Tensor
+
+from gigagp.botorch.moments import ConditionedMoments, FittedMoments, Moments, NoisyMoments, Observations
+from gigagp.botorch.posterior import GigaPosterior
+from gigagp.errors import InvalidInputError
+from gigagp.joint_posterior import JointPosterior, points_of
+from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.regression import GPRegressor
+
+
+class GigaModel(Model, FantasizeMixin):
+    """A fitted `gigagp.GPRegressor` as a model of BoTorch.
+
+    When to use: for Bayesian optimization with BoTorch, on more observations than its own exact models can hold. The
+    fit stays as it is, and points and values are in the data's own units. Targets are outputs, independent of each
+    other. BoTorch maximizes: to minimize, fit ``-y``.
+
+    Observations that `condition_on_observations` and `fantasize` add are conditioned on exactly, through the joint
+    covariance that the fit gives to points and observations. Their cost does not depend on the number of rows of the
+    fit, but each prediction has them as further points; after some dozens it is time for another fit.
+
+    Parameters
+    ----------
+    regressor : GPRegressor
+        Fitted, with any inference.
+    variance : {"auto", "samples", "solve"}, default "auto"
+        Source of variances at single points in iterative inference; see `gigagp.GPRegressor.predict`. Joint
+        covariances, which several points and further observations need, take a solve for each point.
+
+    Raises
+    ------
+    InvalidInputError
+        If the regressor is not fitted, or if its function is not normal in the data's own units: after a
+        `target_transform`, or with ``kernel="average"``; or if ``encode="auto"`` has made its inputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gigagp import GPRegressor
+    >>> from gigagp.botorch import GigaModel
+    >>> X = torch.linspace(0, 6, 60, dtype=torch.float64)[:, None]
+    >>> model = GigaModel(GPRegressor().fit(X, X[:, 0].sin()))
+    >>> model.posterior(X[:4].view(2, 2, 1)).mean.shape
+    torch.Size([2, 2, 1])
+    """
+
+    #: BoTorch looks here for a likelihood with given noise.
+    likelihood = None
+
+    def __init__(self, regressor: GPRegressor, variance: Literal["auto", "samples", "solve"] = "auto") -> None:
+        super().__init__()
+        if not isinstance(regressor, GPRegressor) or not hasattr(regressor, "posterior_"):
+            msg = f"regressor of GigaModel must be a fitted GPRegressor; got {regressor!r}."
+            raise InvalidInputError(msg)
+        posterior = regressor.posterior_
+        if posterior.is_mixture:
+            msg = (
+                'regressor of GigaModel must not have kernel="average": a mixture of kernels is not normal, which '
+                'acquisition functions assume. Use kernel="auto".'
+            )
+            raise InvalidInputError(msg)
+        regressor.posterior(regressor.scaling_.x_centre[None])  # refuses transforms and tables
+        self.regressor, self.variance = regressor, variance
+        self.outputs = list(range(posterior.n_targets))
+        self.given: Observations | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs."""
+        return len(self.outputs)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Leading shape of the observations that were added; empty before any."""
+        return torch.Size() if self.given is None else self.given.batch_shape
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Any:
+        """Return the joint distribution at points.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., q, d)
+            Points; their leading shape is broadcast with `batch_shape`.
+        output_indices : list of int, optional
+            Outputs; None for all.
+        observation_noise : bool or Tensor of shape (..., q, m), default False
+            Whether to add the noise variance; or noise variances to add.
+        posterior_transform : PosteriorTransform, optional
+            Applied to the result.
+
+        Returns
+        -------
+        GigaPosterior, or what the transform returns
+
+        Raises
+        ------
+        InvalidInputError
+            If the points are invalid, or the noise of measurements is not known.
+        """
+        if output_indices is not None:
+            return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
+        moments = self._moments(X)
+        if isinstance(observation_noise, Tensor):
+            moments = NoisyMoments(moments, observation_noise)
+        elif observation_noise:
+            moments = NoisyMoments(moments, self._noise(X))
+        found = GigaPosterior(moments)
+        return found if posterior_transform is None else posterior_transform(found)
+
+    def subset_output(self, idcs: list[int]) -> Self:
+        """Return the model of some outputs."""
+        places = [range(self.num_outputs)[place] for place in idcs]
+        found = copy.copy(self)
+        found.outputs = [self.outputs[place] for place in places]
+        found.given = None if self.given is None else self.given.take(places)
+        return found
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **_: Any) -> Self:
+        """Return the model given further observations, at the hyperparameters of the fit.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., n, d)
+        Y : Tensor of shape (..., n, m)
+            Its leading shape may have further axes in front, as that of fantasies.
+        noise : Tensor of shape (..., n, m), optional
+            Noise variances. None: the learned one.
+
+        Raises
+        ------
+        InvalidInputError
+            If shapes do not agree; if the likelihood is not Gaussian, where observations do not combine linearly; or if
+            the noise is neither known nor given.
+        """
+        posterior = self.regressor.posterior_
+        likelihood = resolve_likelihood(self.regressor.likelihood)
+        if not isinstance(likelihood, Gaussian) or getattr(posterior, "augment", False):
+            what = "augment=True" if isinstance(likelihood, Gaussian) else f"likelihood={self.regressor.likelihood!r}"
+            msg = f"condition_on_observations of GigaModel does not support {what}: fit again with the observations."
+            raise InvalidInputError(msg)
+        X = points_of(X, posterior.n_inputs)
+        if Y.ndim < 2 or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
+            msg = (
+                f"Y of condition_on_observations must have shape (..., {X.shape[-2]}, {self.num_outputs}); "
+                f"got {tuple(Y.shape)}."
+            )
+            raise InvalidInputError(msg)
+        noise = self._noise(X) if noise is None else noise
+        added = Observations(X, Y, noise.expand(*noise.shape[:-2], *Y.shape[-2:]))
+        found = copy.copy(self)
+        found.given = added if self.given is None else self.given.and_then(added)
+        return found
+
+    def _moments(self, X: Tensor) -> Moments:
+        if self.given is None:
+            return self._fitted(X)
+        q, shape = X.shape[-2], torch.broadcast_shapes(X.shape[:-2], self.given.batch_shape)
+        parts = (one.expand(*shape, *one.shape[-2:]) for one in (X, self.given.X.to(X)))
+        return ConditionedMoments(self._fitted(torch.cat([*parts], -2)), self.given, q)
+
+    def _fitted(self, X: Tensor) -> FittedMoments:
+        fit = self.regressor
+        X, names = points_of(X, fit.posterior_.n_inputs), getattr(fit, "feature_names_in_", None)
+        given = {"one_target": False, "variance": self.variance, "names": names}
+        return FittedMoments(JointPosterior(fit.posterior_, fit.scaling_, X, **given), self.outputs)
+
+    def _noise(self, X: Tensor) -> Tensor:
+        """Return the noise variances of measurements at points, shape (..., q, m)."""
+        fit = self.regressor
+        if not resolve_likelihood(fit.likelihood).has_noise:
+            msg = f"observation_noise of GigaModel must be False: {fit.likelihood} targets have no noise variance."
+            raise InvalidInputError(msg)
+        flat = fit.scaling_.points(X.detach().double().reshape(-1, X.shape[-1]))
+        noise = fit.posterior_.noise_at(flat.to(fit.posterior_.coefficients)).double().reshape(X.shape[:-1])
+        unit = torch.from_numpy(fit.scaling_.y_scale[self.outputs]).to(noise)
+        return (noise[..., None] * unit.square()).to(X)

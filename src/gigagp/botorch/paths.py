@@ -1,0 +1,80 @@
+"""Samples of a fit as functions, for BoTorch's Thompson sampling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from botorch.sampling.pathwise.paths import SamplePath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from torch import Tensor
+
+from gigagp.botorch.model import GigaModel
+from gigagp.errors import InvalidInputError
+from gigagp.joint_posterior import known_mean
+
+
+class GigaPaths(SamplePath):
+    """Posterior samples of a `GigaModel`'s regressor as functions, by `gigagp.GPRegressor.sample_functions`' rules.
+
+    Parameters
+    ----------
+    model : GigaModel
+        Not conditioned on further observations.
+    sample_shape : torch.Size
+        Shape of the samples. They are drawn with a seed from torch's global generator, as BoTorch's own are.
+
+    Raises
+    ------
+    InvalidInputError
+        If the model is conditioned on further observations, or the inference has no sampled functions.
+    """
+
+    def __init__(self, model: GigaModel, sample_shape: torch.Size) -> None:
+        super().__init__()
+        if model.given is not None:
+            msg = "draw_matheron_paths needs a GigaModel without further observations: fit again with them."
+            raise InvalidInputError(msg)
+        self.model, self.sample_shape = model, torch.Size(sample_shape)
+        generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
+        self._functions = model.regressor.posterior_.sample_functions(max(1, math.prod(sample_shape)), generator)
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """Do nothing: a regressor is one model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return values at points.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., n, d)
+            The leading shape is broadcast with the shape of the samples, to which several outputs add an axis.
+
+        Returns
+        -------
+        Tensor of shape (..., n)
+        """
+        model, fit = self.model, self.model.regressor
+        points = fit.scaling_.points(x.double().reshape(-1, x.shape[-1])).to(fit.posterior_.coefficients)
+        refusal = fit.posterior_.refusal(points.detach(), fit.scaling_, None)
+        if refusal is not None:
+            raise refusal
+        found = self._functions(points).double()[:, model.outputs]  # (points, m, samples)
+        scale, centre = (torch.from_numpy(one[model.outputs]) for one in (fit.scaling_.y_scale, fit.scaling_.y_centre))
+        found = found * scale.to(found)[:, None] + centre.to(found)[:, None]
+        offset = known_mean(fit.posterior_.model.mean, x, x.reshape(-1, x.shape[-1]))
+        if offset is not None:
+            found = found + offset.to(found)[:, None, None]
+        shape = self.sample_shape if model.num_outputs == 1 else (*self.sample_shape, model.num_outputs)
+        every = found.mT.reshape(*x.shape[:-1], -1)  # samples first, then outputs, in the last axis
+        places = torch.arange(math.prod(shape), device=found.device).reshape(shape)
+        leading = torch.broadcast_shapes(x.shape[:-2], places.shape)
+        every = every.expand(*leading, *every.shape[-2:])
+        places = places.expand(leading)[..., None, None].expand(*every.shape[:-1], 1)
+        return every.gather(-1, places)[..., 0].to(x)
+
+
+@DrawMatheronPaths.register(GigaModel)  # type: ignore[untyped-decorator]  # BoTorch's dispatcher has no types
+def _draw_matheron_paths(model: GigaModel, *, sample_shape: torch.Size, **_: Any) -> GigaPaths:
+    return GigaPaths(model, sample_shape)
