@@ -18,9 +18,9 @@ from gigagp.scaling import Scaling
 
 #: Shares of the prior variance that are added to the diagonal of a covariance until it has a Cholesky factor. The
 #: first is far below what double precision leaves of a covariance.
-_JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+_JITTERS = (0.0, 1e-8, 1e-6, 1e-4)
 #: Smallest pivot, as a share of the prior variance, of a factor whose derivative is of use.
-_SMALLEST_PIVOT = 1e-12
+_SMALLEST_PIVOT = 1e-10
 
 
 class JointPosterior:
@@ -107,6 +107,10 @@ class JointPosterior:
 
         return self._once("covariance", compute)
 
+    def prior_variance(self) -> Tensor:
+        """Return the largest prior variance at any of the points, shape (t,)."""
+        return self._prior() * self._unit.square()
+
     def rsample(
         self,
         sample_shape: Sequence[int] = (),
@@ -116,7 +120,7 @@ class JointPosterior:
         """Return joint samples, which move with the points at fixed random numbers.
 
         They are ``mean + L z`` with the Cholesky factor L of the covariance. Where points coincide so nearly that it
-        has none, at least 1e-10 of the prior variance is added to its diagonal.
+        has none to ten digits, 1e-8 of the prior variance is added to its diagonal, or more if that does not suffice.
 
         Parameters
         ----------
@@ -235,9 +239,11 @@ class JointPosterior:
 
     def _root(self) -> Tensor:
         """Return Cholesky factors of `_covariance`, shape (b, q, q)."""
-        with torch.no_grad():
-            prior = float(self._posterior.prior_variance(self._points).max())
-        return self._once("root", lambda: cholesky_of_batches(self._covariance(), prior))
+        return self._once("root", lambda: cholesky_of_batches(self._covariance(), self._prior()))
+
+    @torch.no_grad()
+    def _prior(self) -> float:
+        return float(self._posterior.prior_variance(self._points).max()) if len(self._points) else 1.0
 
     def _require_normal(self, method: str) -> None:
         if self._posterior.is_mixture:

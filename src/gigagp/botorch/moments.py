@@ -37,6 +37,10 @@ class Moments(ABC):
     def covariance(self) -> Tensor:
         """Return the covariances, shape (..., m, q, q)."""
 
+    @abstractmethod
+    def scale(self) -> float:
+        """Return a prior variance, which says what is small in a covariance."""
+
 
 class FittedMoments(Moments):
     """Moments of a fit.
@@ -63,6 +67,10 @@ class FittedMoments(Moments):
     def covariance(self) -> Tensor:
         """Return the covariances, shape (..., m, q, q)."""
         return self.joint.covariance[..., self.outputs].movedim(-1, -3)
+
+    def scale(self) -> float:
+        """Return the largest prior variance at the points, of the output with the smallest one."""
+        return self.joint.prior_variance()[self.outputs].min().item()
 
 
 class Observations(NamedTuple):
@@ -121,8 +129,8 @@ class ConditionedMoments(Moments):
         of_points, of_rows = mean[..., :q], mean[..., q:]
         cross = covariance[..., :q, q:]
         noisy = covariance[..., q:, q:] + torch.diag_embed(given.noise.mT.to(covariance))
-        scale = float(covariance.detach().diagonal(dim1=-2, dim2=-1).max())
-        root = cholesky_of_batches(noisy.reshape(-1, *noisy.shape[-2:]), scale).reshape(noisy.shape)
+        self._scale = fitted.scale()
+        root = cholesky_of_batches(noisy.reshape(-1, *noisy.shape[-2:]), self._scale).reshape(noisy.shape)
         apart = (given.Y.mT.to(mean) - of_rows)[..., None]
         both = torch.cat([cross.mT, apart.expand(*cross.shape[:-2], *apart.shape[-2:])], -1)
         whitened = torch.linalg.solve_triangular(root.expand(*both.shape[:-2], *root.shape[-2:]), both, upper=False)
@@ -141,6 +149,10 @@ class ConditionedMoments(Moments):
     def covariance(self) -> Tensor:
         """Return the covariances, shape (..., m, q, q)."""
         return self._covariance
+
+    def scale(self) -> float:
+        """Return that of the fit."""
+        return self._scale
 
 
 class NoisyMoments(Moments):
@@ -169,3 +181,7 @@ class NoisyMoments(Moments):
         found = self.latent.covariance()
         diagonal = self.noise.expand(*self.noise.shape[:-2], found.shape[-1], self.n_outputs).mT
         return found + torch.diag_embed(diagonal.to(found))
+
+    def scale(self) -> float:
+        """Return that of the function."""
+        return self.latent.scale()

@@ -1,0 +1,278 @@
+"""`GigaModel` in BoTorch: values, conditioning, sampled functions, and acquisition functions with their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gigagp import GPRegressor, inference, kernels, solvers
+from gigagp.errors import InvalidInputError
+
+pytest.importorskip("botorch", reason="BoTorch is the extra botorch")
+
+import botorch
+from botorch import acquisition
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
+from botorch.models import ModelList, SingleTaskGP
+from botorch.models.deterministic import MatheronPathModel
+from botorch.optim import optimize_acqf
+from botorch.sampling import SobolQMCNormalSampler
+
+from gigagp.botorch import GigaModel
+
+KERNEL, NOISE = kernels.Matern(2.5, [0.4, 0.6], 1.5), 0.01
+TIGHT = solvers.ConjugateGradients(tolerance=1e-11)
+METHODS = {
+    "exact": inference.Exact(),
+    "iterative": inference.Iterative(solver=TIGHT, n_samples=16),
+    "vecchia": inference.Vecchia(12, 12),
+    "random features": inference.RandomFeatures(200),
+    "sparse": inference.SparseVariational(15, learn_inducing_points=False),
+    "actions": inference.ComputationAware(n_actions=10),
+    "grid": inference.Grid(12),
+    "quadruply stochastic": inference.QuadruplyStochastic(n_basis=60),
+}
+#: Those that are exact with all rows or neighbours, so that conditioning is the same as another fit.
+EXACT = {
+    "exact": lambda n: inference.Exact(),
+    "iterative": lambda n: inference.Iterative(solver=TIGHT, n_samples=4),
+    "vecchia": lambda n: inference.Vecchia(n, n),
+}
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+
+
+def table(n=30, seed=0):
+    X = np.random.default_rng(seed).random((n, 2))
+    return X, -((X - [0.3, 0.6]) ** 2).sum(1) * 4 + np.sin(7 * X[:, 0]) * 0.3
+
+
+def fit(method, n=30, mean="constant", rows=None, **settings):
+    X, y = rows or table(n)
+    settings = {"noise_variance": NOISE, "standardize": False, **settings}
+    return GPRegressor(settings.pop("kernel", KERNEL), method, optimizer=None, mean=mean, **settings).fit(X, y)
+
+
+def points(*shape, seed=1):
+    return torch.from_numpy(np.random.default_rng(seed).uniform(0.1, 0.9, size=(*shape, 2)))
+
+
+# Values ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_posterior_is_that_of_botorchs_own_model():
+    from gpytorch.kernels import MaternKernel, ScaleKernel
+    from gpytorch.means import ZeroMean
+
+    X, y = table()
+    gp, X_train, Y_train = fit(inference.Exact(), mean="zero"), torch.from_numpy(X), torch.from_numpy(y)[:, None]
+    covariance = ScaleKernel(MaternKernel(2.5, ard_num_dims=2))
+    theirs = SingleTaskGP(
+        X_train, Y_train, covar_module=covariance, mean_module=ZeroMean(), outcome_transform=None
+    ).double()
+    covariance.base_kernel.lengthscale, covariance.outputscale = torch.tensor([0.4, 0.6]), 1.5
+    theirs.likelihood.noise = NOISE
+    theirs.eval()
+    mine, at = GigaModel(gp), points(3, 2)
+    for noisy in (False, True):
+        one, other = (model.posterior(at, observation_noise=noisy) for model in (mine, theirs))
+        torch.testing.assert_close(one.mean, other.mean, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(one.variance, other.variance, rtol=1e-5, atol=1e-7)
+        covariances = [each.distribution.covariance_matrix for each in (one, other)]
+        torch.testing.assert_close(*covariances, rtol=1e-5, atol=1e-7)
+    new, Y = points(2, seed=3), torch.tensor([[0.5], [-1.0]], dtype=torch.float64)
+    one, other = (model.condition_on_observations(new, Y).posterior(at) for model in (mine, theirs))
+    torch.testing.assert_close(one.mean, other.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(one.variance, other.variance, rtol=1e-4, atol=1e-6)
+    for q, name in ((1, "LogExpectedImprovement"), (2, "qLogExpectedImprovement")):
+        settings = {} if q == 1 else {"sampler": SobolQMCNormalSampler(torch.Size([128]), seed=0)}
+        values = [getattr(acquisition, name)(model, best_f=0.1, **settings)(points(4, q)) for model in (mine, theirs)]
+        torch.testing.assert_close(*values, rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_noise_and_transforms():
+    X, y = table()
+    gp = GPRegressor(KERNEL, inference.Exact(), optimizer=None).fit(X, np.stack([y, 50 + 9 * X[:, 0]], 1))
+    model, at = GigaModel(gp), points(3, 4)
+    assert model.num_outputs == 2
+    assert model.batch_shape == torch.Size()
+    found = model.posterior(at)
+    joint = gp.posterior(at)
+    torch.testing.assert_close(found.mean, joint.mean)
+    torch.testing.assert_close(found.variance, joint.covariance.diagonal(dim1=1, dim2=2).mT)
+    torch.testing.assert_close(found.distribution.variance, found.variance)
+    noisy = model.posterior(at, observation_noise=True).variance - found.variance
+    unit = torch.from_numpy(gp.scaling_.y_scale)
+    torch.testing.assert_close(noisy, (gp.posterior_.model.noise_variance * unit**2).expand(3, 4, 2))
+    given = model.posterior(at, observation_noise=torch.full((4, 2), 0.5, dtype=torch.float64))
+    torch.testing.assert_close(given.variance - found.variance, torch.full((3, 4, 2), 0.5, dtype=torch.float64))
+    second = model.posterior(at, output_indices=[1])
+    torch.testing.assert_close(second.mean, found.mean[..., 1:])
+    torch.testing.assert_close(model.subset_output([1]).posterior(at).variance, found.variance[..., 1:])
+    weighted = model.posterior(at, posterior_transform=ScalarizedPosteriorTransform(torch.tensor([2.0, -1.0]).double()))
+    torch.testing.assert_close(weighted.mean[..., 0], 2 * found.mean[..., 0] - found.mean[..., 1])
+    torch.testing.assert_close(weighted.variance[..., 0], 4 * found.variance[..., 0] + found.variance[..., 1])
+    drawn = found.rsample(torch.Size([4000]))
+    assert drawn.shape == (4000, 3, 4, 2)
+    assert float(((drawn - found.mean) / found.variance.sqrt()).mean(0).abs().max()) < 5 / 4000**0.5
+
+
+def test_a_list_of_models():
+    X, y = table()
+    models = ModelList(GigaModel(fit(inference.Exact())), GigaModel(fit(inference.Exact(), rows=(X, 3 - y))))
+    found = models.posterior(points(5, 2))
+    assert found.mean.shape == (5, 2, 2)
+    assert found.rsample(torch.Size([3])).shape == (3, 5, 2, 2)
+
+
+# Conditioning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
+@pytest.mark.parametrize("name", EXACT)
+def test_conditioning_is_a_fit_to_all_rows(name, mean):
+    X, y = table(34)
+    whole = GigaModel(fit(EXACT[name](34), mean=mean, rows=(X, y)))
+    part = GigaModel(fit(EXACT[name](30), mean=mean, rows=(X[:30], y[:30])))
+    new, Y = torch.from_numpy(X[30:]), torch.from_numpy(y[30:, None])
+    at = torch.cat([points(3, 2), new[:2].expand(1, 2, 2)])
+    for model in (
+        part.condition_on_observations(new, Y),
+        part.condition_on_observations(new[:1], Y[:1]).condition_on_observations(new[1:], Y[1:]),
+    ):
+        one, other = model.posterior(at), whole.posterior(at)
+        torch.testing.assert_close(one.mean, other.mean, rtol=1e-6, atol=1e-7)
+        covariances = [each.distribution.covariance_matrix for each in (one, other)]
+        torch.testing.assert_close(*covariances, rtol=1e-5, atol=1e-7)
+    assert part.given is None  # the model itself stays as it was
+
+
+def test_noise_of_observations_can_be_given():
+    X, y = table(31)
+    noise = np.full(31, NOISE)
+    noise[30] = 0.3
+    whole = GigaModel(fit(inference.Exact(), rows=(X, y), noise_variance=noise))
+    part = GigaModel(fit(inference.Exact(), rows=(X[:30], y[:30]), noise_variance=noise[:30]))
+    new, Y = torch.from_numpy(X[30:]), torch.from_numpy(y[30:, None])
+    with pytest.raises(InvalidInputError, match="noise of new rows is not known"):
+        part.condition_on_observations(new, Y)
+    found = part.condition_on_observations(new, Y, noise=torch.full_like(Y, 0.3)).posterior(points(2, 2))
+    torch.testing.assert_close(found.variance, whole.posterior(points(2, 2)).variance, rtol=1e-7, atol=1e-10)
+
+
+def test_fantasies_have_leading_shapes_and_derivatives():
+    model, sampler = GigaModel(fit(inference.Exact())), SobolQMCNormalSampler(torch.Size([5]), seed=0)
+
+    def value(X):
+        fantasies = model.fantasize(X, sampler)
+        assert fantasies.batch_shape == (5, 3)
+        found = fantasies.posterior(points(4, seed=6))
+        assert found.mean.shape == (5, 3, 4, 1)
+        return found.mean, found.variance
+
+    start = points(3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(value, start, eps=1e-5, atol=1e-5, rtol=1e-4, fast_mode=True)
+    twice = model.fantasize(points(3, 2), sampler).fantasize(points(1, seed=9), SobolQMCNormalSampler(torch.Size([2])))
+    assert twice.posterior(points(4)).mean.shape == (2, 5, 3, 4, 1)
+
+
+def test_conditioning_that_is_not_exact_is_refused():
+    X, y = table()
+    counts = GPRegressor(KERNEL, inference.Vecchia(), optimizer=None, likelihood="poisson", mean="constant")
+    model = GigaModel(counts.fit(X, np.round(np.exp(2 + y))))
+    assert bool(torch.isfinite(model.posterior(points(2, 2)).mean).all())
+    with pytest.raises(InvalidInputError, match="likelihood='poisson'"):
+        model.condition_on_observations(points(1), torch.ones(1, 1).double())
+    with pytest.raises(InvalidInputError, match="no noise variance"):
+        model.posterior(points(2), observation_noise=True)
+    augmented = inference.QuadruplyStochastic(basis="inducing", augment=True)
+    with pytest.raises(InvalidInputError, match="augment=True"):
+        GigaModel(fit(augmented)).condition_on_observations(points(1), torch.ones(1, 1).double())
+    with pytest.raises(InvalidInputError, match=r"shape \(..., 1, 1\)"):
+        GigaModel(fit(inference.Exact())).condition_on_observations(points(1), torch.ones(2, 1).double())
+
+
+# Acquisition functions -------------------------------------------------------------------------------------------------
+
+ACQUISITIONS = {
+    "LogEI": (1, lambda m: acquisition.LogExpectedImprovement(m, best_f=0.1)),
+    "UCB": (1, lambda m: acquisition.UpperConfidenceBound(m, beta=0.2)),
+    "qLogEI": (2, lambda m: acquisition.qLogExpectedImprovement(m, best_f=0.1)),
+    "qLogNEI": (2, lambda m: acquisition.qLogNoisyExpectedImprovement(m, X_baseline=points(4, seed=7))),
+    "qUCB": (2, lambda m: acquisition.qUpperConfidenceBound(m, beta=0.2)),
+    "qKG": (5, lambda m: acquisition.qKnowledgeGradient(m, num_fantasies=4)),
+    "MES": (1, lambda m: acquisition.qMaxValueEntropy(m, points(30), num_mv_samples=4, num_fantasies=4)),
+    "GIBBON": (1, lambda m: acquisition.qLowerBoundMaxValueEntropy(m, points(30), num_mv_samples=4)),
+    "Thompson": (2, PathwiseThompsonSampling),
+}
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
+@pytest.mark.parametrize("name", ACQUISITIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_acquisition_functions_and_their_derivatives(method, name):
+    """This is the table of docs/botorch.md."""
+    q, make = ACQUISITIONS[name]
+    torch.manual_seed(0)
+    function = make(GigaModel(fit(METHODS[method]), variance="solve"))
+    start = points(2, q).requires_grad_()
+    value = function(start)
+    assert value.shape == (2,)
+    (slope,) = torch.autograd.grad(value.sum(), start)
+    move = torch.from_numpy(np.random.default_rng(5).normal(size=start.shape))
+    with torch.no_grad():
+        above, below = (function(start + step * move).sum() for step in (1e-5, -1e-5))
+    expected = float(above - below) / 2e-5
+    assert abs(float((slope * move).sum()) - expected) < 1e-3 * float(slope.norm() * move.norm())
+
+
+@pytest.mark.parametrize(("acquired", "q"), [("LogEI", 1), ("qLogEI", 3)])
+def test_optimize_acqf_finds_the_maximum(acquired, q):
+    X, y = table(60)
+    torch.manual_seed(0)
+    model = GigaModel(GPRegressor(KERNEL, inference.Exact(), noise_variance=1e-4, optimizer=None).fit(X, y))
+    function = ACQUISITIONS[acquired][1](model)
+    function.best_f = torch.tensor(y.max())
+    found, value = optimize_acqf(function, BOUNDS, q=q, num_restarts=4, raw_samples=256)
+    with torch.no_grad():
+        assert float(value) >= float(function(points(200, q)).max())
+    assert found.shape == (q, 2)
+    assert float((found - torch.tensor([0.27, 0.6])).norm(dim=1).min()) < 0.2
+
+
+def test_sampled_functions():
+    gp = fit(inference.Exact())
+    model, at = GigaModel(gp), points(3, 2)
+    paths = MatheronPathModel(model, sample_shape=torch.Size([2000]), seed=1)
+    drawn = paths(at[:, None])
+    assert drawn.shape == (3, 2000, 2, 1)
+    found = model.posterior(at)
+    apart = (drawn - found.mean[:, None]) / found.variance.sqrt()[:, None]
+    assert float(apart.mean(1).abs().max()) < 0.15
+    assert 0.85 < float(apart.std(1).min()) <= float(apart.std(1).max()) < 1.15
+    one = MatheronPathModel(model, seed=1)
+    assert torch.equal(one(at), MatheronPathModel(model, seed=1)(at))
+    assert torch.autograd.gradcheck(one, at.clone().requires_grad_(), eps=1e-5, atol=1e-4, fast_mode=True)
+    X, y = table()
+    two = GPRegressor(KERNEL, inference.Exact(), optimizer=None).fit(X, np.stack([y, 50 + 9 * X[:, 0]], 1))
+    found = MatheronPathModel(GigaModel(two), sample_shape=torch.Size([4]), seed=0)(at[:, None])
+    assert found.shape == (3, 4, 2, 2)
+    assert float((found[..., 1] - 50 - 9 * at[:, None, :, 0]).abs().max()) < 2
+    with pytest.raises(InvalidInputError, match="without further observations"):
+        MatheronPathModel(model.condition_on_observations(at[0], torch.zeros(2, 1).double()))
+
+
+def test_what_is_no_model_is_refused():
+    X, y = table()
+    for wrong in (GPRegressor(), "model"):
+        with pytest.raises(InvalidInputError, match="must be a fitted GPRegressor"):
+            GigaModel(wrong)
+    with pytest.raises(InvalidInputError, match="average"):
+        GigaModel(GPRegressor(kernel="average", inference=inference.Exact()).fit(X, y))
+    with pytest.raises(InvalidInputError, match="target_transform"):
+        GigaModel(GPRegressor(target_transform="log", inference=inference.Exact()).fit(X, np.exp(y)))
+
+
+def test_botorch_is_the_real_one():
+    assert botorch.__version__  # and not this package's gigagp.botorch
