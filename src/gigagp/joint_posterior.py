@@ -248,8 +248,8 @@ class JointPosterior:
     def _require_normal(self, method: str) -> None:
         if self._posterior.is_mixture:
             msg = (
-                f'{method} of the posterior of several kernels (kernel="average") does not exist: their mixture is not '
-                'normal. Use kernel="auto", or the mean and the variance, which are those of the mixture.'
+                f"{method} of the posterior of several kernels, which were averaged, does not exist: their mixture is "
+                "not normal. Fit with one kernel, or use the mean and the variance, which are those of the mixture."
             )
             raise InvalidInputError(msg)
 

@@ -41,7 +41,7 @@ class GigaModel(Model, FantasizeMixin):
     ------
     InvalidInputError
         If the regressor is not fitted, or if its function is not normal in the data's own units: after a
-        `target_transform`, or with ``kernel="average"``; or if ``encode="auto"`` has made its inputs.
+        `target_transform`, or with several kernels that were averaged; or if ``encode="auto"`` has made its inputs.
 
     Examples
     --------
@@ -65,8 +65,8 @@ class GigaModel(Model, FantasizeMixin):
         posterior = regressor.posterior_
         if posterior.is_mixture:
             msg = (
-                'regressor of GigaModel must not have kernel="average": a mixture of kernels is not normal, which '
-                'acquisition functions assume. Use kernel="auto".'
+                "regressor of GigaModel must have one kernel: a mixture of several is not normal, which acquisition "
+                "functions assume. Give a kernel, for instance the heaviest of this fit, regressor.kernel_."
             )
             raise InvalidInputError(msg)
         regressor.posterior(regressor.scaling_.x_centre[None])  # refuses transforms and tables
@@ -176,9 +176,15 @@ class GigaModel(Model, FantasizeMixin):
 
     def _fitted(self, X: Tensor) -> FittedMoments:
         fit = self.regressor
-        X, names = points_of(X, fit.posterior_.n_inputs), getattr(fit, "feature_names_in_", None)
-        given = {"one_target": False, "variance": self.variance, "names": names}
-        return FittedMoments(JointPosterior(fit.posterior_, fit.scaling_, X, **given), self.outputs)
+        joint = JointPosterior(
+            fit.posterior_,
+            fit.scaling_,
+            points_of(X, fit.posterior_.n_inputs),
+            one_target=False,
+            variance=self.variance,
+            names=getattr(fit, "feature_names_in_", None),
+        )
+        return FittedMoments(joint, self.outputs)
 
     def _noise(self, X: Tensor) -> Tensor:
         """Return the noise variances of measurements at points, shape (..., q, m)."""

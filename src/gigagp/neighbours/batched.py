@@ -187,7 +187,8 @@ def neighbour_factors(pool: LocalPool, targets: Tensor, neighbours: Tensor) -> t
         Of the covariances among the neighbours of a row.
     kept : Tensor of shape (q, m)
     """
-    parts = [_Problem(pool, targets[rows], neighbours[rows], pool.kernel) for rows in _batches(pool, targets, neighbours)]
+    batches = _batches(pool, targets, neighbours)
+    parts = [_Problem(pool, targets[rows], neighbours[rows], pool.kernel) for rows in batches]
     factors = torch.cat([part.factor[:, :-1, :-1] for part in parts])
     return factors, torch.cat([part.kept[:, :-1] for part in parts]) & (neighbours >= 0)
 
@@ -247,15 +248,14 @@ def blocks(kernel: Kernel, points: Tensor, others: Tensor | None = None) -> Tens
     -------
     Tensor of shape (b, k, l)
     """
-    own = others is None
     try:
-        if own:
-            found: Tensor = torch.vmap(lambda some: kernel.block(some, some))(points)
+        if others is None:
+            found: Tensor = torch.vmap(lambda own: kernel.block(own, own))(points)
         else:
             found = torch.vmap(kernel.block)(points, others)
     except RuntimeError:  # a user's kernel whose operations torch cannot batch
-        pairs = zip(points, points if others is None else others, strict=True)
-        found = torch.stack([kernel.block(one, one if own else other) for one, other in pairs])
+        others = points if others is None else others
+        found = torch.stack([kernel.block(points[k], others[k]) for k in range(len(points))])
     return found
 
 
