@@ -145,12 +145,16 @@ def test_neighbours_among_repeated_rows_have_derivatives(noise):
         assert right(lambda move, name=name: ALL[name](gp.posterior(start + move)), (2, 2, 2))
 
 
-def test_jitter_is_added_only_where_it_is_needed():
+def test_more_jitter_is_added_only_where_it_is_needed():
     good = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
     bad = torch.ones(2, 2, dtype=torch.float64)
     roots = cholesky_of_batches(torch.stack([good, bad]), 1.0)
-    torch.testing.assert_close(roots[0], torch.linalg.cholesky(good), rtol=0, atol=0)
+    torch.testing.assert_close(roots[0], torch.linalg.cholesky(good), rtol=0, atol=1e-9)
     torch.testing.assert_close(roots[1] @ roots[1].T, bad, rtol=0, atol=1e-9)
+    worse = torch.stack([good, torch.tensor([[1.0, 1.0 + 1e-9], [1.0 + 1e-9, 1.0]], dtype=torch.float64)])
+    roots = cholesky_of_batches(worse, 1.0)
+    torch.testing.assert_close(roots[0], torch.linalg.cholesky(good), rtol=0, atol=1e-9)
+    torch.testing.assert_close(roots[1] @ roots[1].T, worse[1], rtol=0, atol=1e-7)
     with pytest.raises(NotPositiveDefiniteError, match="positive definite"):
         cholesky_of_batches(-good[None], 1.0)
 

@@ -16,11 +16,9 @@ from gigagp.means import Mean
 from gigagp.random import RandomState, generator_from, standard_normal
 from gigagp.scaling import Scaling
 
-#: Shares of the prior variance that are added to the diagonal of a covariance until it has a Cholesky factor. The
-#: first is far below what double precision leaves of a covariance.
-_JITTERS = (0.0, 1e-8, 1e-6, 1e-4)
-#: Smallest pivot, as a share of the prior variance, of a factor whose derivative is of use.
-_SMALLEST_PIVOT = 1e-10
+#: Shares of the prior variance that are added to the diagonal of a covariance. The first always is, so that a factor
+#: moves smoothly with its points; it is far above the rounding errors of a covariance. The others follow if that fails.
+_JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
 
 
 class JointPosterior:
@@ -119,8 +117,8 @@ class JointPosterior:
     ) -> Tensor:
         """Return joint samples, which move with the points at fixed random numbers.
 
-        They are ``mean + L z`` with the Cholesky factor L of the covariance. Where points coincide so nearly that it
-        has none to ten digits, 1e-8 of the prior variance is added to its diagonal, or more if that does not suffice.
+        They are ``mean + L z`` with the Cholesky factor L of the covariance plus 1e-10 of the prior variance on its
+        diagonal, or more where that does not suffice. So points may coincide.
 
         Parameters
         ----------
@@ -255,42 +253,36 @@ class JointPosterior:
 
 
 def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
-    """Return lower Cholesky factors of covariances, adding to the diagonals of those that have none.
+    """Return lower Cholesky factors of covariances with 1e-10 of the prior variance added to their diagonals.
 
     Parameters
     ----------
     covariance : Tensor of shape (b, q, q)
     scale : float
-        Prior variance, of which the added number is a share, the same for all entries of a diagonal.
+        Prior variance. Batches that have no factor get more of it.
 
     Raises
     ------
     NotPositiveDefiniteError
         If a ten-thousandth of the prior variance does not suffice.
     """
-    added = covariance.new_zeros(len(covariance))
+    eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    added = covariance.new_full((len(covariance), 1, 1), _JITTERS[0] * scale)
     with torch.no_grad():
-        for jitter in _JITTERS:
-            root, info = torch.linalg.cholesky_ex(covariance + torch.diag_embed(_repeated(added, covariance)))
-            pivots = root.diagonal(dim1=-2, dim2=-1).square()
-            failed = (info != 0) | ~(pivots >= _SMALLEST_PIVOT * scale).all(1)
+        for larger in (*_JITTERS[1:], None):
+            root, info = torch.linalg.cholesky_ex(covariance + added * eye)
+            failed = (info != 0) | ~torch.isfinite(root).all(2).all(1)
             if not bool(failed.any()):
                 break
-            larger = next((one for one in _JITTERS if one > jitter), None)
             if larger is None:
                 msg = (
-                    f"The joint covariance of {covariance.shape[-1]} points is not positive definite with "
-                    f"{jitter:g} of the prior variance on its diagonal. Take fewer points at once, or a smaller "
-                    "tolerance of the solver."
+                    f"The joint covariance of {len(eye)} points is not positive definite with {_JITTERS[-1]:g} of the "
+                    "prior variance on its diagonal. Take fewer points at once, or a smaller tolerance of the solver."
                 )
                 raise NotPositiveDefiniteError(msg)
-            added = torch.where(failed, larger * scale, added)
-    factor: Tensor = torch.linalg.cholesky_ex(covariance + torch.diag_embed(_repeated(added, covariance)))[0]
+            added = torch.where(failed[:, None, None], larger * scale, added)
+    factor: Tensor = torch.linalg.cholesky_ex(covariance + added * eye)[0]
     return factor
-
-
-def _repeated(added: Tensor, covariance: Tensor) -> Tensor:
-    return added[:, None].expand(covariance.shape[:-1])
 
 
 def known_mean(mean: Mean, X: Tensor, points: Tensor) -> Tensor | None:
