@@ -24,6 +24,8 @@ def prior_covariance(kernel: Kernel, X: Tensor) -> Tensor:
     if X.ndim == 2:
         return kernel.block(X, X)
     flat = X.reshape(-1, *X.shape[-2:])
+    if len(flat) == 1:  # one large batch goes through matrix products
+        return kernel.block(flat[0], flat[0]).reshape(*X.shape[:-1], X.shape[-2])
     if X.shape[-2] == 1 or not flat.numel():
         return kernel.diagonal(flat.flatten(0, 1)).reshape(X.shape[:-1])[..., None].expand(*X.shape[:-1], X.shape[-2])
     return blocks(kernel, flat).reshape(*X.shape[:-1], X.shape[-2])

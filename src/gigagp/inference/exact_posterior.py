@@ -10,9 +10,9 @@ import torch
 
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
-from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.input_gradients import recomputed
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import Saved

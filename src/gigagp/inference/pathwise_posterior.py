@@ -12,8 +12,8 @@ import torch
 from gigagp.errors import ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
-from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.batches import prior_covariance, within_batches
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import (

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gigagp.errors import MemoryBudgetError
 from gigagp.estimate import Estimate
-from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.batches import one_by_one
+from gigagp.inference.left_out import LeftOut, without_trend
 from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import Saved
