@@ -2,10 +2,14 @@
 
     git worktree add ../before <commit>    # and build its native module there
     python benchmarks/paired_fits.py --before ../before/src --json benchmarks/results/paired_fits.json
+    python benchmarks/paired_fits.py --before ../before/src --cases "six inputs, 8000 rows" "kin40k, 8000 rows"
 
 The two runs of a pair use new processes, one after the other. The ratio is that of the medians of CPU seconds, now over
 before, for the fit and for 5,000 predictions with their standard deviations; ``gigagp demo`` counts as a fit. Test
-errors show that both runs do the same work.
+errors, and for regression the negative log-likelihood of the test targets, show that both runs do the same work.
+
+The cases of six inputs have a sum of eight random plane waves as their function. Those of kin40k read a real table
+(``--data``) and predict its test rows.
 """
 
 from __future__ import annotations
@@ -25,6 +29,14 @@ from typing import Any
 
 import numpy as np
 
+#: Cases of a made function of six inputs, and of a real table.
+LARGE = (
+    "six inputs, 4000 rows",
+    "six inputs, 8000 rows",
+    "six inputs, 16000 rows",
+    "kin40k, 8000 rows",
+    "kin40k, 16000 rows",
+)
 CASES = (
     "demo",
     "default, 500 rows",
@@ -47,7 +59,7 @@ def make(case: str) -> tuple[Any, int, int]:
 
     name, rows = case.split(",")
     estimators = {
-        "default": lambda: GPRegressor(),
+        **dict.fromkeys(("default", "six inputs", "kin40k"), lambda: GPRegressor()),
         "iterative": lambda: GPRegressor(inference=inference.Iterative(), optimizer=optimization.Adam(steps=10)),
         "grid": lambda: GPRegressor(inference=inference.Grid(size=100)),
         "sparse variational": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=200)),
@@ -65,7 +77,31 @@ def make(case: str) -> tuple[Any, int, int]:
     return estimators[name](), int(rows.split()[0]), 2 if name == "grid" else 5
 
 
-def child(case: str) -> None:
+def rows_of(case: str, n: int, d: int, data: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return inputs and targets of a case, and inputs and targets to predict."""
+    if case.startswith("kin40k"):
+        sys.path.insert(0, str(Path(__file__).parent))
+        from tables import read_split
+
+        return read_split(data, "kin40k", rows=n)
+    rng = np.random.default_rng(0)
+    if case.startswith("six inputs"):
+        X, new, waves = rng.normal(size=(n, 6)), rng.normal(size=(5000, 6)), rng.normal(size=(6, 8))
+        noise = rng.normal(size=n), rng.normal(size=len(new))
+        targets = [np.sin(points @ waves / 2).sum(1) + 0.2 * e for points, e in zip((X, new), noise, strict=True)]
+        return X, targets[0], new, targets[1]
+    X, new = rng.normal(size=(n, d)), rng.normal(size=(5000, d))
+
+    def truth(X: np.ndarray) -> np.ndarray:
+        return np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + np.cos(X.sum(1))
+
+    y = truth(X) + 0.1 * rng.normal(size=n)
+    if case.startswith("grid"):
+        new = np.clip(new, X.min(0), X.max(0))
+    return X, y, new, truth(new)
+
+
+def child(case: str, data: Path) -> None:
     """Fit and predict, and print CPU seconds and the test error."""
     if case == "demo":
         from gigagp.commands.demo import demo
@@ -73,38 +109,30 @@ def child(case: str) -> None:
         began = time.process_time()
         with contextlib.redirect_stdout(io.StringIO()):
             demo(quiet=True)
-        print(json.dumps({"fit": time.process_time() - began, "predict": 0.0, "error": 0.0}))
+        print(json.dumps({"fit": time.process_time() - began, "predict": 0.0, "error": 0.0, "nll": 0.0}))
         return
     estimator, n, d = make(case)
-    rng = np.random.default_rng(0)
-    X, new = rng.normal(size=(n, d)), rng.normal(size=(5000, d))
-
-    def truth(X: np.ndarray) -> np.ndarray:
-        return np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + np.cos(X.sum(1))
-
-    y, expected = truth(X) + 0.1 * rng.normal(size=n), truth(new)
+    X, y, new, expected = rows_of(case, n, d, data)
     if case.startswith("classifier"):
         y, expected = y > 0.5, expected > 0.5
-    if case.startswith("grid"):
-        new = np.clip(new, X.min(0), X.max(0))
-        expected = truth(new)
     warnings.simplefilter("ignore")
-    began = time.process_time()
+    began, nll = time.process_time(), 0.0
     estimator.fit(X, y)
     fitted = time.process_time()
     if case.startswith("classifier"):
         error = float((estimator.predict(new) != expected).mean())
     else:
-        mean, _ = estimator.predict(new, return_std=True)
+        mean, std = estimator.predict(new, return_std=True, include_noise=True)
         error = float(np.sqrt(((mean - expected) ** 2).mean()))
-    print(json.dumps({"fit": fitted - began, "predict": time.process_time() - fitted, "error": error}))
+        nll = float((np.log(std) + 0.5 * ((expected - mean) / std) ** 2).mean() + 0.5 * np.log(2 * np.pi))
+    print(json.dumps({"fit": fitted - began, "predict": time.process_time() - fitted, "error": error, "nll": nll}))
 
 
-def run(source: Path, case: str) -> dict[str, float]:
+def run(source: Path, case: str, data: Path) -> dict[str, float]:
     """Run one case with the package in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     environment["OPENBLAS_NUM_THREADS"] = "1"
-    command = [sys.executable, __file__, "--child", case]
+    command = [sys.executable, __file__, "--child", case, "--data", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -116,11 +144,12 @@ def main() -> None:
     parser.add_argument("--now", type=Path, default=Path(__file__).parents[1] / "src")
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child)
+        child(options.child, options.data)
         return
     results = {}
     commits = {
@@ -130,19 +159,23 @@ def main() -> None:
         for name, folder in (("before", options.before), ("now", options.now))
     }
     print(
-        f"{'case':34s} {'fit before':>10s} {'now':>8s} {'ratio':>6s}   {'predict':>8s} {'now':>8s} {'ratio':>6s}  error"
+        f"{'case':34s} {'fit before':>10s} {'now':>8s} {'ratio':>6s}   {'predict':>8s} {'now':>8s} {'ratio':>6s}  "
+        "error and NLL"
     )
     for case in options.cases:
-        pairs = [(run(options.before, case), run(options.now, case)) for _ in range(options.runs)]
+        pairs = [
+            [run(source, case, options.data) for source in (options.before, options.now)] for _ in range(options.runs)
+        ]
         one: dict[str, Any] = {
             part: [statistics.median(pair[place][part] for pair in pairs) for place in (0, 1)]
-            for part in ("fit", "predict", "error")
+            for part in ("fit", "predict", "error", "nll")
         }
         results[case] = one
         ratios = {part: one[part][1] / max(one[part][0], 1e-9) for part in ("fit", "predict")}
         print(
             f"{case:34s} {one['fit'][0]:10.2f} {one['fit'][1]:8.2f} {ratios['fit']:6.2f}   {one['predict'][0]:8.3f} "
-            f"{one['predict'][1]:8.3f} {ratios['predict']:6.2f}   {one['error'][0]:.4f} {one['error'][1]:.4f}",
+            f"{one['predict'][1]:8.3f} {ratios['predict']:6.2f}   {one['error'][0]:.4f} {one['error'][1]:.4f} "
+            f"{one['nll'][0]:7.4f} {one['nll'][1]:7.4f}",
             flush=True,
         )
         if options.json:  # write after every case, so that an interrupted run keeps its results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.dense import cholesky, lower_inverse, tall_product
+from gigagp.dense import cholesky, symmetric_inverse, tall_product
 from gigagp.errors import NotPositiveDefiniteError
 from helpers import DTYPES, generator, spd_matrix
 
@@ -18,14 +18,16 @@ def test_the_inverse_of_a_factor(dtype, n):
     """SciPy computes the larger one."""
     matrix = spd_matrix(EIGENVALUES if n == 40 else torch.logspace(-2, 1, n).double()).to(dtype)
     factor = cholesky(matrix)
+    assert torch.equal(cholesky(matrix.clone(), overwrite=True), factor)
     kept = factor.clone()
-    found = lower_inverse(factor).tril()
-    expected = torch.linalg.inv(matrix.double()).tril().to(dtype)
+    found = symmetric_inverse(factor)
+    expected = torch.linalg.inv(matrix.double()).to(dtype)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 2e-2)
+    assert torch.equal(found, found.T)
     assert torch.equal(factor, kept)
     # Factors come in either memory order.
     columns = factor.T.contiguous().T
-    torch.testing.assert_close(lower_inverse(columns).tril(), found, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(symmetric_inverse(columns), found, rtol=1e-4, atol=1e-4)
 
 
 def test_a_matrix_without_a_factor_names_the_pivot():

@@ -14,17 +14,23 @@ _BLAS_BUFFER, _BLOCKED = 2**28, 256
 #: Rows from which SciPy's LAPACK is worth a second pool of threads beside torch's. Below, starting and awaiting its
 #: threads took up to forty times as long as the work on a busy machine.
 _SMALLEST_FOR_SCIPY = 512
+#: Side of the blocks in which a lower triangle is copied to the upper one.
+_SYMMETRY_SIDE = 256
 
 
-def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix") -> torch.Tensor:
-    """Return the lower Cholesky factor.
+def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix", *, overwrite: bool = False) -> torch.Tensor:
+    """Return the lower Cholesky factor, on request in the memory of the matrix.
 
     Raises
     ------
     NotPositiveDefiniteError
         If there is none. The message contains the failed pivot and a remedy; no jitter is added.
     """
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    if overwrite:
+        out = matrix, torch.empty((), dtype=torch.int32, device=matrix.device)
+        factor, info = torch.linalg.cholesky_ex(matrix, out=out)
+    else:
+        factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) != 0 or not bool(torch.isfinite(factor.diagonal()).all()):
         msg = (
             f"{what} is not positive definite in {str(matrix.dtype).removeprefix('torch.')} (pivot {int(info)} of "
@@ -57,15 +63,21 @@ def _take_blas_buffer() -> None:
     get_lapack_funcs(("potri",), (identity,))[0](identity)
 
 
-def lower_inverse(factor: torch.Tensor) -> torch.Tensor:
-    """Return a matrix whose lower triangle is that of ``(L L')^-1``; its upper triangle is arbitrary.
+def symmetric_inverse(factor: torch.Tensor) -> torch.Tensor:
+    """Return ``(L L')^-1`` from its lower Cholesky factor L.
 
     SciPy's potri takes 0.7 of the time of torch's at 1,000 and more rows.
     """
     if factor.device.type != "cpu" or len(factor) < _SMALLEST_FOR_SCIPY:
         return torch.cholesky_inverse(factor)
     failed = "the inverse of the kernel matrix does not exist"
-    return _overwritten("potri", factor.detach().clone(), failed, "Raise noise_variance.")
+    inverse = _overwritten("potri", factor.detach().clone(), failed, "Raise noise_variance.")
+    for start in range(0, len(inverse), _SYMMETRY_SIDE):  # potri leaves the upper triangle as it was
+        stop = min(start + _SYMMETRY_SIDE, len(inverse))
+        inverse[:start, start:stop] = inverse[start:stop, :start].T
+        corner = inverse[start:stop, start:stop]
+        corner.copy_(corner.tril() + corner.tril(-1).T)
+    return inverse
 
 
 def triangular_inverse(factor: torch.Tensor) -> torch.Tensor:

@@ -126,14 +126,17 @@ class Model:
         return found if follows else None
 
     @property
+    def noise_level(self) -> float:
+        """Noise variance at some point, with the kernel's white part; the mean one if each row has its own."""
+        return float(self.noise_variance.mean()) + float(self.kernel.white(self._some_point()).max())
+
+    @property
     def noise_share(self) -> float:
         """Noise variance over the kernel's variance at some point; infinity if each row has its own."""
         if self.noise_is_known:
             return math.inf
-        point = self._some_point()
-        noise = float(self.noise_variance) + float(self.kernel.white(point).max())
-        variance = float(self.kernel.diagonal(point).max())
-        return noise / variance if variance else math.inf
+        variance = float(self.kernel.diagonal(self._some_point()).max())
+        return self.noise_level / variance if variance else math.inf
 
     def _some_point(self) -> torch.Tensor:
         """Return a point, (1, d), at which no kernel of the package is degenerate."""

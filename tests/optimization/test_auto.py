@@ -184,3 +184,33 @@ def test_a_second_start_finds_what_the_first_one_misses(monkeypatch):
     assert found > evidence(kernel=kernel) - 0.5
     monkeypatch.setattr(LaplaceObjective, "has_distant_optima", False)
     assert found > evidence() + 3  # the control
+
+
+def waves(seed, n=100):
+    """A trend in one input and eight short waves in the other, which the usual start takes for noise."""
+    rng = np.random.default_rng([seed, n])
+    U = rng.uniform(size=(n, 2))
+    y = 3 * U[:, 0] + np.sin(2 * np.pi * 8 * U[:, 1])
+    return U, y + 0.01 * y.std() * rng.normal(size=n)
+
+
+def test_many_waves_are_not_taken_for_noise():
+    X, y = waves(0)
+    found = GPRegressor().fit(X, y)
+    alone = GPRegressor(optimizer=Auto(rougher_starts=False)).fit(X, y)  # the control
+    assert found.noise_variance_ < 0.01 * y.var() < 0.1 * y.var() < alone.noise_variance_
+    assert found.log_marginal_likelihood().value > alone.log_marginal_likelihood().value + 50
+
+
+def test_rougher_starts_cost_little_where_they_find_nothing():
+    """Noise is noise: a few likelihoods and steps, and the same answer to the bit."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = X[:, 0] + rng.normal(size=80)
+    found = GPRegressor().fit(X, y)
+    alone = GPRegressor(optimizer=Auto(rougher_starts=False)).fit(X, y)
+    assert found.log_marginal_likelihood().value == alone.log_marginal_likelihood().value
+    assert len(found.history_) <= len(alone.history_) + 4
+    y = X[:, 0] + 0.01 * rng.normal(size=80)  # little noise: nothing is tried
+    lengths = {len(GPRegressor(optimizer=Auto(rougher_starts=tries)).fit(X, y).history_) for tries in (True, False)}
+    assert len(lengths) == 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gigagp.dense import cholesky, lower_inverse
+from gigagp.dense import cholesky, symmetric_inverse
 from gigagp.gradients.base import GradientEstimator, Probes
 from gigagp.model import Model
 from gigagp.operators import KernelMatrix
@@ -73,17 +73,12 @@ class Exact(GradientEstimator):
         """
         other = target_solutions if second is None else second
         n_targets = target_solutions.shape[1]
-        inverse = lower_inverse(factor)
+        inverse = symmetric_inverse(factor)
+        left, right = target_solutions, other
+        if second is not None:  # tiles are one-sided, so use the symmetric part
+            left, right = 0.5 * torch.cat([left, other], 1), torch.cat([other, target_solutions], 1)
 
         def weights(rows: slice, columns: slice) -> torch.Tensor:
-            # Tiles are requested on and above the diagonal, but the inverse is stored below it.
-            tile = inverse[columns, rows].T
-            if rows == columns:
-                lower = inverse[rows, columns].tril()
-                tile = lower + lower.tril(-1).T
-            outer = target_solutions[rows] @ other[columns].T
-            if second is not None:  # tiles are one-sided, so use the symmetric part
-                outer = 0.5 * (outer + other[rows] @ target_solutions[columns].T)
-            return 0.5 * (outer - n_targets * tile)
+            return torch.addmm(inverse[rows, columns], left[rows], right[columns].T, beta=-0.5 * n_targets, alpha=0.5)
 
         return matrix.weighted_gradient(weights)

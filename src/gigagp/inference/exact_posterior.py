@@ -26,7 +26,8 @@ from gigagp.products import cross_covariance
 from gigagp.random import standard_normal
 from gigagp.schema import check_tensors
 
-#: n x n arrays alive at once during the computation of the factor and the gradient: H, its factor and its inverse.
+#: n x n arrays alive at once during the computation of the factor and the gradient: the factor of H in the place of H,
+#: its inverse, and weights of the gradient.
 _ARRAYS = 3
 
 
@@ -74,8 +75,8 @@ class Factorised:
     @classmethod
     def of(cls, model: Model, table: TrainingTable) -> Factorised:
         """Factorise ``H`` of a model on a table."""
-        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="dense")
-        factor = cholesky(matrix.to_dense())
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        factor = cholesky(matrix.to_dense(), overwrite=True)
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
         solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)

@@ -66,7 +66,7 @@ class TableObjective(ABC):
 
     @property
     def has_distant_optima(self) -> bool:
-        """Whether learning should begin from two starts; not for Gaussian noise, whose starts end alike."""
+        """Whether learning should always begin from two starts."""
         return False
 
     @property
@@ -94,6 +94,15 @@ class TableObjective(ABC):
     @abstractmethod
     def evaluate(self, model: Model) -> Evaluation:
         """Return the value (None if it is not known) and the gradient."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether values depend on model and rows alone, and not on neighbours or blocks chosen at the start."""
+        return False
+
+    def quick_value(self, model: Model) -> float | None:
+        """Return the value at a model if it costs a fraction of a gradient; by default None."""
+        return None
 
     def draw_rows(self, count: int, generator: torch.Generator) -> torch.Tensor:
         """Return the sorted indices of random rows."""
@@ -166,6 +175,11 @@ class ExactObjective(TableObjective):
         """Always true."""
         return True
 
+    @property
+    def is_exact(self) -> bool:
+        """Always true."""
+        return True
+
     def ending_seconds(self) -> float:
         """Return the expected seconds of two factors of all rows."""
         return 2 * slowness() * FACTOR_SECONDS * self.n_rows**3
@@ -184,6 +198,10 @@ class ExactObjective(TableObjective):
     def value(self, model: Model) -> float:
         """Return the value without its gradient."""
         return self._factorise(model).value
+
+    def quick_value(self, model: Model) -> float:
+        """Return the value, which takes a factor and no inverse."""
+        return self.value(model)
 
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
         """Return the Fisher information of all observations at the last evaluated model."""

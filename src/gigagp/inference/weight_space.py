@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky, lower_inverse
+from gigagp.dense import cholesky, symmetric_inverse
 from gigagp.inference.trend import Trend
 
 
@@ -115,8 +115,7 @@ class WeightSpace:
         """
         t = self.weights.shape[1]
         # LAPACK refuses a matrix without rows, which occurs for a kernel of white noise alone
-        inverse = lower_inverse(self.factor).tril_() if len(self.factor) else self.factor.clone()
-        inverse += inverse.tril(-1).T
+        inverse = symmetric_inverse(self.factor) if len(self.factor) else self.factor.clone()
         residual = _residual(self.trend.coefficients)
         gram = torch.addmm(inverse, self.weights, self.weights.T, beta=-0.5 * t, alpha=-0.5)
         return RowSums(gram, self.weights @ residual.T, -0.5 * residual @ residual.T, gram.new_tensor(-0.5 * t))

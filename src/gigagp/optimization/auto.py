@@ -29,12 +29,11 @@ from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import FisherObjective, GuideObjective, Objective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import Evaluate, Metric, QuasiNewton, minimise
+from gigagp.optimization.rougher_starts import best_of_starts
+from gigagp.optimization.scoring import DAMPING, FisherScoring, Scored
 from gigagp.optimization.space import ParameterSpace
 from gigagp.optimization.trace import Trace
-from gigagp.progress import Approach
 
-_DAMPING = 1e-3
-_MAX_DAMPING = 1e6
 #: With noisy gradients, the k-th step (from 0) is divided by k plus this number. About ``4 / (steps + 4)`` of the error
 #: of the start remains. The subset's optimum is a good start, which the first steps must not destroy: with 1 instead of
 #: 4, two of three fits to the table of `Auto._average` ended 5 and 7 nats below the optimum; with 4, the three ended
@@ -70,6 +69,9 @@ class Auto(Settings):
         exact, a size of at least half the table is replaced by the whole table.
     subset_steps : int, default 15
         Largest number of evaluations on each subset.
+    rougher_starts : bool, default True
+        Whether starts with shorter lengthscales are tried on the first subset where much noise is left there, which may
+        be a function with many waves.
     middle_size : int, default 8000
         A table with at least twice this many rows is first polished on a subset of this size, by the same inference
         method. Steps there cost a fraction of those on all rows, of which only two or three remain necessary. 0
@@ -105,6 +107,7 @@ class Auto(Settings):
 
     subset_sizes: Annotated[tuple[Annotated[int, Range(least=2)], ...], Length(1)] = (500, 1000)
     subset_steps: Count = 15
+    rougher_starts: bool = True
     middle_size: CountOrZero = 8000
     guide_rounds: Count = 8
     guide_steps: Count = 30
@@ -136,32 +139,36 @@ class Auto(Settings):
         prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
         vector = whole.encode(model)
         n = objective.n_rows
-        information: torch.Tensor | None = None
+        scored: Scored | None = None
         for size in self.subset_sizes:
-            if size >= n // 2 and information is not None:
+            if size >= n // 2 and scored is not None:
                 break
             rows = objective.draw_rows(size, generator)
             subset = objective.subset(rows)
             title = "learning" if size >= n else f"choosing a start on {subset.n_rows:,} rows"
             trace.meter.phase(title, most=self.subset_steps)
             space = ParameterSpace(model.take_rows(rows), "log")
-            if information is None:
+            if scored is None:
                 given = space.decode(vector)
                 started = subset.start(given)
                 vector = vector if started is given else space.encode(started)
-                vector, information = self._score_from_starts(subset, space, prior, vector, trace, generator)
+                scored = self._score_from_starts(subset, space, prior, vector, trace, generator)
             else:
                 probes = self._probes(subset, generator)
-                vector, information, _ = self._score(subset, space, prior, vector, information, trace, probes)
+                scored = self._scoring(subset, space, prior, trace, probes).run(scored.vector, scored.information)
             if trace.stopped:
                 break
-        if not self.polish_steps or information is None or trace.stopped:
+        assert scored is not None, "there is a size"
+        vector, information = scored.vector, scored.information
+        if not self.polish_steps or trace.stopped:
             return whole.decode(vector)
         if not objective.is_likelihood:
             return self._maximise_bound(objective, whole.decode(vector), trace, generator)
         if min(self.subset_sizes) >= n:  # on a small table this costs less than an estimate
             exact = objective.subset(torch.arange(n))
-            found = self._polish(exact, whole, prior, vector, information, trace, "all rows")
+            found = self._polish(
+                exact, whole, prior, vector, information, trace, "all rows", known=scored if exact.is_exact else None
+            )
             return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
         guide = objective.guide(whole.decode(vector))
         if guide is not None:
@@ -212,15 +219,16 @@ class Auto(Settings):
         tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
         closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
         probes = torch.zeros(0, self.n_probes)  # a guide needs none, and may have very many rows
+        scoring = replace(closer._scoring(guide, space, prior, trace, probes), stage="neighbours")
+        scoring = replace(scoring, patience=_GUIDE_PATIENCE)
         for round_ in range(self.guide_rounds):
             changed = guide.refresh(space.decode(vector))
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
             if trace.stopped or not (changed or round_ == 0):
                 break
             trace.meter.phase("learning from neighbours", most=self.guide_steps)
-            vector, information, _ = closer._score(
-                guide, space, prior, vector, information, trace, probes, "neighbours", patience=_GUIDE_PATIENCE
-            )
+            scored = scoring.run(vector, information)
+            vector, information = scored.vector, scored.information
         return vector, information
 
     def _score_from_starts(
@@ -231,85 +239,35 @@ class Auto(Settings):
         vector: torch.Tensor,
         trace: Trace,
         generator: torch.Generator,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run Fisher scoring from a vector and, where another optimum may be better, from a rougher function too."""
-        probes = self._probes(subset, generator)
-        vector, information, value = self._score(subset, space, prior, start := vector, None, trace, probes)
-        if not subset.has_distant_optima or trace.stopped:
-            return vector, information
-        rougher = space.rougher(start, *_ROUGHER)
-        if torch.equal(rougher, start):
-            return vector, information
-        other = self._score(subset, space, prior, rougher, information, trace, self._probes(subset, generator))
-        if other[2] < value:
-            return other[:2]
+    ) -> Scored:
+        """Run Fisher scoring from a vector and, where another optimum may be better, from rougher functions too."""
+        scoring = self._scoring(subset, space, prior, trace, self._probes(subset, generator))
+        found = scoring.run(vector, None)
+        if trace.stopped:
+            return found
+        if not subset.has_distant_optima:
+            return best_of_starts(scoring, vector, found) if self.rougher_starts else found
+        rougher = space.rougher(vector, *_ROUGHER)
+        if torch.equal(rougher, vector):
+            return found
+        other = replace(scoring, probes=self._probes(subset, generator)).run(rougher, found.information)
+        if other.value < found.value:
+            return other
         if not trace.stopped:
-            trace.accept(subset, space, vector)
-        return vector, information
+            trace.accept(subset, space, found.vector)
+        return found
 
     def _probes(self, objective: FisherObjective, generator: torch.Generator) -> torch.Tensor:
         """Return standard normal vectors for the information of an exact objective."""
         return torch.randn(objective.n_rows, self.n_probes, generator=generator, dtype=torch.float64)
 
-    def _score(
-        self,
-        objective: FisherObjective,
-        space: ParameterSpace,
-        prior: WeakPrior,
-        vector: torch.Tensor,
-        known: torch.Tensor | None,
-        trace: Trace,
-        probes: torch.Tensor,
-        stage: str | None = None,
-        patience: int | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Run Fisher scoring with Levenberg damping; return the best point, its information and loss per observation.
-
-        ``known`` is the information of the previous stage, or None for the first. So many accepted steps in a row that
-        gain less than the tolerance, whatever they promised, end the stage (``patience``; None: they do not).
-        """
-        n, stage = objective.n_observations, stage or f"subset {objective.n_rows}"
-        penalised = loss(trace, objective, space, stage, prior)
-
-        def evaluate(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor] | None:
-            found = penalised(x)
-            if found is None:
-                return None
-            value, gradient = found
-            return None if value is None else (value, gradient, objective.fisher(space, x, probes) / n)
-
-        best = evaluate(vector)
-        if best is None:
-            trace.stop(space, vector, None if known is None else space.decode(vector), stage)  # raises at the first
-            assert known is not None
-            return vector, known, math.inf
-        trace.accept(objective, space, vector)
-        damping, trials, failures, slow, way = _DAMPING, 0, 0, 0, Approach(self.subset_tolerance)
-        for _ in range(self.subset_steps - 1):
-            value, gradient, information = best
-            free = space.box.free(vector, gradient)
-            curvature = (information + torch.diag(prior.precision / n)) * (free[:, None] * free)
-            step = -damped_inverse(curvature, damping) @ (gradient * free)
-            predicted = -0.5 * float(step @ gradient)
-            if predicted < self.subset_tolerance or damping > _MAX_DAMPING:
-                break
-            trace.meter.towards(way.share(predicted))
-            step = step * min(1.0, self.max_subset_change / max(float(step.abs().max()), 1e-300))
-            trial = vector + space.box.confine(vector, step, gradient * free)
-            outcome = evaluate(trial)
-            if outcome is not None and outcome[0] < value:
-                slow = slow + 1 if value - outcome[0] < self.subset_tolerance else 0
-                vector, best, damping = trial, outcome, max(damping * 0.3, _DAMPING)
-                trace.accept(objective, space, vector)
-                trials = failures = 0
-            else:
-                damping *= 10
-                trials, failures = trials + 1, failures + (outcome is None)
-            if patience is not None and slow >= patience:
-                break
-        if failures and failures == trials:  # no trial step was finite
-            trace.stop(space, vector, space.decode(vector), stage)
-        return vector, best[2], best[0]
+    def _scoring(
+        self, objective: FisherObjective, space: ParameterSpace, prior: WeakPrior, trace: Trace, probes: torch.Tensor
+    ) -> FisherScoring:
+        stage, gain = f"subset {objective.n_rows}", self.subset_tolerance
+        return FisherScoring(
+            objective, space, prior, trace, probes, self.subset_steps, gain, self.max_subset_change, stage
+        )
 
     def _polish(
         self,
@@ -322,14 +280,16 @@ class Auto(Settings):
         stage: str,
         *,
         guided: bool = False,
+        known: Scored | None = None,
     ) -> Model:
         """Run quasi-Newton steps with the information of the last stage as first metric.
 
         A guide leaves little to gain, and its information is that of all rows. So a single small gain ends the steps.
+        ``known`` is a point of the same objective.
         """
         n = objective.n_observations
-        vector = space.encode(objective.start(space.decode(vector)))
-        inverse = damped_inverse(information + torch.diag(prior.precision / n), _DAMPING)
+        vector = space.encode(objective.start(space.decode(vector))) if known is None else known.vector
+        inverse = damped_inverse(information + torch.diag(prior.precision / n), DAMPING)
         evaluate = loss(trace, objective, space, stage, prior)
         accept = partial(trace.accept, objective, space)
         whole, n_gradients = stage == "all rows", None if objective.deterministic else self.noisy_steps
@@ -358,7 +318,8 @@ class Auto(Settings):
             takes_small_step=not guided,  # the last solve goes on from that of the gradient if nothing moves
             unfinished=(lambda predicted: None) if guided else self._warn_of_limit,
         )
-        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept)
+        at_start = None if known is None else (known.value, known.gradient)
+        vector, step, finite = minimise(evaluate, vector, settings, lambda g: inverse @ g, space.box, accept, at_start)
         if not finite:
             return trace.stop(space, vector, space.decode(vector), stage)
         if guided and not bool(step.any()):

@@ -45,20 +45,21 @@ def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor
     squares = scaled.square().sum(1)
     distance = (squares[:, None] + squares[None, :]).addmm_(scaled, scaled.T, alpha=-2).clamp_min_(0)
     distance.fill_diagonal_(0)
-    values, slopes, shapes = kernel.profile_derivatives(distance)
+    values, slopes, shapes = kernel.profile_derivatives_(distance.mul_(kernel.distance_factor))
     parameters = {name: value.to(X) for name, value in kernel.parameters().items()}
     variance = parameters["variance"]
     products = {"variance": (values @ vectors)[None]}
     if shapes is not None:
         products["alpha"] = variance * (shapes @ vectors)[None]
-    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2: one product with (2 d + 1) s columns covers all inputs.
+    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2, where slopes are those by p, a multiple of q. One product with
+    # (2 d + 1) s columns covers all inputs.
     n, s = vectors.shape
     weighted = slopes @ torch.cat([vectors, _times(scaled, vectors), _times(scaled.square(), vectors)], 1)
     plain, first, second = weighted.split([s, s * scaled.shape[1], s * scaled.shape[1]], 1)
     first = first.reshape(n, -1, s)
     second = second.reshape(n, -1, s)
     by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
-    by_value = kernel.by_value((-2 * variance * by_input).movedim(1, 0))
+    by_value = kernel.by_value((-2 * kernel.distance_factor * variance * by_input).movedim(1, 0))
     products["lengthscale"] = by_value / parameters["lengthscale"].reshape(-1, 1, 1)
     return products
 

@@ -143,6 +143,15 @@ class Objective(Protocol):
 class FisherObjective(Objective, Protocol):
     """An objective that also gives the Fisher information at its last evaluation."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether values depend on model and rows alone, and not on neighbours or blocks chosen at the start."""
+        ...
+
+    def quick_value(self, model: Model) -> float | None:
+        """Return the value at a model where it costs a fraction of a gradient, so that many starts can be compared."""
+        ...
+
     def fisher(self, space: ParameterSpace, vector: torch.Tensor, probes: torch.Tensor) -> torch.Tensor:
         """Return the information of all observations, shape (p, p), at the last evaluated vector."""
         ...

@@ -70,6 +70,7 @@ def minimise(
     metric: Metric | None = None,
     box: Box | None = None,
     accept: Callable[[torch.Tensor], None] = lambda vector: None,
+    at_start: tuple[float | None, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Minimise from ``start``.
 
@@ -86,6 +87,8 @@ def minimise(
         Region of the search, which contains the start; None: no bounds.
     accept : callable
         Called with every accepted point.
+    at_start : tuple or None
+        Value and gradient at the start, if they are known.
 
     Returns
     -------
@@ -98,7 +101,7 @@ def minimise(
     """
     if not start.numel():
         return start, start, True
-    outcome = evaluate(start)
+    outcome = evaluate(start) if at_start is None else at_start
     vector = start
     if outcome is None:
         return vector, torch.zeros_like(vector), False

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from gigagp.fields import checked
-from gigagp.model import Model
+from gigagp.model import NOISE, Model
 from gigagp.optimization.box import Box
 
 #: Transform that makes positive hyperparameters unconstrained.
@@ -105,9 +105,11 @@ class ParameterSpace:
             start += shape.numel()
         return replace(self.template.replace(values), free=free)
 
-    def rougher(self, vector: torch.Tensor, lengths: float, deviations: float) -> torch.Tensor:
-        """Return a vector with the kernel's lengthscales and standard deviations multiplied, in the "log" transform."""
-        factors = {"lengthscale": lengths, "variance": deviations}
+    def rougher(
+        self, vector: torch.Tensor, lengths: float, deviations: float = 1.0, noise: float = 1.0
+    ) -> torch.Tensor:
+        """Return a vector with lengthscales and standard deviations multiplied, in the "log" transform."""
+        factors = {"lengthscale": lengths, "variance": deviations, NOISE: noise}
         shift = torch.tensor([factors.get(kind, 1.0) for kind in self._kinds], dtype=torch.float64).log()
         moved = vector.clone()
         moved[: self.n_hyperparameters] += shift

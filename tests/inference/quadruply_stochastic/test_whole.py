@@ -9,6 +9,7 @@ import torch
 from gigagp import GPClassifier, GPRegressor, checkpoint, kernels, load, optimization
 from gigagp.errors import FitWarning, InvalidInputError
 from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
 from gigagp.inference.quadruply_stochastic.latent import LatentObjective
@@ -62,6 +63,24 @@ def test_a_gaussian_likelihood_is_solved_exactly():
     evidence = sum(log_evidence(Phi, S, one, 0.2) for one in Y.T)
     assert posterior.log_marginal_likelihood(generator()).value == pytest.approx(evidence, rel=1e-10)
     assert objective.evaluate(model).value == pytest.approx(evidence, rel=1e-10)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("name", ["logistic", "poisson", "laplace", "gaussian"])
+def test_few_rows_lead_to_the_same_weights(name, columns, monkeypatch):
+    """The search among latent values ends where the search among weights does."""
+    likelihood, targets = LIKELIHOODS[name]
+    targets = targets[:, :columns]
+    found, expected = [], []
+    for fits in (found, expected):
+        objective, model = make(QuadruplyStochastic(n_basis=70), likelihood, targets)
+        fits.append(objective._fit(model, 1e-13))
+        monkeypatch.setattr(whole, "fit_few_rows", lambda *search: None)
+    assert found[0].value == pytest.approx(expected[0].value, rel=1e-9)
+    assert found[0].promised < 1e-6
+    torch.testing.assert_close(found[0].weights.mean, expected[0].weights.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0].weights.root(), expected[0].weights.root(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0].trend, expected[0].trend, rtol=1e-4, atol=1e-5)
 
 
 def test_a_chevron_is_the_best_one():

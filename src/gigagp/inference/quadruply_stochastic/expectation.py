@@ -39,15 +39,15 @@ def latent_derivatives(
         Derivatives by the noise variances; zeros where the likelihood has none.
     """
     total, slopes, bends, noises = 0.0, [], [], []
-    for rows in torch.arange(len(latent), device=latent.device).split(max(1, _ENTRIES // (nodes * latent.shape[1]))):
+    size = max(1, _ENTRIES // (nodes * latent.shape[1]))
+    std = variance.clamp_min(_LEAST).sqrt()[:, None].expand_as(latent)
+    for block in zip(*(one.detach().split(size) for one in (targets, latent, std, noise)), strict=True):
         with torch.enable_grad():
-            mean = latent[rows].detach().clone().requires_grad_()
-            std = variance[rows].clamp_min(_LEAST).sqrt()[:, None].expand_as(mean).detach().clone().requires_grad_()
-            at_rows = noise[rows].detach().clone().requires_grad_()
-            fit = likelihood.expected_log_density(targets[rows], mean, std, at_rows[:, None], nodes).sum()
-            slope, spread, by_noise = torch.autograd.grad(fit, (mean, std, at_rows), allow_unused=True)
+            at_targets, mean, spread, at_rows = block[0], *(one.clone().requires_grad_() for one in block[1:])
+            fit = likelihood.expected_log_density(at_targets, mean, spread, at_rows[:, None], nodes).sum()
+            slope, by_spread, by_noise = torch.autograd.grad(fit, (mean, spread, at_rows), allow_unused=True)
         total += float(fit.detach())
         slopes.append(slope)
-        bends.append((-spread / std.detach()).clamp_min(0))
-        noises.append(torch.zeros_like(at_rows).detach() if by_noise is None else by_noise)
+        bends.append((-by_spread / block[2]).clamp_min(0))
+        noises.append(torch.zeros_like(block[3]) if by_noise is None else by_noise)
     return total, torch.cat(slopes), torch.cat(bends), torch.cat(noises)

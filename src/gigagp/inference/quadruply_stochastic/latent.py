@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gigagp.dense import cholesky, lower_inverse
+from gigagp.dense import cholesky, symmetric_inverse
 from gigagp.errors import InvalidInputError
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
@@ -113,8 +113,7 @@ class LatentObjective(TableObjective):
         """Return the highest bound and its derivatives, in which the best distribution counts as constant."""
         best = self._maximise(model)
         t, root = best.alpha.shape[1], best.curvature.sqrt()
-        inverse = lower_inverse(best.factor).tril()
-        inverse = inverse + inverse.tril(-1).T
+        inverse = symmetric_inverse(best.factor)
         weights = 0.5 * (best.alpha @ best.alpha.T - t * root[:, None] * inverse * root)
         parameters = model.parameters()
         with torch.enable_grad():
@@ -169,6 +168,7 @@ def best_latent(
     likelihood: Likelihood,
     nodes: int,
     start: LatentStart | None = None,
+    tolerance: float = _TOLERANCE,
 ) -> LatentPoint:
     """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
 
@@ -185,35 +185,37 @@ def best_latent(
         Of the quadrature.
     start : LatentStart or None
         The result at a model nearby.
+    tolerance : float
+        Gain in nats an observation that ends the search.
     """
     if start is None:
         flat = torch.full_like(noise, likelihood.start_curvature(targets, float(noise.mean())))
         start = LatentStart(torch.zeros_like(targets), least_squares(basis, targets), flat)
 
-    def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor) -> LatentPoint:
+    def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None = None) -> LatentPoint:
         root, known, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
-        factor = bent_factor(K, root)
+        factor = bent_factor(K, root) if factor is None else factor
         half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
         removed = half.square().sum(0)
         variance = (K.diagonal() - removed).clamp_min(1e-30)
         fit, slope, bend, of_noise = latent_derivatives(
             likelihood, targets, basis @ coefficients + known, variance, noise, nodes
         )
-        # tr(S Sigma) - m is minus the trace of (K + W^-1)^-1 K.
-        inverse = torch.linalg.solve_triangular(factor, torch.diag(root), upper=False)
-        trace = float((inverse * half).sum())
+        # m - tr(S Sigma) is the trace of (K + W^-1)^-1 K = W (K^-1 + W)^-1.
+        trace = float((curvature * variance).sum())
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
         return LatentPoint(alpha, coefficients, curvature, factor, slope, bend, of_noise, fit - divergence)
 
     here = at(*start)
     for _ in range(_STEPS):
-        (target, coefficients), bend = _newton(K, basis, here), here.bend.mean(1)
+        (target, coefficients, factor), bend = newton_target(K, basis, here), here.bend.mean(1)
         share, there = 1.0, None
         for _ in range(_HALVINGS):
             trial = at(
                 here.alpha + share * (target - here.alpha),
                 here.coefficients + share * (coefficients - here.coefficients),
-                here.curvature + share * (bend - here.curvature),
+                here.curvature + share * (bend - here.curvature) if share < 1 else bend,
+                factor if share == 1 else None,
             )
             if trial.value >= here.value:
                 there = trial
@@ -222,29 +224,32 @@ def best_latent(
         if there is None:
             break
         gain, here = there.value - here.value, there
-        if gain < _TOLERANCE * targets.numel():
+        if gain < tolerance * targets.numel():
             break
     return here
 
 
-def _newton(K: Tensor, basis: Tensor, here: LatentPoint) -> tuple[Tensor, Tensor]:
+def newton_target(K: Tensor, basis: Tensor, here: LatentPoint) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return alpha and coefficients after a full Newton step of every target's mean.
 
     A step is kriging of the working targets ``f + slope / bend`` under the noise ``1 / bend`` (Rasmussen and Williams
-    2006, Alg. 3.1), with generalised least squares for the coefficients.
+    2006, Alg. 3.1), with generalised least squares for the coefficients. For one target its factor is also that of the
+    point which a full step leads to, and is returned too.
     """
     latent = basis @ here.coefficients + K @ here.alpha
-    alpha, coefficients = [], []
+    alpha, coefficients, factor = [], [], None
     for one in range(here.alpha.shape[1]):
         bend = here.bend[:, one]
         right = bend * latent[:, one] + here.slope[:, one]
         both = torch.cat([right[:, None], bend[:, None] * basis], 1)
-        both = both - curved_solve(K, bend, K @ both)
+        root = bend.sqrt()
+        factor = bent_factor(K, root)
+        both = both - bent_solve(factor, root, K @ both)
         solved, of_basis = both[:, :1], both[:, 1:]
         trend = Trend.from_products(basis.T @ of_basis, basis.T @ solved).coefficients
         alpha.append(solved - of_basis @ trend)
         coefficients.append(trend)
-    return torch.cat(alpha, 1), torch.cat(coefficients, 1)
+    return torch.cat(alpha, 1), torch.cat(coefficients, 1), factor if len(alpha) == 1 else None
 
 
 def curved_solve(K: Tensor, curvature: Tensor, right: Tensor) -> Tensor:

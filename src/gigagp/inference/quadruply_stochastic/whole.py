@@ -12,6 +12,7 @@ from gigagp.errors import FitWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
+from gigagp.inference.quadruply_stochastic.few_rows import FewRowsFit, fit_few_rows
 from gigagp.inference.quadruply_stochastic.latent import learned_basis
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
@@ -135,13 +136,14 @@ class WholeObjective(WeightObjective):
             options.n_columns,
             options.quadrature_nodes,
         )
+        point: Point | FewRowsFit
         if options.learns_precision:
             prior_variance = float(model.kernel.diagonal(table.X).mean())
             relevant = relevant_weights(search, prior_variance, options.highest_precision or 0.0, _TOLERANCE)
             point, weights = relevant.point, self._relevance_weights(relevant)
             open_trend, promised = relevant.open_trend, relevant.promised
         else:
-            point, promised = search.maximise(search.start(self._start), tolerance)
+            point, promised = self._maximise(search, tolerance)
             self._start, weights, open_trend = point.to_start(), self._weights(point), point.open_trend
         trend = point.trend
         if not problem.likelihood.has_noise:
@@ -150,11 +152,20 @@ class WholeObjective(WeightObjective):
         self._fitted = WholeFit(model, weights, trend, targets, open_trend, point.value, promised)
         return self._fitted
 
+    def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
+        """Return the best distribution of the weights, and the gain that another step promises."""
+        start, (n, m) = search.start(self._start), search.Phi.shape
+        if n < m and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
+            found = fit_few_rows(search, start, tolerance)
+            if found is not None:
+                return found, found.promised
+        return search.maximise(start, tolerance)
+
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
         return noise_of_rows(model, rows, self.table.X.double())
 
-    def _weights(self, point: Point) -> Weights:
+    def _weights(self, point: Point | FewRowsFit) -> Weights:
         like, k = self.table.X, len(point.mean)
         if self.problem.options.n_columns is not None:
             k = min(self.problem.options.n_columns, k)

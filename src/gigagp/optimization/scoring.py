@@ -1,0 +1,143 @@
+"""Fisher scoring with Levenberg damping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gigagp.optimization.fisher import damped_inverse
+from gigagp.optimization.objective import FisherObjective
+from gigagp.optimization.prior import WeakPrior, loss
+from gigagp.optimization.space import ParameterSpace
+from gigagp.optimization.trace import Trace
+from gigagp.progress import Approach
+
+#: Smallest damping, which is also added to the first metric of a polish, and the largest, which ends a search.
+DAMPING, _MAX_DAMPING = 1e-3, 1e6
+
+
+class Scored(NamedTuple):
+    """Where a search has come to.
+
+    Attributes
+    ----------
+    vector : Tensor of shape (p,)
+        The best point.
+    value : float
+        Loss there, in nats an observation.
+    gradient : Tensor of shape (p,)
+        Of the loss.
+    information : Tensor of shape (p, p)
+        Fisher information, an observation.
+    """
+
+    vector: Tensor
+    value: float
+    gradient: Tensor
+    information: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FisherScoring:
+    """The search for the optimum of one objective times a prior.
+
+    A step is that of the information alone. To correct it by the changes of the gradient, as L-BFGS does, saved a tenth
+    of the evaluations on small tables and led two others, whose noise vanishes, 87 and 119 nats below.
+
+    Attributes
+    ----------
+    objective : FisherObjective
+    space : ParameterSpace
+    prior : WeakPrior
+    trace : Trace
+    probes : Tensor of shape (n, s)
+        For the information of an exact objective.
+    steps : int
+        Largest number of evaluations.
+    tolerance : float
+        Predicted gain an observation that ends the search.
+    max_change : float
+        Largest change of a coordinate in one step.
+    stage : str
+        Name in the history.
+    patience : int or None
+        So many accepted steps in a row that gain less than the tolerance, whatever they promised, end the search.
+    """
+
+    objective: FisherObjective
+    space: ParameterSpace
+    prior: WeakPrior
+    trace: Trace
+    probes: Tensor
+    steps: int
+    tolerance: float
+    max_change: float
+    stage: str
+    patience: int | None = None
+
+    def evaluate(self, vector: Tensor) -> Scored | None:
+        """Return loss, gradient and information at a vector; None if it has no finite value."""
+        n = self.objective.n_observations
+        found = loss(self.trace, self.objective, self.space, self.stage, self.prior)(vector)
+        if found is None or found[0] is None:
+            return None
+        value, gradient = found[0], found[1]
+        return Scored(vector, value, gradient, self.objective.fisher(self.space, vector, self.probes) / n)
+
+    def run(self, vector: Tensor, known: Tensor | None) -> Scored:
+        """Return the best point of a search.
+
+        Parameters
+        ----------
+        vector : Tensor of shape (p,)
+            Where it starts.
+        known : Tensor of shape (p, p) or None
+            The information of an earlier search, or None if there was none. A start without a finite value then ends
+            the fit there, and otherwise raises an error.
+        """
+        best = self.evaluate(vector)
+        if best is None:
+            self.trace.stop(self.space, vector, None if known is None else self.space.decode(vector), self.stage)
+            assert known is not None, "the trace raises at the first evaluation of a fit"
+            return Scored(vector, math.inf, torch.zeros_like(vector), known)
+        return self.improve(best, self.steps - 1)
+
+    def improve(self, best: Scored, steps: int, *, on_trial: bool = False) -> Scored:
+        """Return the best point after a number of further evaluations; a trial leaves the fit where it is."""
+        n, box = self.objective.n_observations, self.space.box
+
+        def accept(vector: Tensor) -> None:
+            if not on_trial:
+                self.trace.accept(self.objective, self.space, vector)
+
+        accept(best.vector)
+        damping, trials, failures, slow, way = DAMPING, 0, 0, 0, Approach(self.tolerance)
+        for _ in range(steps):
+            vector, value, gradient, information = best
+            free = box.free(vector, gradient)
+            curvature = (information + torch.diag(self.prior.precision / n)) * (free[:, None] * free)
+            step = -damped_inverse(curvature, damping) @ (gradient * free)
+            predicted = -0.5 * float(step @ gradient)
+            if predicted < self.tolerance or damping > _MAX_DAMPING:
+                break
+            if not on_trial:
+                self.trace.meter.towards(way.share(predicted))
+            step = step * min(1.0, self.max_change / max(float(step.abs().max()), 1e-300))
+            outcome = self.evaluate(vector + box.confine(vector, step, gradient * free))
+            if outcome is not None and outcome.value < value:
+                slow = slow + 1 if value - outcome.value < self.tolerance else 0
+                best, damping = outcome, max(damping * 0.3, DAMPING)
+                accept(best.vector)
+                trials = failures = 0
+            else:
+                damping *= 10
+                trials, failures = trials + 1, failures + (outcome is None)
+            if self.patience is not None and slow >= self.patience:
+                break
+        if failures and failures == trials and not on_trial:  # no trial step was finite
+            self.trace.stop(self.space, best.vector, self.space.decode(best.vector), self.stage)
+        return best
