@@ -143,7 +143,7 @@ def fit(
     if method.of_classes and mean == "linear":
         msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
-    streams = _may_stream(method, inference, takes_some=rows is not None or noise_column is not None)
+    streams = _may_stream(method, takes_some=rows is not None or noise_column is not None)
     problem = _read(table, target, columns, noise_column, header, CsvStyle(decimal, comment), strict, streams)
     problem = problem.with_rows(rows, seed)
     settings: dict[str, Any] = {
@@ -221,7 +221,7 @@ def _method(
     return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform)
 
 
-def _may_stream(method: _Method, word: str, *, takes_some: bool) -> bool:
+def _may_stream(method: _Method, *, takes_some: bool) -> bool:
     """Whether rows may be read in chunks.
 
     Raises
@@ -234,7 +234,7 @@ def _may_stream(method: _Method, word: str, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         msg = (
-            f"--rows and --noise-column have no meaning for --inference {word}, which takes all rows of a table and "
+            f"--rows and --noise-column have no meaning for --inference {abilities.name}, which takes all rows of a table and "
             "learns one noise variance."
         )
         raise InvalidInputError(msg)
