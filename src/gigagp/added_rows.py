@@ -50,6 +50,12 @@ def add_rows(
         If a row is invalid.
     """
     assert isinstance(posterior, GrowingPosterior), "its inference says that it adds rows"
+    if posterior.model.student is not None:
+        msg = (
+            "partial_fit of GPRegressor cannot add rows to a fit with Student-t noise, whose weights depend on all "
+            "rows. Fit all rows again."
+        )
+        raise InvalidInputError(msg)
     y = intake.targets(y, len(X))
     targets = y if y.ndim == 2 else y[:, None]
     if targets.shape[1] != posterior.n_targets:

@@ -17,9 +17,10 @@ from gigagp.fields import Count, checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.joint_posterior import JointPosterior, points_of
-from gigagp.likelihoods import resolve_likelihood
+from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
 from gigagp.random import RandomState, generator_from
 from gigagp.scaling import Scaling
+from gigagp.student_noise import sites
 from gigagp.target_transform import TargetTransform
 from gigagp.transformed_answers import covariance_of, function_values, moments
 from gigagp.unfitted import before_fit
@@ -58,6 +59,34 @@ class Answers:
     target_transform_: TargetTransform
     likelihood: Any
     _one_target: bool
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """Likelihood of the fit; Student-t noise has the learned degrees of freedom, if they were learned."""
+        check_is_fitted(self, "posterior_")
+        student = self.posterior_.model.student
+        return resolve_likelihood(self.likelihood) if student is None else StudentT(student.df)
+
+    @property
+    def noise_weights_(self) -> np.ndarray:
+        """Weight of each training row, shape (n,), for Student-t noise; below 0.1 a row counts as an outlier.
+
+        A row of weight w is as informative as one with ``1 / w`` times the squared scale of the noise for its variance.
+        Rows that fit well have weights a little above 1.
+
+        Raises
+        ------
+        AttributeError
+            If the noise is not Student-t, or Laplace's method ran, which has no weights.
+        """
+        check_is_fitted(self, "posterior_")
+        model = self.posterior_.model
+        if model.student is None:
+            msg = (
+                f"noise_weights_ of {type(self).__name__} needs Student-t noise; its likelihood is {self.likelihood_}."
+            )
+            raise AttributeError(msg)
+        return model.student.weights(model.noise_variance).double().cpu().numpy()
 
     def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
         X = model_inputs(self, X, reset=False)
@@ -369,10 +398,13 @@ class Answers:
         -------
         Estimate
             Object with ``value`` and ``standard_error``, which is 0 for exact inference. For ComputationAware and
-            SparseVariational, the value is a lower bound of the log marginal likelihood.
+            SparseVariational, and for Student-t noise, the value is a lower bound of the log marginal likelihood.
         """
         check_is_fitted(self, "posterior_")
-        return self.posterior_.log_marginal_likelihood(generator_from(random_state))
+        found, model = self.posterior_.log_marginal_likelihood(generator_from(random_state)), self.posterior_.model
+        if model.student is None:
+            return found
+        return Estimate(found.value + sites(model.student.weights(model.noise_variance), model.student.df), found[1])
 
 
 class _PriorFunctions:

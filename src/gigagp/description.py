@@ -9,6 +9,7 @@ import numpy as np
 from gigagp.encoding import fitted_encoder
 from gigagp.estimator import FittedEstimator
 from gigagp.model import NOISE, Model
+from gigagp.student_noise import LEAST_DF, OUTLIER_WEIGHT
 
 _SHOWN = 12
 
@@ -23,6 +24,7 @@ def describe(estimator: FittedEstimator) -> str:
     lines = [
         f"rows          {posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}",
         *_transform(estimator),
+        *_noise(estimator),
         f"inference     {estimator.inference_.describe()}",
         f"solver        {estimator.solver_}",
         f"engine        {estimator.engine_}",
@@ -79,6 +81,25 @@ def _transform(estimator: FittedEstimator) -> list[str]:
     if transform.is_identity and not transform.note:
         return []
     return [f"target        {transform.words()}" + (f"; {transform.note}" if transform.note else "")]
+
+
+def _noise(estimator: FittedEstimator) -> list[str]:
+    """Return lines about Student-t noise and its outliers, or about the choice of the noise, if there is any."""
+    model, note = estimator.posterior_.model, estimator.likelihood_note_
+    if model.student is None:
+        return [f"noise         {note}"] if note else []
+    weights = model.student.weights(model.noise_variance).double().cpu()
+    scale = np.sqrt(model.student.squared_scale) * estimator.scaling_.y_scale[0]
+    count = int((weights < OUTLIER_WEIGHT).sum())
+    lines = [
+        f"noise         Student-t with {model.student.df:.3g} degrees of freedom and the scale {scale:.4g}"
+        + (f"; {note}" if note else ""),
+        f"outliers      {count:,} rows of {len(weights):,} have weights below {OUTLIER_WEIGHT:g}: they hardly move the "
+        "function (noise_weights_)",
+    ]
+    if model.student.df <= LEAST_DF:
+        lines.append(f"              {LEAST_DF:g} is the least number of degrees of freedom that is learned")
+    return lines
 
 
 def _at_bounds(model: Model) -> list[str]:

@@ -48,6 +48,7 @@ class FittedEstimator(Estimator, Protocol):
     history_: History
     kernel_: Kernel
     kernel_choice_: KernelChoice | None
+    likelihood_note_: str
     inference_: Any
     optimizer_: Any
     solver_: Any

@@ -34,6 +34,7 @@ class FittedModel(PredictiveDistribution, NestedArguments, FittedEstimator):
             plan = plan.remarked("NLL and RMSE are those of the transformed target.")
         self.plan_ = plan
         self.target_transform_, self.kernel_choice_ = fitted.transform, fitted.choice
+        self.likelihood_note_ = fitted.note
         self._adopt(fitted.posterior, fitted.scaling, fitted.history)
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None:
@@ -46,6 +47,8 @@ class FittedModel(PredictiveDistribution, NestedArguments, FittedEstimator):
         read = model.in_own_units(scaling.units()) if self.hyperparameter_units == "own" else model
         self.kernel_ = read.kernel
         self.noise_variance_ = read.noise_variance.cpu().numpy() if read.noise_is_known else float(read.noise_variance)
+        if read.student is not None:
+            self.noise_variance_ = read.student.variance
         self.solver_ = posterior.solver_name()
         self.engine_ = posterior.engine_name()
 

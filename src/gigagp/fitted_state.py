@@ -41,6 +41,8 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
     }
     likelihood = resolve_likelihood(estimator.likelihood)
     settings["likelihood"] = likelihood.name if is_default(likelihood) else to_plain(likelihood)
+    if isinstance(estimator.likelihood, str):  # "auto" too
+        settings["likelihood"] = estimator.likelihood
     if estimator.target_transform != "auto":  # set_params may have changed it after the fit
         settings["target_transform"] = estimator.target_transform_.kind
     # A generator has no seed, and a meter is not plain data. The noise variance is the constructor's argument.
@@ -65,6 +67,10 @@ def fitted_to_state(estimator: FittedEstimator) -> tuple[dict[str, Tensor], dict
         "one_target": estimator._one_target,
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
+    if (student := posterior.model.student) is not None:
+        header["student"] = {"df": student.df, "squared_scale": student.squared_scale}
+    if estimator.likelihood_note_:
+        header["likelihood_note"] = estimator.likelihood_note_
     if settings["target_transform"] != "none":
         header["target_transform"] = estimator.target_transform_.to_plain()
     if (encoder := fitted_encoder(estimator)) is not None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import kernel_rules, termination
+from gigagp import kernel_rules, student_fit, termination
 from gigagp.arguments import Arguments, Problem
 from gigagp.checkpoint import open_checkpoint
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
@@ -34,6 +34,7 @@ from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.interruption import Interrupted, interruptible
 from gigagp.kernel_choice import KernelChoice
+from gigagp.likelihoods import AUTO
 from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
@@ -75,6 +76,8 @@ class Fitted(NamedTuple):
         Transform of the target, before the scaling.
     choice : KernelChoice or None
         Kernels that were tried, if the kernel was not given.
+    note : str
+        What ``likelihood="auto"`` has chosen, and why.
     """
 
     posterior: Posterior
@@ -85,6 +88,7 @@ class Fitted(NamedTuple):
     plan: Plan | None = None
     transform: TargetTransform = NoTransform()
     choice: KernelChoice | None = None
+    note: str = ""
 
 
 def plan_rows(arguments: Arguments, X: np.ndarray, y: np.ndarray) -> tuple[Plan, Scaling]:
@@ -148,12 +152,21 @@ def fit_rows(
     MemoryBudgetError
         If the fit exceeds the memory budget.
     """
-    estimator, likelihood = arguments.estimator, arguments.likelihood
+    estimator, note = arguments.estimator, ""
+    if isinstance(estimator.likelihood, str) and estimator.likelihood == AUTO:
+        # The fit's own numbers are left as they are: "auto" that chooses Gaussian noise gives the bits of "gaussian".
+        chosen, note = student_fit.choose(arguments, X, y, generator_from(estimator.random_state).clone_state())
+        arguments = replace(arguments, likelihood=chosen)
+    likelihood = arguments.likelihood
     require_transformable(estimator, arguments.mean, likelihood, y[:1].size)
     problem = Problem.of(arguments, X, y)
     sizes = len(X), arguments.dtype.itemsize, arguments.budget
     inference = resolve_inference(
-        estimator.inference, *sizes, likelihood, arguments.deadline, all_rows=problem.model.noise_is_known
+        estimator.inference,
+        *sizes,
+        likelihood,
+        arguments.deadline,
+        all_rows=problem.model.noise_is_known or likelihood.is_scale_mixture,
     )
     arguments.check_for(inference)
     inference.check_held()
@@ -161,7 +174,7 @@ def fit_rows(
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
     with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
-        return _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)
+        return _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
 
 
 def _fit_problem(
@@ -183,8 +196,8 @@ def _fit_problem(
         own = spawn(generator.clone_state())
         transform = learn_transform(estimator, X, y.reshape(-1), arguments.mean, arguments.budget, own)
         problem = Problem.of(arguments, X, transform.forward(y))
-    model, scaling, table = problem.model, problem.scaling, problem.table()
-    objective = inference.objective(table, spawn(generator), likelihood)
+    scaling, table = problem.scaling, problem.table()
+    objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
     validation = encoded_validation(fitted_encoder(estimator), validation)
     validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
 
@@ -193,7 +206,7 @@ def _fit_problem(
         seed, deadline = spawn(generator), arguments.deadline
         return learn_posterior(objective, start, arguments.optimizer, trace, seed, deadline), trace.history
 
-    if kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
+    if not likelihood.is_scale_mixture and kernel_rules.averages(estimator.kernel, inference, table, checkpoint):
         mixture, history, averaged = kernel_rules.average(
             objective, model, inference, learn, arguments.deadline, checkpoint
         )
@@ -203,7 +216,10 @@ def _fit_problem(
     if checkpoint is not None:
         trace.log = open_checkpoint(checkpoint, estimator, arguments.optimizer, objective, model)
     fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
-    return fitted._replace(transform=transform, choice=choice)
+    posterior = fitted.posterior
+    if not fitted.history.interrupted:
+        posterior = student_fit.end(arguments, objective, posterior, generator)
+    return fitted._replace(posterior=posterior, transform=transform, choice=choice)
 
 
 def fit_source(
@@ -240,7 +256,16 @@ def fit_source(
     arguments = Arguments.of(estimator)
     refuse_streams(estimator)
     likelihood, optimizer = arguments.likelihood, arguments.optimizer
+    if isinstance(estimator.likelihood, str) and estimator.likelihood == AUTO:
+        msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
+        raise InvalidInputError(msg)
     inference = resolve_streaming(estimator.inference, likelihood)
+    if student_fit.is_weighted(inference, likelihood):
+        msg = (
+            "inference of GPRegressor for fit_table with Student-t noise must be inference.Vecchia, because other "
+            f"methods weight rows that are held; got {inference!r}. Or use fit."
+        )
+        raise InvalidInputError(msg)
     arguments.check_for(inference, streams=True)
     bounds = inference.check_bounds(bounds)
     if isinstance(optimizer, SubsetStart) and not inference.abilities.holds_rows:

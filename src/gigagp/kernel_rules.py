@@ -10,7 +10,8 @@ and 0.3 nats a row on new rows.
 - ``"choose"`` learns the candidates on the same few random rows. It takes the best one if it gains a margin of
   evidence, two standard errors, and anything at all in left-out rows, and keeps the default otherwise. The fit goes on
   from the hyperparameters learned there.
-- ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly.
+- ``"auto"`` averages on small tables, where an average hardly ever loses, and chooses where it is too costly, and for
+  Student-t noise, whose weights of rows differ between kernels.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def check(
     if streams:
         msg = f"{start} needs fit, because fit_table reads rows in chunks. Fit some thousand rows first, and give "
         raise InvalidInputError(msg + "fit_table the kernel_ of that fit.")
-    if not isinstance(likelihood, Gaussian):
+    if not isinstance(likelihood, Gaussian) and not (kernel != "average" and likelihood.is_scale_mixture):
         msg = f"{start} compares likelihoods of targets with Gaussian noise; for the {likelihood.name} likelihood, "
         raise InvalidInputError(msg + "give a kernel, such as kernels.Matern(nu=1.5), or None.")
     if optimizer is None:
@@ -137,7 +138,8 @@ class _Trial:
     def of(cls, name: str, model: Model, posterior: ExactPosterior) -> _Trial:
         """Return the trial of a learned posterior."""
         probes = torch.Generator().manual_seed(0)  # the same for every candidate
-        return cls(name, model, laplace_evidence(posterior, probes), posterior.left_out().log_density.sum(1))
+        left_out = posterior.left_out().of_student(posterior.table.Y, posterior.model)
+        return cls(name, model, laplace_evidence(posterior, probes), left_out.log_density.sum(1))
 
     def gains(self, default: _Trial) -> _Gains:
         """Return what the kernel gains over the default."""

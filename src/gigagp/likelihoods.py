@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Range, Remedy, Settings
+from gigagp.student_noise import START_DF, precision_rule
 
 __all__ = [
     "Gaussian",
@@ -33,6 +34,8 @@ __all__ = [
     "resolve_likelihood",
 ]
 
+#: Argument for a choice between Gaussian and Student-t noise.
+AUTO = "auto"
 #: Number of quadrature nodes (as in the papers), which gives an accuracy of 1e-12 for the logistic likelihood.
 NODES = 101
 
@@ -50,6 +53,8 @@ class Likelihood(ABC):
     has_noise: bool = False
     #: typical variance of the latent function; None: that of the targets
     signal_variance: float | None = None
+    #: whether it is Gaussian noise whose variance differs from row to row, which methods with known row noise can take
+    is_scale_mixture: bool = False
     #: whether some targets may be grossly wrong, so that medians set the units of the standardized problem
     scales_by_medians: bool = False
     #: name by which users select it
@@ -179,6 +184,8 @@ class Laplace(Likelihood):
         return 2 / noise
 
 
+#: Rows that `StudentT` integrates at once.
+_ROWS = 2048
 #: Logarithms at which `StudentT` integrates by the trapezoidal rule, which converges exponentially there.
 _LOGARITHMS = torch.arange(-84.0, 6.0, 0.2, dtype=torch.float64)
 
@@ -190,14 +197,15 @@ class StudentT(Settings, Likelihood):
     The noise variance is ``s^2 df / (df - 2)`` for the scale s, so a model's ``noise_variance`` has its usual meaning.
 
     When to use: where some targets are simply wrong. Beyond ``s df^(1/2)`` the pull of a target on the function falls
-    with its distance, whereas that of `Laplace` noise stays the same. The density is not log-concave, so a mode can be
-    one of several; `gigagp.inference.Vecchia` is the one inference that takes it.
+    with its distance, whereas that of `Laplace` noise stays the same. The density is not log-concave, so that a fit can
+    be one of several. Inference methods that take known noise variances of rows find weights of the rows
+    (`gigagp.student_noise`), and `gigagp.inference.Vecchia` has Laplace's approximation.
 
     Parameters
     ----------
-    df : float, default 4.0
-        Degrees of freedom, above 2, because the variance is infinite otherwise. It is not learned: compare
-        ``log_marginal_likelihood()`` for several. As it grows, the noise becomes Gaussian.
+    df : float or None, default None
+        Degrees of freedom, above 2, because the variance is infinite otherwise. As it grows, the noise becomes
+        Gaussian. None: learned, between 2.1 and 100; with `gigagp.inference.Vecchia`, which does not learn it, 4.
 
     References
     ----------
@@ -205,17 +213,33 @@ class StudentT(Settings, Likelihood):
     3227-3257.
     """
 
-    df: Annotated[float, Range(above=2), Remedy("With less, the noise variance is infinite.")] = 4.0
+    df: Annotated[
+        Annotated[float, Range(above=2)] | None, Remedy("With 2 or less, the noise variance is infinite.")
+    ] = None
 
     has_noise = True
     scales_by_medians = True
     name = "student-t"
 
+    @property
+    def is_scale_mixture(self) -> bool:  # type: ignore[override]  # a constant of other likelihoods
+        """Whether this is Student's density, and not that of a derived class."""
+        return type(self) is StudentT
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of the densities; 4 where they are not given."""
+        return START_DF if self.df is None else self.df
+
+    def squared_scale(self, noise: Tensor) -> Tensor:
+        """Return ``s^2`` for noise variances."""
+        return noise * (self.degrees - 2) / self.degrees
+
     def log_density(self, y: Tensor, f: Tensor, noise: Tensor) -> Tensor:
         """Return Student's log density."""
         squares = self._squares(noise)
-        constant = math.lgamma(0.5 * (self.df + 1)) - math.lgamma(0.5 * self.df) - 0.5 * math.log(math.pi)
-        return constant - 0.5 * squares.log() - 0.5 * (self.df + 1) * torch.log1p((y - f).square() / squares)
+        constant = math.lgamma(0.5 * (self.degrees + 1)) - math.lgamma(0.5 * self.degrees) - 0.5 * math.log(math.pi)
+        return constant - 0.5 * squares.log() - 0.5 * (self.degrees + 1) * torch.log1p((y - f).square() / squares)
 
     def expected_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor, nodes: int = NODES) -> Tensor:
         """Return the expectation from ``log(1 + x) = int (1 - e^(-u x)) e^-u du / u``, for any noise and spread."""
@@ -225,24 +249,28 @@ class StudentT(Settings, Likelihood):
         scaled = 2 * u * (std.square() / squares)[..., None]
         exponent = -u * ((y - mean).square() / squares)[..., None] / (1 + scaled) - 0.5 * torch.log1p(scaled)
         integral = -torch.expm1(exponent) @ (-u).exp() * float(_LOGARITHMS[1] - _LOGARITHMS[0])
-        return self.log_density(mean, mean, noise) - 0.5 * (self.df + 1) * integral
+        return self.log_density(mean, mean, noise) - 0.5 * (self.degrees + 1) * integral
 
     def predictive_log_density(self, y: Tensor, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         """Return the log density, as a mixture of normal ones over the precision of the noise."""
-        half, logs = 0.5 * self.df, _LOGARITHMS.to(mean)
-        # log p(v) of the precision's logarithm v, v = log(x / half), x of a gamma distribution with the shape half
-        weights = half * logs - logs.exp() - math.lgamma(half) + math.log(float(_LOGARITHMS[1] - _LOGARITHMS[0]))
-        variance = std.square()[..., None] + 0.5 * self._squares(noise)[..., None] * (-logs).exp()
-        normal = -0.5 * ((2 * math.pi * variance).log() + (y - mean).square()[..., None] / variance)
-        return torch.logsumexp(normal + weights, -1)
+        logs, weights = (one.to(mean) for one in precision_rule(self.degrees))
+        y, mean, std, squares = torch.broadcast_tensors(y, mean, std, self._squares(noise))
+        found = []
+        for error, spread, square in zip(
+            *((one.reshape(-1).split(_ROWS)) for one in ((y - mean).square(), std.square(), squares)), strict=True
+        ):
+            variance = spread[:, None] + 0.5 * square[:, None] * (-logs).exp()
+            normal = -0.5 * ((2 * math.pi * variance).log() + error[:, None] / variance)
+            found.append(torch.logsumexp(normal + weights, -1))
+        return torch.cat(found).reshape(y.shape)
 
     def information(self, noise: Tensor) -> Tensor:
         """Return ``(df + 1) / ((df + 3) s^2)``."""
-        return (self.df + 1) * self.df / ((self.df + 3) * self._squares(noise))
+        return (self.degrees + 1) * self.degrees / ((self.degrees + 3) * self._squares(noise))
 
     def _squares(self, noise: Tensor) -> Tensor:
         """Return ``df s^2``."""
-        return (self.df - 2) * noise
+        return (self.degrees - 2) * noise
 
 
 class _Binary(Likelihood):
@@ -400,6 +428,8 @@ def is_default(likelihood: Likelihood) -> bool:
 def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """Return the likelihood with a given name, or a likelihood unchanged.
 
+    ``"auto"`` is Gaussian until a fit has chosen (`gigagp.student_fit.choose`).
+
     Raises
     ------
     InvalidInputError
@@ -407,7 +437,10 @@ def resolve_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """
     if isinstance(likelihood, Likelihood):
         return likelihood
+    if isinstance(likelihood, str) and likelihood == AUTO:
+        return Gaussian()
     if isinstance(likelihood, str) and likelihood in _BY_NAME:
         return _BY_NAME[likelihood]()
-    msg = f"likelihood must be one of {', '.join(map(repr, _BY_NAME))} or of gigagp.likelihoods; got {likelihood!r}."
+    names = ", ".join(map(repr, (*_BY_NAME, AUTO)))
+    msg = f"likelihood must be one of {names} or of gigagp.likelihoods; got {likelihood!r}."
     raise InvalidInputError(msg)

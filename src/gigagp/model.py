@@ -13,6 +13,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.units import Units
 from gigagp.means import Mean
+from gigagp.student_noise import StudentNoise
 
 NOISE = "noise_variance"
 #: Default start of the noise variance as a share of the target variance; the standard deviation's share is 0.3.
@@ -42,6 +43,8 @@ class Model:
         gradient under the same names, and every optimizer changes them without a transform.
     given : frozenset of str
         Hyperparameters of the kernel whose start the user has given; a search for a start leaves them alone.
+    student : StudentNoise or None
+        Student-t noise, for which the noise variances of the rows are those at their weights; None: Gaussian noise.
     """
 
     kernel: Kernel
@@ -50,6 +53,7 @@ class Model:
     free: Mapping[str, torch.Tensor] = field(default_factory=dict)
     noise_is_learned: bool = True
     given: frozenset[str] = frozenset()
+    student: StudentNoise | None = None
 
     @property
     def n_inputs(self) -> int:
@@ -103,12 +107,14 @@ class Model:
     def standardized(self, units: Units) -> Model:
         """Return the model for the standardized problem from one in the data's own units."""
         noise = self.noise_variance / units.variance
-        return replace(self, kernel=self.kernel.standardized(units), noise_variance=noise)
+        student = self.student and self.student.multiplied(1 / units.variance)
+        return replace(self, kernel=self.kernel.standardized(units), noise_variance=noise, student=student)
 
     def in_own_units(self, units: Units) -> Model:
         """Return the model in the data's own units from one for the standardized problem."""
         noise = self.noise_variance * units.variance
-        return replace(self, kernel=self.kernel.in_own_units(units), noise_variance=noise)
+        student = self.student and self.student.multiplied(units.variance)
+        return replace(self, kernel=self.kernel.in_own_units(units), noise_variance=noise, student=student)
 
     def amplified(self, factor: float) -> Model | None:
         """Return the model with all covariances multiplied; None if a hyperparameter must not follow, or none would."""
@@ -157,6 +163,8 @@ class Model:
         InvalidInputError
             If the noise was given for each training row, because that of other rows is then unknown.
         """
+        if self.student is not None:
+            return self.kernel.white(X) + self.student.variance
         if self.noise_is_known:
             msg = (
                 "include_noise of GPRegressor.predict must be False if noise_variance was given for each row: the "

@@ -40,8 +40,8 @@ def resolve_inference(
     budget : int
         Memory budget in bytes.
     likelihood : Likelihood or None, default None
-        Likelihood of the targets. None: Gaussian. For others, ``"auto"`` is `gigagp.inference.QuadruplyStochastic`, or
-        `gigagp.inference.Vecchia` where the density is not log-concave.
+        Likelihood of the targets. None: Gaussian. For others than Gaussian and Student-t noise, ``"auto"`` is
+        `gigagp.inference.QuadruplyStochastic`, or `gigagp.inference.Vecchia` where the density is not log-concave.
     deadline : float, default infinity
         Value of ``time.monotonic()`` at which the fit is to end.
     all_rows : bool, default False
@@ -55,7 +55,7 @@ def resolve_inference(
     given = _checked(inference, likelihood)
     if given is not None:
         return given
-    if not isinstance(likelihood, Gaussian | None):
+    if not isinstance(likelihood, Gaussian | None) and not likelihood.is_scale_mixture:
         return _of_other(likelihood)
     if n_rows <= EXACT_ROWS and 3 * n_rows**2 * itemsize <= budget:
         return Exact()

@@ -14,7 +14,8 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.rows_posterior import RowsPosterior
-from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.likelihoods import Gaussian, StudentT, resolve_likelihood
+from gigagp.student_noise import quantile
 from gigagp.transformed_answers import function_values, log_density, moments
 from gigagp.unfitted import before_fit
 
@@ -88,6 +89,7 @@ class PredictiveDistribution(Answers):
                 f"rows of the fit; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows."
             )
             raise InvalidInputError(msg)
+        found = found.of_student(posterior.table.Y, posterior.model)
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
         relative_error = 0.5 * found.relative_error.cpu().numpy()[:, None]
         if transform.is_identity:
@@ -130,8 +132,8 @@ class PredictiveDistribution(Answers):
         Raises
         ------
         InvalidInputError
-            If a probability is not between 0 and 1, or if measurements do not have Gaussian noise of a known variance
-            and ``include_noise`` is True.
+            If a probability is not between 0 and 1, or if measurements do not have Gaussian or Student-t noise of a
+            known variance and ``include_noise`` is True.
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
@@ -141,14 +143,15 @@ class PredictiveDistribution(Answers):
         if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
             msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
             raise InvalidInputError(msg)
-        likelihood = resolve_likelihood(self.likelihood)
-        if include_noise and not isinstance(likelihood, Gaussian):
+        is_fitted = hasattr(self, "posterior_")
+        likelihood = self.likelihood_ if is_fitted else resolve_likelihood(self.likelihood)
+        if include_noise and not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
             msg = (
                 "include_noise of GPRegressor.predict_quantile must be False with the "
                 f"{likelihood.name} likelihood: only quantiles of the latent function are available."
             )
             raise InvalidInputError(msg)
-        if not hasattr(self, "posterior_"):
+        if not is_fitted:
             return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
         checked, points = self._new_inputs(X)
         normal = ndtri(levels.reshape(-1))
@@ -157,6 +160,8 @@ class PredictiveDistribution(Answers):
             marginals = self.posterior_.marginals(points, include_noise=include_noise)
             values = [self._in_units(marginals.quantile(float(level)), checked) for level in levels.reshape(-1)]
             found = np.stack(values, -1)
+        elif include_noise and isinstance(likelihood, StudentT):  # of the class itself, as checked above
+            found = self._student_quantiles(points, checked, likelihood, levels.reshape(-1).tolist())
         elif transform.is_identity:
             mean, std = self.predict(checked, return_std=True, include_noise=include_noise)
             found = mean[..., None] + std[..., None] * normal
@@ -168,6 +173,25 @@ class PredictiveDistribution(Answers):
                 found = function_values(transform, centre + np.sqrt(variance) * normal, noise)
             found = self._shaped(found)
         return finite_prediction(found if levels.ndim else found[..., 0])
+
+    def _student_quantiles(
+        self, points: torch.Tensor, X: np.ndarray, likelihood: StudentT, levels: list[float]
+    ) -> np.ndarray:
+        """Return quantiles of measurements with Student-t noise in the targets' units, with a last axis for levels."""
+        mean, variance, noise = self._student_parts(points)
+        scale, zero = likelihood.squared_scale(noise), torch.zeros_like(variance)
+        centre = self._in_units(mean, X)
+        found = np.empty((*centre.shape, len(levels)))
+        for k, level in enumerate(levels):
+            moved = mean + quantile(level, zero, variance, likelihood.degrees, scale)[:, None]
+            found[..., k] = self._in_units(moved, X)
+        return found
+
+    def _student_parts(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the mean (m, t), the variance of all that is Gaussian, (m,), and that of Student-t noise, (m,)."""
+        mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
+        white = self.posterior_.model.kernel.white(points).double().cpu()
+        return mean, variance + white, self.posterior_.noise_at(points).double().cpu() - white
 
     @guarded()
     @checks_arguments
@@ -204,7 +228,7 @@ class PredictiveDistribution(Answers):
         if given.shape[1] != self.posterior_.n_targets:
             msg = f"y must have {self.posterior_.n_targets} target(s), as the fit had; got {given.shape[1]}."
             raise InvalidInputError(msg)
-        transform, likelihood = self.target_transform_, resolve_likelihood(self.likelihood)
+        transform, likelihood = self.target_transform_, self.likelihood_
         transform.check(given)
         if not transform.is_identity:
             centre, spread, rest = self._moments_in_units(points)
@@ -215,6 +239,10 @@ class PredictiveDistribution(Answers):
         if self.posterior_.is_mixture:
             logs = self.posterior_.marginals(points, include_noise=True).log_density(targets.to(points))
             return finite_prediction((logs.double().cpu().numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
+        if isinstance(likelihood, StudentT) and likelihood.is_scale_mixture:
+            mean, variance, noise = self._student_parts(points)
+            found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
+            return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
         mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
         noise = self.posterior_.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
         found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])

@@ -96,11 +96,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
     random_state : int, RandomState, Generator or None, default 0
         Seed of probe vectors, features and subsets. The same seed gives the same bits on the same machine; on CUDA,
         where the engine is chosen by its speed, two runs may differ in rounding.
-    likelihood : {"gaussian", "laplace", "student-t", "poisson"} or Likelihood, default "gaussian"
-        Distribution of a target given the latent function (`gigagp.likelihoods`). Laplace noise is robust to outliers,
-        Student-t noise also to gross ones (``likelihoods.StudentT(df=4.0)``); Poisson counts have the rate ``exp(f)``.
-        All except the Gaussian need ``inference.QuadruplyStochastic``, which ``"auto"`` then selects, or
-        ``inference.Vecchia``, which it selects for Student-t noise.
+    likelihood : {"gaussian", "student-t", "auto", "laplace", "poisson"} or Likelihood, default "gaussian"
+        Distribution of a target given the latent function (`gigagp.likelihoods`). Student-t noise is robust to gross
+        outliers; its degrees of freedom are learned, or given by ``likelihoods.StudentT(df=4.0)``. ``"auto"`` chooses
+        between it and Gaussian noise by the likelihood of up to 500 rows. Laplace noise and Poisson counts, whose rate
+        is ``exp(f)``, need ``inference.QuadruplyStochastic``, which ``inference="auto"`` then selects, or
+        ``inference.Vecchia``.
     hyperparameter_units : {"own", "standardized"}, default "own"
         Units of the kernel's hyperparameters and of the noise variance, given and read. ``"own"``: lengthscales,
         periods and bounds are in the units of the inputs, and variances in squared units of the target. Several targets
@@ -128,6 +129,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         Kernels that a rule for ``kernel`` has tried, with gains and weights; ``kernel_`` is that of the heaviest.
     noise_variance_ : float or ndarray of shape (n,)
         Noise variance, learned or as given.
+    likelihood_ : Likelihood
+        Likelihood of the fit; for Student-t noise with the learned degrees of freedom.
+    noise_weights_ : ndarray of shape (n,)
+        Weights of the rows for Student-t noise. Rows below 0.1 are outliers.
     history_ : History
         One record for each optimization step.
     inference_ : one of `gigagp.inference`

@@ -50,6 +50,7 @@ from gigagp.schema import (
     text,
 )
 from gigagp.start import has_white_term
+from gigagp.student_noise import StudentNoise
 
 E = TypeVar("E", bound=FittedEstimator)
 
@@ -78,7 +79,12 @@ _HEADER = record(
         "one_target": flag,
         "feature_names": listing(text),
     },
-    {"interrupted": one_of("", "learning", "last solve", "time budget"), "gap": optional(listing(number(), 2))},
+    {
+        "interrupted": one_of("", "learning", "last solve", "time budget"),
+        "gap": optional(listing(number(), 2)),
+        "student": record({"df": number(positive=True), "squared_scale": number(positive=True)}),
+        "likelihood_note": text,
+    },
 )
 
 
@@ -133,7 +139,12 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     held = not of_rows and float(variance) == 0
     if held and not has_white_term(kernel):
         raise ModelFileError("its tensor 'noise_variance' must be positive: its kernel has no White term.")
-    if of_rows:
+    student = StudentNoise(**header["student"]) if "student" in header else None
+    if student is not None and not (of_rows and sizes["t"] == 1 and student.df > 2):
+        raise ModelFileError(
+            "the header.student must have more than 2 degrees of freedom, weights of rows and 1 target."
+        )
+    if of_rows and student is None:
         estimator.noise_variance = variance.numpy() * scaling.y_scale[0] ** 2
     estimator.inference_ = from_plain(header["inference"], custom, d)
     estimator.optimizer_ = from_plain(header["optimizer"], custom, d)
@@ -143,12 +154,13 @@ def state_to_fitted(cls: type[E], tensors: dict[str, Tensor], header: dict[str, 
     estimator.kernel_choice_ = None if tried is None else KernelChoice.from_plain(tried)
     plan = header.get("plan")
     estimator.plan_ = None if plan is None else Plan.from_plain(plan, lambda data: from_plain(data, custom, d))
+    estimator.likelihood_note_ = header.get("likelihood_note", "")
     estimator.history_.interrupted = header.get("interrupted", "")
     gap = header.get("gap")
     estimator.history_.gap = None if gap is None else Estimate(*gap)
     estimator._one_target = header["one_target"]
     saved = Saved(
-        Model(kernel, mean, variance, noise_is_learned=not held),
+        Model(kernel, mean, variance, noise_is_learned=not held, student=student),
         resolve_budget(estimator.memory_budget, device),
         from_plain(header["solver"], custom, d),
         resolve_likelihood(estimator.likelihood),

@@ -230,7 +230,7 @@ def learn_transform(
     rows = torch.randperm(len(y), generator=generator)[:most].sort().values.numpy()
     subset = _Rows(X[rows], y[rows], estimator, mean, budget, generator.get_state())
     current().phase("choosing a transform of the target" if name == "auto" else "learning the transform", unit="fit")
-    reason = _guard(subset.y) if name == "auto" else None
+    reason = few_values(subset.y) if name == "auto" else None
     if reason is not None:
         return NoTransform(f"auto: {reason}")
     plain = subset.fit(NoTransform(), None)
@@ -249,8 +249,8 @@ def _unlearned(name: str, y: np.ndarray) -> TargetTransform:
     return Spline(targets=ends, values=ends) if name == "spline" else NoTransform()
 
 
-def _guard(y: np.ndarray) -> str | None:
-    """Return why ``"auto"`` takes no transform for targets like these, if it does not.
+def few_values(y: np.ndarray) -> str | None:
+    """Return why ``"auto"`` does not choose a distribution for targets like these; None if it does.
 
     A density of few values can be raised without limit, at the cost of everything else.
     """

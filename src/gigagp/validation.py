@@ -11,7 +11,7 @@ import torch
 from gigagp import intake
 from gigagp.errors import InvalidInputError
 from gigagp.inference.table import TrainingTable
-from gigagp.likelihoods import Gaussian, Likelihood
+from gigagp.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.metrics import gaussian_nll, rmse
 from gigagp.scaling import Scaling
 from gigagp.target_transform import NoTransform, TargetTransform
@@ -70,6 +70,14 @@ def validation_scorer(
         if refusal is not None:
             raise refusal
         predicted, variance = posterior.mean_and_variance(points)
+        if (student := posterior.model.student) is not None:
+            noise, latent = posterior.noise_at(points).double().cpu(), variance.double().cpu().sqrt()
+            standard = torch.from_numpy(scaling.targets(targets))
+            centre = predicted.double().cpu()
+            logs = StudentT(student.df).predictive_log_density(standard, centre, latent[:, None], noise[:, None])
+            return rmse(targets, scaling.original(centre.numpy())), float(logs.mean()) - float(
+                np.log(scaling.y_scale[0])
+            )
         if not posterior.model.noise_is_known:
             variance = variance + posterior.model.noise_at(points)
         std = variance.sqrt().double().cpu().numpy()[:, None] * scaling.y_scale
@@ -98,7 +106,7 @@ def refuse_validation(optimizer: object, likelihood: Likelihood) -> None:
             "score predictions with gigagp.metrics."
         )
         raise InvalidInputError(msg)
-    if not isinstance(likelihood, Gaussian):
+    if not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
         msg = (
             "validation of GPRegressor.fit scores targets with Gaussian noise; got the "
             f"{likelihood.name} likelihood. Leave it out, and score predictions with gigagp.metrics."

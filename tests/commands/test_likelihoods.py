@@ -71,7 +71,20 @@ def test_the_default_inference_of_gross_outliers(run, refused, table, tmp_path):
     fit = ("fit", table, "--target", "wrong", "--columns", "u,v", "--likelihood", "student-t", "-q")
     code, shown, error = run(*fit, "--optimizer", "none", "-o", tmp_path / "m.gp")
     assert code == 0, error
-    assert "inference     Vecchia" in shown
-    for other in ("exact", "quadruply-stochastic", "relevance-vectors"):
-        message = 'student-t likelihood must be "auto", inference.Vecchia'
+    assert "inference     exact" in shown
+    assert "rows of 200 have weights below 0.1" in shown
+    code, shown, error = run("evaluate", tmp_path / "m.gp", table, "--json")
+    assert code == 0, error
+    assert json.loads(shown)["coverage"]["0.5"] > 0.4
+    for other in ("quadruply-stochastic", "relevance-vectors"):
+        message = 'student-t likelihood must be "auto", one that takes known noise variances'
         refused(message, *fit, "--inference", other, "-o", tmp_path / "m.gp")
+
+
+def test_the_choice_between_gaussian_and_heavy_tails(run, refused, table, tmp_path):
+    fit = ("fit", table, "--target", "wrong", "--columns", "u,v", "--likelihood", "auto", "-q", "-o", tmp_path / "m.gp")
+    code, shown, error = run(*fit)
+    assert code == 0, error
+    assert "auto: Student-t noise gains +" in shown
+    assert gigagp.load(tmp_path / "m.gp").likelihood_.df < 10
+    refused("--target-transform log has no meaning for --likelihood auto", *fit, "--target-transform", "log")

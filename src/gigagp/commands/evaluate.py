@@ -19,7 +19,7 @@ from gigagp.commands.problem import resolve_column
 from gigagp.data import CsvStyle
 from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
-from gigagp.likelihoods import Gaussian, resolve_likelihood
+from gigagp.likelihoods import Gaussian
 from gigagp.persistence import load_notes
 from gigagp.progress import meter_for
 
@@ -73,7 +73,8 @@ def _regressor_scores(
     regressor: gigagp.GPRegressor, blocks: Blocks, columns: list[str] | None, target: str, noise_column: str | None
 ) -> tuple[dict[str, Any], int]:
     """Return the scores of the predictions, and the number of rows."""
-    likelihood = resolve_likelihood(regressor.likelihood)
+    likelihood = regressor.likelihood_
+    has_distribution = not regressor.target_transform_.is_identity or (likelihood.is_scale_mixture and not noise_column)
     is_gaussian = isinstance(likelihood, Gaussian)
     others = [target] if noise_column is None else [target, noise_column]
     found: list[tuple[np.ndarray, ...]] = []
@@ -82,7 +83,7 @@ def _regressor_scores(
         measured = block.others.values[:, 0]
         # Measured targets contain noise, so the intervals for them include it.
         includes = noise_column is None and likelihood.has_noise
-        if not regressor.target_transform_.is_identity:
+        if has_distribution:
             found.append(_distribution(regressor, block.inputs, measured))
             continue
         mean, std = regressor.predict(block.inputs, return_std=True, include_noise=includes)
@@ -100,7 +101,7 @@ def _regressor_scores(
     if not found:
         msg = f"{blocks.path} has no rows of data."
         raise InvalidInputError(msg)
-    if not regressor.target_transform_.is_identity:
+    if has_distribution:
         measured, mean, density, ranks = (np.concatenate(parts) for parts in zip(*found, strict=True))
         shares = {str(level): float(np.mean(np.abs(2 * ranks - 1) <= level)) for level in metrics.INTERVALS}
         result = {"rmse": metrics.rmse(measured, mean), "nll": -float(density.mean()), "coverage": shares}

@@ -49,9 +49,9 @@ def fit(
     likelihood: Annotated[
         str,
         typer.Option(
-            help="gaussian, laplace (outliers), student-t (gross outliers) or poisson (counts); logistic or probit for "
-            "a target of classes, whose labels may be text. student-t uses --inference vecchia; the others but "
-            "gaussian use it or, by default, quadruply-stochastic."
+            help="gaussian, student-t (heavy tails, outliers), auto (gaussian or student-t), laplace (outliers) or "
+            "poisson (counts); logistic or probit for a target of classes, whose labels may be text. laplace, poisson "
+            "and classes use --inference vecchia or, by default, quadruply-stochastic."
         ),
     ] = "gaussian",
     target_transform: Annotated[
@@ -215,8 +215,8 @@ def _method(
     if target_transform != "none" and likelihood != "gaussian":
         msg = f"--target-transform {target_transform} has no meaning for --likelihood {likelihood}; leave one out."
         raise InvalidInputError(msg)
-    if likelihood != "gaussian" and inference == "auto":
-        inference = "vecchia" if likelihood == "student-t" else "quadruply-stochastic"
+    if likelihood not in ("gaussian", "student-t", "auto") and inference == "auto":
+        inference = "quadruply-stochastic"
     chosen = options.choose_inference(inference, truncation, of_some)
     return _Method(chosen, options.choose_optimizer(optimizer, steps, chosen), likelihood, target_transform)
 
@@ -238,7 +238,8 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
             "learns one noise variance."
         )
         raise InvalidInputError(msg)
-    return not takes_some and method.target_transform == "none"  # a transform is learned from rows that are held
+    # a transform and the choice of a likelihood are learned from rows that are held
+    return not takes_some and method.target_transform == "none" and method.likelihood != "auto"
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ INFERENCES = (
     "relevance-vectors",
     "random-features",
 )
-LIKELIHOODS = ("gaussian", "laplace", "student-t", "poisson", "logistic", "probit")
+LIKELIHOODS = ("gaussian", "laplace", "student-t", "auto", "poisson", "logistic", "probit")
 #: Transforms of the target.
 TRANSFORMS = ("none", "log", "yeo-johnson", "spline", "auto")
 #: Likelihoods of class labels.

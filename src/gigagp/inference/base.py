@@ -151,7 +151,10 @@ class Inference(Settings, ABC):
         can = self.abilities.likelihoods
         if can == "any" or isinstance(likelihood, Gaussian) or (can == "log-concave" and likelihood.is_log_concave):
             return
+        if can == "gaussian" and self.abilities.row_noise and likelihood.is_scale_mixture:
+            return
         others = "inference.QuadruplyStochastic or " if likelihood.is_log_concave else ""
+        others = "one that takes known noise variances of rows, or " if likelihood.is_scale_mixture else others
         msg = f'inference for the {likelihood.name} likelihood must be "auto", {others}inference.Vecchia; got {self!r}.'
         if can == "log-concave":
             msg += " Its variational bound has one optimum only for log-concave densities (is_log_concave)."

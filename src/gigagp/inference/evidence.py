@@ -12,9 +12,18 @@ from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.prior import WeakPrior
 from gigagp.optimization.space import ParameterSpace
+from gigagp.student_noise import sites
 
 #: Number of probe vectors for the Fisher information.
 _PROBES = 16
+
+
+def bound(posterior: ExactPosterior) -> float:
+    """Return the log marginal likelihood, or its bound for Student-t noise (`gigagp.student_noise`)."""
+    model, value = posterior.model, posterior.log_marginal_likelihood(torch.Generator()).value
+    if model.student is None:
+        return value
+    return value + sites(model.student.weights(model.noise_variance), model.student.df)
 
 
 def laplace_evidence(posterior: ExactPosterior, generator: torch.Generator) -> float:
@@ -41,5 +50,4 @@ def laplace_evidence(posterior: ExactPosterior, generator: torch.Generator) -> f
     whitened = table.n_targets * scale[:, None] * information * scale
     whitened.diagonal().add_(1.0)
     volume = 2 * float(torch.linalg.cholesky(whitened).diagonal().log().sum())
-    value = posterior.log_marginal_likelihood(generator).value
-    return value - prior.penalty(vector) - 0.5 * volume
+    return bound(posterior) - prior.penalty(vector) - 0.5 * volume

@@ -8,6 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp.likelihoods import StudentT
+from gigagp.model import Model
+
 #: Least precision, so that a row that nothing is known about has a finite variance.
 _LEAST = 1e-300
 
@@ -54,6 +57,28 @@ class LeftOut(NamedTuple):
         density = 0.5 * (precision.log()[:, None] - misfit - math.log(2 * math.pi))
         error = torch.zeros_like(precision) if standard_error is None else standard_error.double() / precision
         return cls(Y.double() - residuals, 1 / precision, density, error)
+
+    def of_student(self, Y: Tensor, model: Model) -> LeftOut:
+        """Return them for Student-t noise of the rows, in place of Gaussian noise at their weights.
+
+        The weights of the other rows are those of the fit. Without Student-t noise nothing changes.
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, 1)
+            Targets.
+        model : Model
+            Model of the fit.
+        """
+        student = model.student
+        if student is None:
+            return self
+        latent = (self.variance - model.noise_variance.to(self.variance)).clamp_min(0)
+        noise = torch.full_like(latent, student.variance)
+        likelihood, Y = StudentT(student.df), Y.double()
+        density = likelihood.predictive_log_density(Y, self.mean, latent.sqrt()[:, None], noise[:, None])
+        variance = latent + noise
+        return LeftOut(self.mean, variance, density, self.relative_error * self.variance / variance)
 
 
 def without_trend(precision: Tensor, basis_solutions: Tensor, coefficient_root: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ def fisher_information(
     space: ParameterSpace,
     vector: torch.Tensor,
     probes: torch.Tensor,
+    noise_slope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Estimate the Fisher information of the learned hyperparameters in the coordinates of ``space``.
 
@@ -108,6 +109,8 @@ def fisher_information(
         Coordinates of the model in ``space``.
     probes : Tensor of shape (n, s)
         Standard normal vectors w.
+    noise_slope : Tensor of shape (n,), optional
+        Derivatives of the rows' noise variances with respect to the model's; None: 1.
 
     Returns
     -------
@@ -116,7 +119,7 @@ def fisher_information(
     """
     whitened = torch.linalg.solve_triangular(factor.T, probes, upper=True)
     products = derivative_products(model.kernel, X, whitened)
-    products[NOISE] = whitened[None]
+    products[NOISE] = (whitened if noise_slope is None else noise_slope.to(whitened)[:, None] * whitened)[None]
     stacked = torch.cat([products[name] for name in space.names])
     p, n, s = stacked.shape
     projected = torch.linalg.solve_triangular(factor, stacked.movedim(0, 1).reshape(n, p * s), upper=False)

@@ -1,0 +1,223 @@
+"""Fits with Student-t noise by any inference that takes known noise variances of rows, and the choice of the noise.
+
+Exact inference maximises the bound itself (`gigagp.inference.student`). For other methods 1,000 rows give a start of
+the hyperparameters, their neighbours give weights to all rows, the method learns with the noise variances that follow
+from these, and its posterior gives the last weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gigagp.arguments import Arguments, Problem
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.inference import Exact, Inference
+from gigagp.inference.evidence import bound
+from gigagp.inference.exact_posterior import ExactPosterior
+from gigagp.inference.objective import ExactObjective, TableObjective
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.student import StudentObjective, check_student, improved
+from gigagp.inference.student_rows import weighted_by_neighbours
+from gigagp.inference.table import TrainingTable
+from gigagp.likelihoods import Gaussian, Likelihood, StudentT
+from gigagp.model import Model
+from gigagp.optimization import Auto, History
+from gigagp.optimization.trace import Trace
+from gigagp.progress import meter_for
+from gigagp.random import spawn
+from gigagp.student_noise import START_DF, StudentNoise, most_likely_noise
+from gigagp.transform_learning import SUBSET_ROWS, few_values
+
+#: Rows of the comparison of two likelihoods.
+CHOICE_ROWS = 500
+#: Bytes for each pair of rows of a subset.
+_BYTES = 64
+#: Student-t noise is taken by "auto" only if it gains this many nats on the subset ...
+_MARGIN = 10.0
+#: ... and if the log density of left-out rows gains this many standard errors.
+_STANDARD_ERRORS = 2.0
+#: ... and has at most this many degrees of freedom.
+_NORMAL_DF = 30.0
+#: Nats that a Student-t density of the left-out errors of a Gaussian fit must gain for another fit to be worth it.
+_PROMISE = 5.0
+
+
+class Choice(NamedTuple):
+    """The likelihood that ``"auto"`` has chosen, and why."""
+
+    likelihood: Likelihood
+    note: str
+
+
+def is_weighted(inference: Inference, likelihood: Likelihood) -> bool:
+    """Whether an inference method fits a likelihood by weights of rows."""
+    return likelihood.is_scale_mixture and inference.abilities.likelihoods == "gaussian"
+
+
+def begin(
+    arguments: Arguments, inference: Inference, table: TrainingTable, model: Model, generator: torch.Generator
+) -> tuple[TableObjective, Model]:
+    """Return the objective of a fit and the start of its learning, for any likelihood.
+
+    Raises
+    ------
+    InvalidInputError
+        If Student-t noise has no meaning for the targets or their noise.
+    """
+    likelihood = arguments.likelihood
+    if not is_weighted(inference, likelihood):
+        return inference.objective(table, spawn(generator), likelihood), model
+    assert isinstance(likelihood, StudentT)
+    check_student(model, table.n_targets)
+    df, learns = likelihood.df, arguments.optimizer is not None
+    model = _with_squared_scale(model, df)
+    if isinstance(inference, Exact):
+        return StudentObjective(table, df if learns else df or START_DF), model
+    seed = spawn(generator)
+    objective = inference.objective(table, seed, Gaussian())
+    noise = StudentNoise(df or START_DF, float(model.noise_variance))
+    if learns:
+        rows = torch.randperm(table.n_rows, generator=spawn(seed))[: _size(table.n_rows, arguments.budget)].sort()
+        few = table.take_rows(rows.values.to(table.X.device))
+        few = replace(few, X=few.X.double(), Y=few.Y.double())
+        posterior = _learned(StudentObjective(few, df), model, arguments.optimizer, spawn(seed))
+        assert posterior.model.student is not None
+        model, noise = replace(model, kernel=posterior.model.kernel), posterior.model.student
+    return objective, weighted_by_neighbours(model, table, noise, learns_df=df is None if learns else None)
+
+
+def end(arguments: Arguments, objective: TableObjective, posterior: Posterior, generator: torch.Generator) -> Posterior:
+    """Return the posterior at the weights that it gives to the rows itself, if it has weights and is not exact."""
+    if posterior.model.student is None or isinstance(objective, StudentObjective):
+        return posterior
+    assert isinstance(arguments.likelihood, StudentT)
+    learns_df, learns = arguments.likelihood.df is None, arguments.optimizer is not None
+    model = improved(posterior, objective.table, learns_df=learns_df, learns_scale=learns)
+    return objective.posterior(model, generator)
+
+
+def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> Choice:
+    """Return Gaussian or Student-t noise, whichever explains up to 500 random rows better.
+
+    Parameters
+    ----------
+    arguments : Arguments
+        Checked arguments of the estimator.
+    X : ndarray of shape (n, d)
+        Inputs in the data's own units.
+    y : ndarray of shape (n,) or (n, n_targets)
+        Targets in the data's own units.
+    generator : torch.Generator
+        Source of the rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are several targets, known noise variances of rows, a target transform, or nothing to learn.
+    """
+    estimator = arguments.estimator
+    got = None
+    if y[:1].size > 1:
+        got = f"one target; got {y.shape[1]}. Fit one estimator for each"
+    elif np.ndim(estimator.noise_variance):
+        got = "noise_variance to be a number or None; got one for each row"
+    elif estimator.target_transform != "none":
+        got = f'target_transform="none"; got {estimator.target_transform!r}. Choose one of them'
+    elif arguments.optimizer is None:
+        got = "an optimizer, because it compares learned models; got None"
+    if got is not None:
+        msg = f'likelihood="auto" of GPRegressor needs {got}.'
+        raise InvalidInputError(msg)
+    rows = (
+        torch.randperm(len(y), generator=generator)[: _size(min(len(y), CHOICE_ROWS), arguments.budget)]
+        .sort()
+        .values.numpy()
+    )
+    X, y = X[rows], y.reshape(-1)[rows]
+    reason = few_values(y)
+    if reason is not None:
+        return Choice(Gaussian(), f"Gaussian, auto: {reason}")
+    try:
+        plain = _trial(replace(arguments, likelihood=Gaussian()), X, y, generator.clone_state())
+        promise = _promise(plain.standardized)
+        if promise < _PROMISE:
+            words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(y):,} rows"
+            return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
+        robust = _trial(replace(arguments, likelihood=StudentT()), X, y, generator.clone_state())
+    except (InvalidInputError, NonFiniteError, NotPositiveDefiniteError):
+        return Choice(Gaussian(), f"Gaussian, auto: the {len(y):,} rows of the comparison could not be fitted")
+    gain, gains = robust.value - plain.value, robust.densities - plain.densities
+    words = f"Student-t noise gains {gain:+.1f} nats on {len(y):,} rows"
+    if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
+        return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
+    if gain <= _MARGIN:
+        return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
+    if float(gains.mean()) <= _STANDARD_ERRORS * float(gains.std()) / math.sqrt(len(gains)):
+        return Choice(Gaussian(), f"Gaussian, auto: {words}, but left-out densities gain less than their error")
+    return Choice(StudentT(), f"auto: {words}")
+
+
+class _Trial(NamedTuple):
+    """A fit to the rows of the comparison: log likelihood or bound, and log densities, in the target's units."""
+
+    value: float
+    densities: torch.Tensor
+    standardized: torch.Tensor
+    df: float
+
+
+def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> _Trial:
+    problem = Problem.of(arguments, X, y)
+    table = problem.table()
+    table = replace(table, X=table.X.double().cpu(), Y=table.Y.double().cpu())
+    model, objective = problem.model, ExactObjective(table)
+    if isinstance(arguments.likelihood, StudentT):
+        check_student(model, 1)
+        model, objective = _with_squared_scale(model, None), StudentObjective(table, None)  # type: ignore[assignment]
+    posterior = _learned(objective, model, arguments.optimizer, generator)
+    unit = math.log(problem.scaling.y_scale[0])
+    left_out = posterior.left_out()
+    errors = (table.Y - left_out.mean)[:, 0] * left_out.variance.rsqrt()
+    densities = left_out.of_student(table.Y, posterior.model).log_density.sum(1)
+    student = posterior.model.student
+    df = math.inf if student is None else student.df
+    return _Trial(bound(posterior) - len(y) * unit, densities - unit, errors, df)
+
+
+def _learned(objective: Any, model: Model, optimizer: object, generator: torch.Generator) -> ExactPosterior:
+    """Return the posterior of a small table after learning."""
+    settings = optimizer if isinstance(optimizer, Auto) else Auto()
+    settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=0)
+    found = settings.run(objective, model, Trace(History(), meter_for(0)), generator)
+    posterior = objective.posterior(found)
+    assert isinstance(posterior, ExactPosterior)
+    return posterior
+
+
+def _promise(errors: torch.Tensor) -> float:
+    """Return the gain in nats of a Student-t density over a normal one for standardized errors."""
+    squares = errors.square()
+    scale = float(squares.mean())
+    if not 0 < scale < math.inf:
+        return 0.0
+    noise = most_likely_noise(squares, StudentNoise(START_DF, scale), learns_df=True)
+    student, one = StudentT(noise.df), torch.ones_like(errors)
+    zero, normal = torch.zeros_like(errors), Gaussian()
+    gain = student.log_density(errors, zero, noise.variance * one) - normal.log_density(errors, zero, scale * one)
+    return float(gain.sum())
+
+
+def _with_squared_scale(model: Model, df: float | None) -> Model:
+    """Return the model with the squared scale in place of the noise variance."""
+    degrees = df or START_DF
+    return replace(model, noise_variance=model.noise_variance * (degrees - 2) / degrees)
+
+
+def _size(n_rows: int, budget: int) -> int:
+    """Return the number of rows that a start is learned from."""
+    return min(n_rows, SUBSET_ROWS, math.isqrt(budget // _BYTES))
