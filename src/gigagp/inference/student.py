@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gigagp.dense import lower_inverse
+from gigagp.dense import symmetric_inverse
 from gigagp.errors import InvalidInputError
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
 from gigagp.inference.objective import FACTOR_SECONDS, TableObjective
@@ -160,7 +160,7 @@ class _Evaluated:
         self.student = state.model.student
         self.weights = self.student.weights(self.noise)
         self.solutions = state.solutions[:, 0].double()
-        self.inverse = lower_inverse(state.factor)
+        self.inverse = symmetric_inverse(state.factor)
         self.precision = self.inverse.diagonal().double()
         self.value = state.value + sites(self.weights, self.student.df)
 
@@ -175,12 +175,7 @@ class _Evaluated:
         solutions, inverse = self.state.solutions, self.inverse
 
         def tile_weights(rows: slice, columns: slice) -> Tensor:
-            # Tiles are requested on and above the diagonal, but the inverse is stored below it.
-            tile = inverse[columns, rows].T
-            if rows == columns:
-                lower = inverse[rows, columns].tril()
-                tile = lower + lower.tril(-1).T
-            return 0.5 * (solutions[rows] @ solutions[columns].T - tile)
+            return torch.addmm(inverse[rows, columns], solutions[rows], solutions[columns].T, beta=-0.5, alpha=0.5)
 
         gradient = self.state.matrix.weighted_gradient(tile_weights)
         slope = 0.5 * (self.solutions.square() - self.precision) / self.weights
