@@ -14,6 +14,7 @@ import torch
 import gigagp
 from gigagp import persistence
 from gigagp.errors import InvalidInputError, SolverWarning
+from gigagp.likelihoods import Gaussian
 from gigagp.target_transform import NoTransform
 
 
@@ -22,6 +23,7 @@ class GPRegressor:
 
     arguments: dict[str, object]
     likelihood = "gaussian"
+    likelihood_ = Gaussian()
     target_transform_ = NoTransform()
 
     def __init__(self, **arguments):

@@ -234,8 +234,8 @@ def _may_stream(method: _Method, *, takes_some: bool) -> bool:
         return False
     if takes_some and not abilities.holds_rows:
         msg = (
-            f"--rows and --noise-column have no meaning for --inference {abilities.name}, which takes all rows of a table and "
-            "learns one noise variance."
+            f"--rows and --noise-column have no meaning for --inference {abilities.name}, which takes all rows of a "
+            "table and learns one noise variance."
         )
         raise InvalidInputError(msg)
     # a transform and the choice of a likelihood are learned from rows that are held

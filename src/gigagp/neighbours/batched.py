@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp import interruption
 from gigagp.kernels import Kernel
-from gigagp.neighbours.local import LOST, Conditionals, Derivatives, total
+from gigagp.neighbours.local import LOST, Conditionals, Derivatives, gram, total
 
 #: Arrays of (m + 1)^2 numbers for each problem at the peak of a batch.
 _ARRAYS = 8
@@ -99,7 +99,7 @@ def derivatives(pool: LocalPool, targets: Tensor, neighbours: Tensor, values: Te
         product = torch.einsum("bmp,bmt->bpt", a, z) - 0.5 * last[:, :, None] * last_z[:, None, :]
         gradient += ((product * last_z[:, None, :]).sum((0, 2)) - 0.5 * t * last.sum(0)).cpu()
         flat = a.reshape(-1, a.shape[-1])
-        information += t * (flat.T @ flat - 0.5 * last.T @ last).cpu()
+        information += t * (gram(flat) - 0.5 * gram(last)).cpu()
         log_variance = -2 * problem.u[:, -1].log().sum()
         q = len(problem.u)
         value -= 0.5 * float(last_z.square().sum() + t * (log_variance + q * math.log(2 * math.pi)))

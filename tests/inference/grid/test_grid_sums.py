@@ -309,7 +309,7 @@ def test_a_fit_learns_an_additive_function(standardize: bool, tmp_path) -> None:
     U = X / SCALES
     truth = np.sin(3 * U[:, 0]) + U[:, 1] * U[:, 3] + 0.5 * U[:, 4] + U[:, 2]
     assert np.sqrt(np.mean((held.predict(X) - truth) ** 2)) < 0.06  # the noise is 0.1
-    streamed = GPRegressor(**held.get_params()).fit_table(frame, target="y")
+    streamed = GPRegressor(**held.get_params(deep=False)).fit_table(frame, target="y")
     np.testing.assert_allclose(streamed.predict(frame[names]), held.predict(X), atol=0.05)
     streamed.save(tmp_path / "model.gp")
     loaded = gigagp.load(tmp_path / "model.gp")

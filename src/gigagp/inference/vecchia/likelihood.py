@@ -14,7 +14,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import Pool, is_compiled
-from gigagp.neighbours.local import LOST, total
+from gigagp.neighbours.local import LOST, gram, total
 from gigagp.neighbours.neighbourhood import Block, NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.operators.indexing import as_noise
@@ -24,8 +24,6 @@ from gigagp.progress import current
 _GAP_ROWS, _GAP_FACTOR, _GAP_NEIGHBOURS = 200, 8, 400
 #: Neighbours and rows of `typical_deviation`, and the least deviation that it returns, in units of the noise's.
 _TYPICAL_NEIGHBOURS, _TYPICAL_ROWS, _TYPICAL_FLOOR = 30, 200, 0.1
-#: Rows whose products are added at once.
-_BLOCK_ROWS = 2**12
 
 
 def pool_of(model: Model, table: TrainingTable) -> Pool:
@@ -58,13 +56,8 @@ class _Whitened(NamedTuple):
         return cls(torch.cat(parts), log_variance, raised)
 
     def products(self, n_targets: int) -> tuple[Tensor, Tensor]:
-        """Return the products of all columns but the first ``n_targets`` with each other and with the first ones.
-
-        They are added block by block, so that threads change no bit.
-        """
-        products = self.values.new_zeros(self.values.shape[1], self.values.shape[1])
-        for part in self.values.split(_BLOCK_ROWS):
-            products += part.T @ part
+        """Return the products of all columns but the first ``n_targets`` with each other and with the first ones."""
+        products = gram(self.values)
         return products[n_targets:, n_targets:], products[n_targets:, :n_targets]
 
 
