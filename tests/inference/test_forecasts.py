@@ -190,7 +190,7 @@ def test_memory_decides_too(small, monkeypatch):
 
 
 def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, monkeypatch):
-    """A deadline right after the choice leaves the hyperparameters of the neighbours, which are not those of a bound."""
+    """A deadline right after the choice leaves the neighbours' hyperparameters, which are not those of a bound."""
     prefer(monkeypatch, inference.SparseVariational)
     X, y = rows(400)
     real = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
