@@ -69,8 +69,9 @@ class AutomaticObjective(TableObjective):
 
     def __init__(self, table: TrainingTable, generator: torch.Generator, started: float, budget: float) -> None:
         super().__init__(table)
-        self._generator, self._started, self._budget = spawn(generator), started, budget
+        self._started, self._budget = started, budget
         self._solving = IterativeObjective(Iterative(), table, generator)
+        self._generator = spawn(generator)
         self._ending: TableObjective = self._solving
         self._neighbours: VecchiaObjective | None = None
         self._chosen: Inference | None = None
