@@ -1,7 +1,11 @@
-"""The speed of this machine beside that of the benchmarks."""
+"""The speed of this machine beside that of the benchmarks, and the times of single operations there.
+
+A time that is computed from these is a nominal one: of one thread of the machine of the benchmarks, in float64.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cache
 
@@ -9,6 +13,24 @@ import torch
 
 #: Seconds of a product of two 768 x 768 matrices in float64 on the machine of the benchmarks, one thread.
 _NOMINAL, _SIZE, _REPEATS = 0.0225, 768, 3
+#: Nominal seconds of a multiplication and an addition in a product of large matrices.
+MULTIPLICATION = _NOMINAL / _SIZE**3
+#: Nominal seconds of the exact likelihood and its gradient for each cubed row.
+FACTOR_SECONDS = 6e-11
+#: Nominal seconds of a fast Fourier transform for each point and each halving.
+_TRANSFORM = 1.5e-9
+#: Nominal seconds for each kernel entry of a product with some twenty columns, and their growth with the inputs.
+_ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
+
+
+def entries_seconds(n_entries: float, n_inputs: int) -> float:
+    """Return the nominal seconds of products with some twenty columns that take so many kernel entries."""
+    return (_ENTRY + n_inputs * _ENTRY_OF_INPUT) * n_entries
+
+
+def transform_seconds(n_points: float) -> float:
+    """Return the nominal seconds of a fast Fourier transform of so many points."""
+    return _TRANSFORM * n_points * math.log2(max(n_points, 2.0))
 
 
 def slowness() -> float:

@@ -67,6 +67,14 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     return int(memory_budget)
 
 
+def size_in_words(n_bytes: float) -> str:
+    """Return a number of bytes with its largest sensible unit, such as ``"1.5 GiB"`` or ``"40 MiB"``."""
+    for size, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.2g} {unit}" if n_bytes < 99.5 * size else f"{n_bytes / size:,.0f} {unit}"
+    return f"{n_bytes / 2**10:.2g} KiB"
+
+
 def require(needed: int, budget: int, what: str, remedy: str) -> None:
     """Raise `MemoryBudgetError` if ``what`` needs more than the budget, before it is allocated."""
     if needed > budget:

@@ -90,7 +90,7 @@ def test_the_gain_of_exact_inference_is_foreseen():
 
 
 def option(seconds: float, nll: float, inference=None) -> Option:
-    return Option(inference or Iterative(), 10, seconds, nll, 0.01, math.exp(nll))
+    return Option(inference or Iterative(), 10, seconds, 1e6, nll, 0.01, math.exp(nll))
 
 
 def test_without_a_budget_time_must_be_worth_it():
@@ -146,7 +146,8 @@ def test_what_cannot_be_planned_is_refused(change):
 
 def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
-    monkeypatch.setattr("gigagp.inference.automatic.objective._ENTRY", 1.0)  # solves that would take years
+    monkeypatch.setattr("gigagp.machine._ENTRY", 1.0)  # solves that would take years
+    monkeypatch.setattr("gigagp.inference.exact.FACTOR_SECONDS", 1.0)
     X, y = made_rows(3200, 2, 6)
     gp = GPRegressor().fit(X, y)
     assert isinstance(gp.inference_, Vecchia)
@@ -168,7 +169,7 @@ def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
 def test_a_plan_comes_back_from_a_file_and_old_files_have_none(tmp_path):
     X, y = made_rows(40, 2, 6)
     gp = GPRegressor().fit(X, y)
-    local, exact = (Option(one, 40, 3.0, 0.1, math.inf, 1.0) for one in (Vecchia(30, 90), Iterative()))
+    local, exact = (Option(one, 40, 3.0, 1e6, 0.1, math.inf, 1.0) for one in (Vecchia(30, 90), Iterative()))
     for plan in (Plan.of([local, exact], math.inf), Plan.of([local, exact], 60.0).instead(local, "It was late."), None):
         gp.plan_ = plan
         gp.save(tmp_path / "model.gp")
@@ -183,7 +184,7 @@ def test_a_plan_comes_back_from_a_file_and_old_files_have_none(tmp_path):
     [{"chosen": 2}, {"chosen": -1}, {"options": []}, {"reason": 3}, {"budget": -1.0}, {"options": [{"seconds": 1.0}]}],
 )
 def test_a_plan_that_is_none_is_refused(change):
-    option = Option(Vecchia(30, 90), 40, 3.0, 0.1, 0.1, 1.0)
+    option = Option(Vecchia(30, 90), 40, 3.0, 1e6, 0.1, 0.1, 1.0)
     plain = Plan.of([option], math.inf).to_plain(to_plain)
     assert Plan.from_plain(plain, from_plain).chosen == option
     with pytest.raises(ModelFileError):

@@ -12,6 +12,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Settings
 from gigagp.grids.arguments import checked_bounds
+from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
@@ -125,6 +126,15 @@ class Inference(Settings, ABC):
     @abstractmethod
     def describe(self) -> str:
         """Return a one-line description for users."""
+
+    def forecast(self, subject: Subject) -> Forecast | None:
+        """Return what a fit by this method is expected to cost and to bring; by default None, which is not known.
+
+        ``inference="auto"`` asks every registered method, with its default settings, once hyperparameters have been
+        learned from neighbours. It is called only for models that `check_model` accepts, and should take less than a
+        second.
+        """
+        return None
 
     def adam(self, **settings: Any) -> Any:
         """Return the Adam optimizer that suits the parameters of this method, for ``gigagp fit --steps``."""

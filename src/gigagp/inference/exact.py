@@ -8,16 +8,20 @@ import torch
 
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.exact_posterior import ExactPosterior
+from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.mixture_posterior import MixturePosterior
 from gigagp.inference.objective import ExactObjective
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
+from gigagp.machine import FACTOR_SECONDS
 
 __all__ = ["Exact", "ExactObjective", "ExactPosterior"]
 
 #: Largest number of rows for which a factor for each gradient is faster than solves (measured at 2,000 to 4,000 rows of
 #: pol and elevators).
 EXACT_ROWS = 3000
+#: Evaluations of the likelihood in a fit, alone and after neighbours have learned.
+_EVALUATIONS, _GUIDED_EVALUATIONS = 15, 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,13 @@ class Exact(Inference):
     ) -> ExactObjective:
         """Return the log marginal likelihood on a table."""
         return ExactObjective(table)
+
+    def forecast(self, subject: Subject) -> Forecast:
+        """Return the time of a factor for each gradient, and the memory of three matrices."""
+        n = subject.table.n_rows
+        evaluations = _EVALUATIONS if n <= EXACT_ROWS else _GUIDED_EVALUATIONS
+        memory = 3.0 * n**2 * subject.table.X.element_size()
+        return subject.with_nll(evaluations * FACTOR_SECONDS * n**3, memory, subject.exact_nll)
 
     def describe(self) -> str:
         """Return a one-line description for users."""

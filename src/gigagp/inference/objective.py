@@ -12,14 +12,11 @@ from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
-from gigagp.machine import slowness
+from gigagp.machine import FACTOR_SECONDS, slowness
 from gigagp.model import Model
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation, GuideObjective
 from gigagp.optimization.space import ParameterSpace
-
-#: Seconds of an exact evaluation for each cubed row on the machine of the benchmarks.
-FACTOR_SECONDS = 6e-11
 
 
 class TableObjective(ABC):

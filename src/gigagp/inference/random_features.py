@@ -11,6 +11,7 @@ from gigagp.fields import Pairs
 from gigagp.inference.base import Abilities, Inference
 from gigagp.inference.exact import Exact
 from gigagp.inference.exact_posterior import require_factor
+from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.iterative import Iterative
 from gigagp.inference.objective import ExactObjective, TableObjective
 from gigagp.inference.posterior import Posterior
@@ -26,11 +27,16 @@ from gigagp.inference.weight_space import WeightSpace
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.kernels.features import nested_columns
 from gigagp.likelihoods import Likelihood
+from gigagp.machine import MULTIPLICATION
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 from gigagp.truncation import Distribution, SingleSample, TruncatedSeries
 from gigagp.truncation.estimators import TruncationChoice
+
+#: Gradients of a fit, products of all features with themselves in each, and rows whose features are held together.
+#: Measured on protein: 53 gradients and 21 CPU s for 4,000 rows.
+_GRADIENTS, _PRODUCTS, _BLOCK = 55, 2, 10_000
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,17 @@ class RandomFeatures(Inference):
         if self.prediction == "auto":
             return None if self.truncation is None else Exact()
         return None if self.prediction == "features" else self.prediction
+
+    def forecast(self, subject: Subject) -> Forecast | None:
+        """Return the cost of 55 gradients from products of the features; None with a truncation.
+
+        The bias of the features is not known beforehand.
+        """
+        if self.truncation is not None:
+            return None
+        n, m = subject.table.n_rows, self.n_features
+        memory = 8.0 * (_PRODUCTS * m**2 + m * min(n, _BLOCK))
+        return Forecast(_GRADIENTS * _PRODUCTS * MULTIPLICATION * n * m**2, memory)
 
     def objective(
         self, table: TrainingTable, generator: torch.Generator, likelihood: Likelihood | None = None

@@ -11,10 +11,10 @@ from torch import Tensor
 from gigagp.dense import symmetric_inverse
 from gigagp.errors import InvalidInputError
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
-from gigagp.inference.objective import FACTOR_SECONDS, TableObjective
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
-from gigagp.machine import slowness
+from gigagp.machine import FACTOR_SECONDS, slowness
 from gigagp.model import NOISE, Model
 from gigagp.optimization.fisher import fisher_information
 from gigagp.optimization.objective import Evaluation

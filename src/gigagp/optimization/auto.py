@@ -176,6 +176,8 @@ class Auto(Settings):
             learned = whole.decode(vector)
             if trace.stopped or objective.settled(learned) is guide:
                 return learned
+            if not objective.is_likelihood:  # a bound has been found better, and has its own start
+                return self._maximise_bound(objective, model, trace, generator)
         elif self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")

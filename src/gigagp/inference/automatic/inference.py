@@ -61,7 +61,7 @@ class Automatic(Inference):
         """Return the log marginal likelihood on a table, or on as many of its rows as a time budget can search."""
         return self._objective(AutomaticObjective, table, generator)
 
-    def forecast(self, table: TrainingTable, generator: torch.Generator) -> PlanningObjective:
+    def planning(self, table: TrainingTable, generator: torch.Generator) -> PlanningObjective:
         """Return the objective that only learns as far as a forecast needs."""
         return self._objective(PlanningObjective, table, generator)
 

@@ -27,22 +27,33 @@ class LocalScores(NamedTuple):
 
     Attributes
     ----------
-    nll : float
-        Mean negative log density of a left-out row given its neighbours, over targets, in the units of the model.
-    nll_error : float
-        Its standard error.
+    rows : Tensor
+        Indices of the rows.
+    densities : Tensor
+        Negative log density of each given its neighbours, mean over targets, in the units of the model.
     rmse : float
         Root mean square error of a left-out row.
     gain : float
-        What exact inference would gain of ``nll``. Going from half of the neighbours to all, and from these to twice
+        What exact inference would gain of `nll`. Going from half of the neighbours to all, and from these to twice
         as many, gains the mean Kullback-Leibler divergence of the predictions, ``log(D / D') / 2``. What further
         doublings gain is taken for a geometric series.
     """
 
-    nll: float
-    nll_error: float
+    rows: torch.Tensor
+    densities: torch.Tensor
     rmse: float
     gain: float
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log density of a left-out row."""
+        return float(self.densities.mean())
+
+    @property
+    def nll_error(self) -> float:
+        """Its standard error."""
+        count = len(self.densities)
+        return float(self.densities.std() / count**0.5) if count > 1 else math.inf
 
     @classmethod
     def of(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> LocalScores:
@@ -68,8 +79,7 @@ class LocalScores(NamedTuple):
             for one in widths
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
-        error = float(densities.std() / len(drawn) ** 0.5) if len(drawn) > 1 else math.inf
-        return cls(float(densities.mean()), error, float(squares.mean().sqrt()), _limit(*gains))
+        return cls(drawn, densities, float(squares.mean().sqrt()), _limit(*gains))
 
 
 def seconds_per_row(model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> float:

@@ -1,10 +1,12 @@
-"""The objective of ``inference="auto"``: exact solves, guided by neighbours, which may also end the fit."""
+"""The objective of ``inference="auto"``: neighbours learn, and a forecast decides which method ends the fit."""
 
 from __future__ import annotations
 
 import math
 import time
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -14,9 +16,11 @@ from gigagp.inference.automatic.local import SCORED_ROWS, LocalScores, seconds_p
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.base import Inference
 from gigagp.inference.exact import EXACT_ROWS, Exact
+from gigagp.inference.forecast import Subject
 from gigagp.inference.iterative import Iterative, IterativeObjective
-from gigagp.inference.objective import FACTOR_SECONDS
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.registry import registered
 from gigagp.inference.solve_records import warn_of_unfinished
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
@@ -25,23 +29,17 @@ from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
+from gigagp.operators import KernelMatrix
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
 from gigagp.progress import current
+from gigagp.random import spawn
 from gigagp.solvers import Status
 
-#: Seconds for each kernel entry of a product with the probes' columns on the machine of the benchmarks (one thread,
-#: float64), and their growth with the number of inputs.
-_ENTRY, _ENTRY_OF_INPUT = 1.1e-9, 2e-11
 #: Products of a solve where no trial has been made: up to three inputs, and beyond.
 _FEW_PRODUCTS, _MANY_PRODUCTS = 10.0, 30.0
-#: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
-#: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
-_SOLVES = 2.2
 #: Share of the exact stages that the last solve takes, and share of that time which it must have to begin.
 _LAST, _SHORT = 0.5, 0.5
-#: Evaluations of the exact likelihood in a fit of a small table.
-_FACTORS = 15
 #: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
 _LEARNING_ROWS, _ENDING, _MARGIN = 10_000, 0.2, 0.05
 #: Fewer rows than this are all regressed on their neighbours in the end without a time budget.
@@ -50,11 +48,12 @@ _ALL_ROWS = 50_000
 _REGRESSION, _CONDITIONED = 30.0, 1e-8
 
 
-class AutomaticObjective(IterativeObjective):
-    """The log marginal likelihood, and the choice of the posterior.
+class AutomaticObjective(TableObjective):
+    """The log marginal likelihood, until a forecast chooses another objective that ends the fit.
 
-    Learning begins with subsets and neighbours. Then `settled` forecasts what exact solves would gain and cost, and the
-    fit ends with these or with the neighbours' posterior. An optimizer that knows no guide learns by exact solves.
+    Learning begins with subsets and neighbours. Then `settled` asks every registered method for its forecast, and the
+    fit goes on with the objective of the chosen one, or ends with the neighbours' posterior. An optimizer that knows no
+    guide learns by exact solves.
 
     Parameters
     ----------
@@ -69,10 +68,15 @@ class AutomaticObjective(IterativeObjective):
     """
 
     def __init__(self, table: TrainingTable, generator: torch.Generator, started: float, budget: float) -> None:
-        super().__init__(Iterative(), table, generator)
+        super().__init__(table)
         self._started, self._budget = started, budget
+        self._solving = IterativeObjective(Iterative(), table, generator)
+        self._generator = spawn(generator)
+        self._ending: TableObjective = self._solving
         self._neighbours: VecchiaObjective | None = None
         self._chosen: Inference | None = None
+        self._settled: Model | None = None
+        self._began = False
         n, few = table.n_rows, table.n_inputs <= FEW_INPUTS
         self._row_seconds = _CONDITIONED * (90 if few else 200) ** 2
         self._ends_with_all = n <= _ALL_ROWS or n * self._row_seconds <= _REGRESSION
@@ -83,7 +87,70 @@ class AutomaticObjective(IterativeObjective):
     @property
     def inference(self) -> Inference:
         """The method that the fit ends with."""
-        return self.settings if self._chosen is None else self._chosen
+        return self._solving.settings if self._chosen is None else self._chosen
+
+    # What the chosen objective answers ------------------------------------------------------------------------------
+
+    @property
+    def deterministic(self) -> bool:
+        """As of the objective that ends the fit."""
+        return self._ending.deterministic
+
+    @property
+    def follows_likelihood(self) -> bool:
+        """As of the objective that ends the fit."""
+        return self._ending.follows_likelihood
+
+    @property
+    def is_likelihood(self) -> bool:
+        """As of the objective that ends the fit."""
+        return self._ending.is_likelihood
+
+    @property
+    def least_gain(self) -> float:
+        """As of the objective that ends the fit."""
+        return self._ending.least_gain
+
+    def own_optimizer(self) -> Any | None:
+        """Return that of the objective that ends the fit."""
+        return self._ending.own_optimizer()
+
+    def start(self, model: Model) -> Model:
+        """Return the start of the objective that ends the fit."""
+        return self._ending.start(model)
+
+    def amplified(self, model: Model) -> Model:
+        """Return the model with the most likely amplitude, if the last evaluation tells."""
+        return self._ending.amplified(model)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        """Evaluate the objective that ends the fit."""
+        self._chosen, self._began = self._chosen or self._solving.settings, True
+        return self._ending.evaluate(model)
+
+    def thin(self, rows: torch.Tensor) -> TableObjective:
+        """Return the objective that ends the fit, on a subset of the rows."""
+        self._began = True
+        return self._ending.thin(rows)
+
+    def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
+        """Learn what the objective that ends the fit needs."""
+        if self._chosen is not None:
+            self._ending.learn_remaining(model, generator)
+
+    def current_posterior(self) -> Posterior | None:
+        """Return the posterior at the last evaluated model."""
+        return self._ending.current_posterior()
+
+    def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the state of the objective that ends the fit."""
+        return self._ending.snapshot()
+
+    def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+        """Restore it."""
+        self._ending.restore(model, tensors, header)
+
+    # The choice -----------------------------------------------------------------------------------------------------
 
     def guide(self, model: Model) -> VecchiaObjective | None:
         """Return the likelihood by nearest neighbours; None where it would be slow."""
@@ -93,8 +160,9 @@ class AutomaticObjective(IterativeObjective):
         if self._budget < math.inf:
             graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
             with suppress(MemoryBudgetError):
-                self._row_seconds = seconds_per_row(model, self.table, graph, width)
-            self._ends_with_all = self._row_seconds * self.n_rows <= _ENDING * max(self._seconds_left(), 0.0)
+                self._row_seconds = seconds_per_row(model, self.table, graph, width) / slowness()
+            regression = self._row_seconds * slowness() * self.n_rows
+            self._ends_with_all = regression <= _ENDING * max(self._seconds_left(), 0.0)
             interruption.reserve(self._ending_seconds() + _MARGIN * self._budget)
         return neighbours
 
@@ -102,8 +170,9 @@ class AutomaticObjective(IterativeObjective):
         return self._started + self._budget - time.monotonic()
 
     def _ending_seconds(self) -> float:
-        """Return the expected time of the scores and of the neighbours' posterior."""
-        return self._row_seconds * (SCORED_ROWS + (self.n_rows if self._ends_with_all else _LEARNING_ROWS))
+        """Return the expected time of the scores and of the neighbours' posterior under a time budget."""
+        rows = SCORED_ROWS + (self.n_rows if self._ends_with_all else _LEARNING_ROWS)
+        return slowness() * self._row_seconds * rows
 
     def settled(self, model: Model) -> VecchiaObjective | AutomaticObjective:
         """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`."""
@@ -112,82 +181,100 @@ class AutomaticObjective(IterativeObjective):
         if isinstance(self._chosen, Vecchia):
             assert self._neighbours is not None
             return self._neighbours
+        self._settled = model
         return self
 
-    def _choose(self, model: Model) -> None:
+    def _choose(self, model: Model, *, ends_here: bool = False) -> None:
+        """Choose the method that ends the fit; where learning ``ends_here``, one that predicts at the same model."""
         current().phase("forecasting the last stage")
         neighbours = self._neighbours or self.guide(model)
         if neighbours is None:
-            self._chosen = self.settings
+            self._chosen = self._solving.settings
             return
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
         try:
             scores = LocalScores.of(model, self.table, graph, width)
         except MemoryBudgetError:  # solves keep to smaller budgets
-            self._chosen = self.settings
+            self._chosen = self._solving.settings
             return
-        n = self.table.n_rows
-        ending = self._row_seconds * n if self._ends_with_all else 0.0
-        local = Option(Vecchia(neighbours.n_neighbours, width), n, ending, scores.nll, scores.nll_error, scores.rmse)
-        options = [local, self._exact(model, scores)]
-        if isinstance(options[1].inference, Exact):
-            del options[0]  # the answer on a small table is exact, whatever it costs
+        products = self._products(model)
+        subject = Subject(
+            self.table, model, scores.rows, scores.densities, scores.rmse, scores.gain, products, self._row_seconds
+        )
+        local = Vecchia(neighbours.n_neighbours, width)
+        options = self._options(subject, scores.nll_error, local, ends_here=ends_here)
         spent = time.monotonic() - self._started
         if self._budget == math.inf:  # nominal times choose, so that the choice does not depend on the machine
-            self.plan = Plan.of(options, math.inf).after(spent, slowness())
+            self.plan = Plan.of(options, math.inf, self.table.budget).after(spent, slowness())
         else:
-            self.plan = Plan.of([one.after(spent, 1.0) for one in options], self._budget)
-        self._chosen = self.plan.chosen.inference
+            options = [one.after(spent, slowness()) for one in options]
+            self.plan = Plan.of(options, self._budget, self.table.budget)
+        self._chosen = chosen = self.plan.chosen.inference
         current().expect(max(self.plan.chosen.seconds - spent, 0.0))
-        self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
+        if isinstance(chosen, Iterative):
+            self._last_seconds = _LAST * (self.plan.chosen.seconds - spent)
+        elif not isinstance(chosen, Vecchia):
+            self._ending = chosen.objective(self.table, self._generator)
         interruption.reserve(self._last_seconds)
 
-    def _exact(self, model: Model, scores: LocalScores) -> Option:
-        """Return what exact inference is expected to bring: by factors on small tables, else by solves."""
-        n, table = self.n_rows, self.table
-        small = n <= EXACT_ROWS and 3 * n**2 * table.X.element_size() <= table.budget
-        inference = Exact() if small else self.settings
-        seconds = self._factors_seconds() if small else self._solves_seconds(model)
-        nll, rmse = scores.nll - scores.gain, scores.rmse * math.exp(-scores.gain)
-        return Option(inference, n, seconds, nll, scores.nll_error, rmse)
+    def _options(self, subject: Subject, error: float, local: Vecchia, *, ends_here: bool) -> list[Option]:
+        """Return the forecasts of all methods that can be had; on small tables, that of exact inference alone."""
+        n = self.n_rows
+        if n <= EXACT_ROWS and 3 * n**2 * self.table.X.element_size() <= self.table.budget:
+            methods: list[Inference] = [Exact()]
+        elif ends_here or subject.model.noise_is_known:
+            methods = [local, self._solving.settings]
+        else:
+            replaced: dict[type[Inference], Inference] = {Vecchia: local, Iterative: self._solving.settings}
+            methods = [replaced.get(kind) or kind() for kind in registered().values()]
+        options = []
+        for method in methods:
+            try:
+                method.check_model(subject.model)
+                found = method.forecast(subject)
+            except (InvalidInputError, MemoryBudgetError):
+                continue
+            if found is not None:
+                if method is local and not self._ends_with_all:
+                    found = replace(found, seconds=0.0)
+                options.append(Option(method, n, found.seconds, found.memory, found.nll, error, found.rmse))
+        return options
 
-    def _factors_seconds(self) -> float:
-        """Return the expected seconds of learning with factors of all rows."""
-        ratio = 1.0 if self._budget == math.inf else slowness()
-        return ratio * _FACTORS * FACTOR_SECONDS * self.n_rows**3
-
-    def _solves_seconds(self, model: Model) -> float:
-        """Return the expected seconds of the exact stages."""
-        n, d = self.table.X.shape
-        matrix = self._matrix(model)
-        _, self._reuse = automatic(matrix)
-        choice = None if self._reuse is None else self._reuse.choice
-        products = _FEW_PRODUCTS if d <= FEW_INPUTS else _MANY_PRODUCTS
+    def _products(self, model: Model) -> float:
+        """Return the products with the kernel matrix that a solve is expected to take, by trial solves."""
+        table, solving = self.table, self._solving
+        matrix = KernelMatrix(
+            model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed
+        )
+        _, solving.reuse = automatic(matrix)
+        choice = None if solving.reuse is None else solving.reuse.choice
         if choice is not None and choice.products < math.inf:
-            products = choice.products
-        ratio = 1.0 if self._budget == math.inf else slowness()
-        return ratio * _SOLVES * products * (_ENTRY + d * _ENTRY_OF_INPUT) * n**2
+            return choice.products
+        return _FEW_PRODUCTS if self.n_inputs <= FEW_INPUTS else _MANY_PRODUCTS
 
-    def evaluate(self, model: Model) -> Evaluation:
-        """Return the estimated gradient; the value is None."""
-        self._chosen = self._chosen or self.settings
-        return super().evaluate(model)
+    # Posteriors -----------------------------------------------------------------------------------------------------
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior of the chosen method, which is chosen here if the optimizer has not asked for it."""
         if self._chosen is None:
-            self._choose(model)
+            self._choose(model, ends_here=True)
         if isinstance(self._chosen, Vecchia):
             return self._local_posterior(model, generator)
         substitute = self._substitute()
+        if not isinstance(self._chosen, Iterative):
+            if substitute is not None and self._settled is not None and not self._began:  # too late for more learning
+                return self._instead(substitute, self._settled, generator)
+            return self._ending.posterior(model, generator)
+        substitute = None if self._budget == math.inf else substitute
         if substitute is not None and self._seconds_left() < _SHORT * self._last_seconds:
             return self._instead(substitute, model, generator)
-        begun = len(self.solves)
+        solves = self._solving.solves
+        begun = len(solves)
         with interruption.ending_earlier(self._ending_seconds() if substitute is not None else 0.0):
-            found = self.solved_posterior(model, generator)
-        if substitute is not None and any(one.status == Status.TIME_SPENT.name for one in self.solves[begun:]):
+            found = self._solving.solved_posterior(model, generator)
+        if substitute is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
             return self._instead(substitute, model, generator)
-        warn_of_unfinished(self.solves)
+        warn_of_unfinished(solves)
         return found
 
     def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
@@ -198,12 +285,12 @@ class AutomaticObjective(IterativeObjective):
         return neighbours.posterior_from_learning_rows(model)
 
     def _substitute(self) -> Option | None:
-        """Return the option that a time budget falls back to; None without a budget, or where there is no choice."""
-        options = () if self.plan is None or self._budget == math.inf else self.plan.options
+        """Return the neighbours' option, with which the fit can end at once; None where there was no choice."""
+        options = () if self.plan is None else self.plan.options
         return next((one for one in options if isinstance(one.inference, Vecchia)), None)
 
     def _instead(self, option: Option, model: Model, generator: torch.Generator) -> Posterior:
-        """Return the neighbours' posterior, since exact solves do not end in time."""
+        """Return the neighbours' posterior, since the chosen method does not end in time."""
         assert self.plan is not None
         self._chosen = option.inference
         self.plan = self.plan.instead(option, "Its stages took longer than foreseen.")

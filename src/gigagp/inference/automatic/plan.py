@@ -10,6 +10,7 @@ from typing import Any
 from gigagp.duration import in_words
 from gigagp.errors import ModelFileError
 from gigagp.inference.base import Inference
+from gigagp.memory import size_in_words
 from gigagp.schema import anything, listing, number, optional, record, text, whole
 
 #: Seconds that a fit without a time budget may be expected to take, and those up to which it need not be worth them.
@@ -22,14 +23,14 @@ _OPTION = record(
         "inference": anything,
         "n_rows": whole(1),
         "seconds": number(),
-        "nll": number(),
+        "memory": number(),
+        "nll": optional(number()),
         "nll_error": number(),
-        "rmse": number(),
+        "rmse": optional(number()),
     }
 )
-_PLAN = record(
-    {"options": listing(_OPTION), "chosen": whole(), "budget": optional(number(positive=True)), "reason": text}
-)
+_LIMIT = optional(number(positive=True))
+_PLAN = record({"options": listing(_OPTION), "chosen": whole(), "budget": _LIMIT, "memory": _LIMIT, "reason": text})
 
 
 @dataclass(frozen=True)
@@ -44,23 +45,29 @@ class Option:
         Rows that it uses.
     seconds : float
         Expected time of the whole fit.
-    nll : float
-        Expected negative log density of a new target, in nats.
+    memory : float
+        Expected bytes at the peak, in addition to the table.
+    nll : float or None
+        Expected negative log density of a new target, in nats; None if the method cannot foresee it. It is then never
+        chosen.
     nll_error : float
         Standard error of `nll`, mostly common to all options.
-    rmse : float
-        Expected root mean square error of a new target.
+    rmse : float or None
+        Expected root mean square error of a new target; None as for `nll`.
     """
 
     inference: Inference
     n_rows: int
     seconds: float
-    nll: float
+    memory: float
+    nll: float | None
     nll_error: float
-    rmse: float
+    rmse: float | None
 
     def in_units(self, scale: float) -> Option:
         """Return the option for targets that are ``scale`` times as large."""
+        if self.nll is None or self.rmse is None:
+            return self
         return replace(self, nll=self.nll + math.log(scale), rmse=self.rmse * scale)
 
     def after(self, spent: float, slowness: float) -> Option:
@@ -68,10 +75,11 @@ class Option:
         return replace(self, seconds=spent + slowness * self.seconds)
 
     def __str__(self) -> str:
-        return (
-            f"{self.inference.label} of {self.n_rows:,} rows, {in_words(self.seconds)}: expected NLL {self.nll:.3f} "
-            f"(standard error {self.nll_error:.2g}), RMSE {self.rmse:.3g}"
-        )
+        cost = f"{self.inference.label} of {self.n_rows:,} rows, {in_words(self.seconds)}, {size_in_words(self.memory)}"
+        if self.nll is None:
+            return f"{cost}: its error is not foreseen"
+        error = f"(standard error {self.nll_error:.2g})"
+        return f"{cost}: expected NLL {self.nll:.3f} {error}, RMSE {self.rmse:.3g}"
 
 
 @dataclass(frozen=True)
@@ -85,30 +93,33 @@ class Plan:
     chosen : Option
     budget : float
         Seconds that the fit may take; infinity without a time budget.
+    memory : float
+        Bytes that it may take; infinity if it is not known.
     reason : str
     """
 
     options: tuple[Option, ...]
     chosen: Option
     budget: float
+    memory: float
     reason: str
 
     @classmethod
-    def of(cls, options: Sequence[Option], budget: float) -> Plan:
-        """Choose the lowest expected negative log density that is worth its time, or that fits the budget.
+    def of(cls, options: Sequence[Option], budget: float, memory: float = math.inf) -> Plan:
+        """Choose the lowest expected negative log density that is worth its time, or that fits the budgets.
 
         A forecast of solves is uncertain by a half. Where they do not end in time, the fit ends with neighbours.
+        ``memory`` is the memory budget in bytes. The first option that is foreseen is chosen if none fits.
         """
         ordered = tuple(sorted(options, key=lambda one: one.seconds))
-        best = ordered[0]
-        limit = _limit(budget)
-        for option in ordered[1:]:
-            if option.seconds > limit:
-                continue
+        foreseen = _foreseen(ordered)
+        fitting = [(one, nll) for one, nll in foreseen if one.seconds <= _limit(budget) and one.memory <= memory]
+        best, least = (fitting or foreseen)[0]
+        for option, nll in fitting[1:]:
             doublings = math.log2(max(option.seconds, FREE) / max(best.seconds, FREE)) if budget == math.inf else 0.0
-            if option.nll < best.nll - _GAIN * doublings:
-                best = option
-        return cls(ordered, best, budget, _reason(ordered, best, budget))
+            if nll < least - _GAIN * doublings:
+                best, least = option, nll
+        return cls(ordered, best, budget, memory, _reason(ordered, best, budget, memory))
 
     def in_units(self, scale: float) -> Plan:
         """Return the plan for targets that are ``scale`` times as large."""
@@ -117,13 +128,16 @@ class Plan:
     def after(self, spent: float, slowness: float) -> Plan:
         """Return the same choice with the times of `Option.after`."""
         found = self._with([one.after(spent, slowness) for one in self.options])
-        return replace(found, reason=_reason(found.options, found.chosen, self.budget))
+        return replace(found, reason=_reason(found.options, found.chosen, self.budget, self.memory))
 
     def to_plain(self, describe: Callable[[Inference], Any]) -> dict[str, Any]:
         """Return plain data for a model file; ``describe`` turns an inference method into such."""
         listed = [{**vars(one), "inference": describe(one.inference)} for one in self.options]
-        budget = None if self.budget == math.inf else self.budget
-        return {"options": listed, "chosen": self.options.index(self.chosen), "budget": budget, "reason": self.reason}
+        limits = {name: None if value == math.inf else value for name, value in self._limits().items()}
+        return {"options": listed, "chosen": self.options.index(self.chosen), **limits, "reason": self.reason}
+
+    def _limits(self) -> dict[str, float]:
+        return {"budget": self.budget, "memory": self.memory}
 
     @classmethod
     def from_plain(cls, data: Any, restore: Callable[[Any], Any]) -> Plan:
@@ -144,8 +158,8 @@ class Plan:
             raise ModelFileError("the header.plan.options must have inference methods.")
         if not data["chosen"] < len(options):
             raise ModelFileError(f"the header.plan.chosen must be below {len(options)}; got {data['chosen']}.")
-        budget = math.inf if data["budget"] is None else data["budget"]
-        return cls(options, options[data["chosen"]], budget, data["reason"])
+        budget, memory = (math.inf if data[name] is None else data[name] for name in ("budget", "memory"))
+        return cls(options, options[data["chosen"]], budget, memory, data["reason"])
 
     def instead(self, option: Option, words: str) -> Plan:
         """Return the plan with another choice, for a reason that came up on the way."""
@@ -169,12 +183,21 @@ def _limit(budget: float) -> float:
     return PATIENCE if budget == math.inf else budget
 
 
-def _reason(options: Sequence[Option], chosen: Option, budget: float) -> str:
+def _foreseen(options: Sequence[Option]) -> list[tuple[Option, float]]:
+    """Return the options whose error is foreseen, with their negative log densities."""
+    return [(one, one.nll) for one in options if one.nll is not None]
+
+
+def _reason(options: Sequence[Option], chosen: Option, budget: float, memory: float) -> str:
     """Return in words why an option was chosen."""
-    better = min(options, key=lambda one: one.nll)
+    better, least = min(_foreseen(options), key=lambda pair: pair[1])
     if better is chosen:
         return f"{chosen.inference.label} is expected to predict best."
-    gain = chosen.nll - better.nll
+    assert chosen.nll is not None
+    gain = chosen.nll - least
+    if better.memory > memory:
+        what = f"would take {size_in_words(better.memory)} of memory"
+        return f"{better.inference.label} {what} and gain {gain:.2g} nats a row: give a larger memory_budget for it."
     if better.seconds > _limit(budget):
         what = f"time_budget={in_words(better.seconds)!r}" if budget == math.inf else "a larger time_budget"
         return (

@@ -8,6 +8,8 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.grid.forecast import forecast
 from gigagp.inference.grid.objective import GridObjective
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.grid.settings import GridSettings
@@ -139,6 +141,10 @@ class Grid(GridSettings, Inference):
             If the table has more inputs than a grid supports, or a constant input.
         """
         return GridObjective(self, table, generator)
+
+    def forecast(self, subject: Subject) -> Forecast | None:
+        """Return what interpolation on the finest useful grid loses; None with a sum of grids."""
+        return forecast(self, subject)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Pass once over rows that are not held in memory; see `gigagp.inference.streaming`.

@@ -24,7 +24,7 @@ _ALL_COLUMNS, _COLUMN_BATCH = 128, 64
 #: Where all rows and functions are used at once: fewest and most functions by default (between them, one per row), the
 #: most rows for which that is the default, and the most multiplications of a step, ``n m^2 + m^3``, about ten seconds
 #: of one core.
-_LEAST_WHOLE, _MOST_WHOLE, _WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
+LEAST_WHOLE, MOST_WHOLE, WHOLE_ROWS, _WHOLE_WORK = 1000, 2000, 20_000, 2**38
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class WeightOptions(Settings):
             return None
         m = self.n_basis
         if m is None:
-            if n_rows > _WHOLE_ROWS:
+            if n_rows > WHOLE_ROWS:
                 return None
-            m = max(min(max(n_rows, _LEAST_WHOLE), _MOST_WHOLE), self.n_columns or 0)
+            m = max(min(max(n_rows, LEAST_WHOLE), MOST_WHOLE), self.n_columns or 0)
         if self.basis == "inducing" or self.learns_precision:  # functions at rows
             m = min(m, max(n_rows, 2))
         return replace(self, n_basis=m) if n_rows * m**2 + m**3 <= _WHOLE_WORK else None

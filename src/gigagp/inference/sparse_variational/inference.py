@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.posterior import SparsePosterior
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.stochastic import StochasticObjective
+from gigagp.inference.sparse_variational.trial import forecast
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Likelihood
 
@@ -69,6 +71,10 @@ class SparseVariational(SparseSettings, Inference):
         """Return the lower bound of the log marginal likelihood on a table."""
         kind = CollapsedObjective if self.batch_size is None else StochasticObjective
         return kind(self, table, generator)
+
+    def forecast(self, subject: Subject) -> Forecast:
+        """Return the scores of the left-out rows from inducing points, extrapolated from subsets to all rows."""
+        return forecast(self, subject)
 
     def describe(self) -> str:
         """Return a one-line description for users."""

@@ -9,6 +9,7 @@ import torch
 from gigagp.errors import FitWarning, warn
 from gigagp.fields import Count
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.streaming import BegunFit, StreamJob, hold_rows
 from gigagp.inference.table import TrainingTable
@@ -91,6 +92,12 @@ class Vecchia(Inference):
         if isinstance(likelihood, Gaussian | None):
             return VecchiaObjective(table, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
         return LaplaceObjective(table, likelihood, self.n_neighbors, self.prediction_neighbors, self.learning_rows)
+
+    def forecast(self, subject: Subject) -> Forecast:
+        """Return the scores of the left-out rows, and the time of regressing every row on its neighbours."""
+        table = subject.table
+        numbers = _ORDER_NUMBERS + _COPIES * (table.n_inputs + table.n_targets)
+        return subject.with_nll(subject.row_seconds * table.n_rows, 8.0 * numbers * table.n_rows, subject.nll)
 
     def stream(self, job: StreamJob, generator: torch.Generator) -> BegunFit:
         """Hold the numbers of all rows, and return the fit of these; or of a random part of them, if they are too many.
