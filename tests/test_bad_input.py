@@ -266,7 +266,8 @@ def test_kernels_that_do_not_fit_the_table():
     with pytest.raises(InvalidInputError, match="lengthscale of RBF must be one number or 3"):
         GPRegressor(kernels.RBF([1.0, 2.0])).fit(X, y)
     with pytest.raises(
-        InvalidInputError, match=r'kernel of GPRegressor must be one of gigagp.kernels, "auto", "average", "choose" or None'
+        InvalidInputError,
+        match=r'kernel of GPRegressor must be one of gigagp.kernels, "auto", "average", "choose" or None',
     ):
         GPRegressor("rbf").fit(X, y)
 
