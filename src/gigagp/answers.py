@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from gigagp.averaged import averaged
 from gigagp.encoding import fitted_encoder, model_inputs
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
@@ -23,7 +23,10 @@ from gigagp.scaling import Scaling
 from gigagp.student_noise import sites
 from gigagp.target_transform import TargetTransform
 from gigagp.transformed_answers import covariance_of, function_values, moments
-from gigagp.unfitted import before_fit
+from gigagp.unfitted import PriorFunctions, before_fit
+
+#: Hyperparameters of answers: the learned ones, or a mixture over what the rows leave open about them.
+Hyperparameters = Literal["learned", "laplace"]
 
 
 class UncertaintyParts(NamedTuple):
@@ -153,6 +156,7 @@ class Answers:
         include_noise: bool = False,
         variance: Literal["auto", "samples", "solve"] = "auto",
         return_parts: bool = False,
+        hyperparameters: Hyperparameters = "learned",
     ) -> Any:
         """Predict the latent function.
 
@@ -183,6 +187,10 @@ class Answers:
             ``UncertaintyParts(mathematical, computational)``: the uncertainty due to finite data, and that due to
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            Whether answers are those at the learned hyperparameters, or mixed over 8 to 16 draws of what the rows leave
+            open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
+            made once for a fit, in about the time of the fit. Error bars of tables of a few hundred rows become wider.
 
         Returns
         -------
@@ -210,6 +218,12 @@ class Answers:
             return prior.predict(
                 X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
             )
+        if hyperparameters == "laplace":
+            if return_parts:
+                msg = 'return_parts of GPRegressor.predict must be False with hyperparameters="laplace".'
+                raise InvalidInputError(msg)
+            mixed = averaged(self)
+            return mixed.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
         if return_parts and not self.target_transform_.is_identity:
             msg = (
                 "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
@@ -316,7 +330,9 @@ class Answers:
 
     @guarded()
     @checks_arguments
-    def sample_functions(self, n_samples: Count = 1, random_state: RandomState = 0) -> Callable[[Any], np.ndarray]:
+    def sample_functions(
+        self, n_samples: Count = 1, random_state: RandomState = 0, *, hyperparameters: Hyperparameters = "learned"
+    ) -> Callable[[Any], np.ndarray]:
         """Return posterior samples of the latent function, as a function that can be evaluated at any points.
 
         After a `target_transform` they are samples of ``E[y | f]``; see `predict`.
@@ -330,6 +346,8 @@ class Answers:
             stored; more need a solve.
         random_state : int or generator
             Seed of the samples.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict`; each sample is then at one draw of the hyperparameters.
 
         Returns
         -------
@@ -337,7 +355,9 @@ class Answers:
             Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
         if not hasattr(self, "posterior_"):
-            return _PriorFunctions(self, n_samples, random_state)
+            return PriorFunctions(self, n_samples, random_state)
+        if hyperparameters == "laplace":
+            return averaged(self).sample_functions(n_samples, random_state)
         functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
 
         @guarded()
@@ -359,7 +379,14 @@ class Answers:
 
     @guarded()
     @checks_arguments
-    def sample_y(self, X: Any, n_samples: Count = 1, random_state: RandomState = 0) -> np.ndarray:
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: Count = 1,
+        random_state: RandomState = 0,
+        *,
+        hyperparameters: Hyperparameters = "learned",
+    ) -> np.ndarray:
         """Sample the latent function at given points; before `fit`, the samples are those of the prior.
 
         Parameters
@@ -370,6 +397,8 @@ class Answers:
             Number of samples.
         random_state : int or generator
             Seed of the samples.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `sample_functions`.
 
         Returns
         -------
@@ -378,6 +407,8 @@ class Answers:
         """
         if not hasattr(self, "posterior_"):
             return before_fit(self, X).sample_y(X, n_samples, random_state)
+        if hyperparameters == "laplace":
+            return averaged(self).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
             found = self.posterior_.sample_at(points, n_samples, generator_from(random_state))
@@ -405,27 +436,3 @@ class Answers:
         if model.student is None:
             return found
         return Estimate(found.value + sites(model.student.weights(model.noise_variance), model.student.df), found[1])
-
-
-class _PriorFunctions:
-    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs.
-
-    Parameters
-    ----------
-    estimator : Answers
-        Unfitted estimator.
-    n_samples : int
-        Number of samples.
-    random_state : int or generator
-        Seed of the samples.
-    """
-
-    def __init__(self, estimator: Answers, n_samples: int, random_state: RandomState) -> None:
-        self._estimator, self._n_samples, self._random_state = copy.copy(estimator), n_samples, random_state
-        self._functions: Callable[[Any], np.ndarray] | None = None
-
-    def __call__(self, X: Any) -> np.ndarray:
-        """Return the samples at points (m, d), shape (m, n_samples)."""
-        if self._functions is None:
-            self._functions = before_fit(self._estimator, X).sample_functions(self._n_samples, self._random_state)
-        return self._functions(X)

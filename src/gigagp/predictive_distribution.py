@@ -9,7 +9,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp import intake
-from gigagp.answers import Answers
+from gigagp.answers import Answers, Hyperparameters
+from gigagp.averaged import averaged
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
@@ -110,7 +111,9 @@ class PredictiveDistribution(Answers):
 
     @guarded()
     @checks_arguments
-    def predict_quantile(self, X: Any, q: Any, *, include_noise: bool = True) -> np.ndarray:
+    def predict_quantile(
+        self, X: Any, q: Any, *, include_noise: bool = True, hyperparameters: Hyperparameters = "learned"
+    ) -> np.ndarray:
         """Return quantiles of the predictive distribution; 0.5 is the median.
 
         They are exact after a `target_transform` too, because it is increasing.
@@ -123,6 +126,8 @@ class PredictiveDistribution(Answers):
             Probabilities, between 0 and 1.
         include_noise : bool, default True
             Whether the quantiles are those of a new measurement, or else those of the latent function (see `predict`).
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict`; ``"laplace"`` has the quantiles of the mixture, whose tails are heavier than normal ones.
 
         Returns
         -------
@@ -153,6 +158,8 @@ class PredictiveDistribution(Answers):
             raise InvalidInputError(msg)
         if not is_fitted:
             return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
+        if hyperparameters == "laplace":
+            return averaged(self).predict_quantile(X, q, include_noise=include_noise)
         checked, points = self._new_inputs(X)
         normal = ndtri(levels.reshape(-1))
         transform = self.target_transform_
@@ -195,7 +202,7 @@ class PredictiveDistribution(Answers):
 
     @guarded()
     @checks_arguments
-    def predictive_log_density(self, X: Any, y: Any) -> np.ndarray:
+    def predictive_log_density(self, X: Any, y: Any, *, hyperparameters: Hyperparameters = "learned") -> np.ndarray:
         """Return the log density of measurements at given points, in nats; its mean is the log score.
 
         It is a density in the target's own units: the Jacobian of a `target_transform` is included. For counts it is
@@ -207,6 +214,8 @@ class PredictiveDistribution(Answers):
             Points.
         y : array-like of shape (m,) or (m, n_targets)
             Measurements.
+        hyperparameters : {"learned", "laplace"}, default "learned"
+            As for `predict_quantile`.
 
         Returns
         -------
@@ -222,6 +231,8 @@ class PredictiveDistribution(Answers):
         """
         if not hasattr(self, "posterior_"):
             return before_fit(self, X).predictive_log_density(X, y)
+        if hyperparameters == "laplace":
+            return averaged(self).predictive_log_density(X, y)
         X, points = self._new_inputs(X)
         y = intake.targets(y, len(X))
         given = y if y.ndim == 2 else y[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from gigagp.fields import check_parameters
 from gigagp.inference.prior import PriorPosterior
 from gigagp.means import resolve_mean
 from gigagp.memory import resolve_budget
+from gigagp.random import RandomState
 from gigagp.scaling import Scaling
 from gigagp.start import has_white_term, start_model
 from gigagp.target_transform import NoTransform
@@ -63,3 +65,27 @@ def before_fit(estimator: E, X: Any) -> E:
     prior.posterior_ = PriorPosterior(model, dtype, device, resolve_budget(prior.memory_budget, device), knows_noise)
     prior.scaling_, prior._one_target, prior.target_transform_ = scaling, True, NoTransform()
     return cast("E", prior)
+
+
+class PriorFunctions:
+    """Samples of the prior of an unfitted estimator; the first points determine the number of inputs.
+
+    Parameters
+    ----------
+    estimator : GPRegressor
+        Unfitted estimator.
+    n_samples : int
+        Number of samples.
+    random_state : int or generator
+        Seed of the samples.
+    """
+
+    def __init__(self, estimator: Any, n_samples: int, random_state: RandomState) -> None:
+        self._estimator, self._n_samples, self._random_state = copy.copy(estimator), n_samples, random_state
+        self._functions: Callable[[Any], np.ndarray] | None = None
+
+    def __call__(self, X: Any) -> np.ndarray:
+        """Return the samples at points (m, d), shape (m, n_samples)."""
+        if self._functions is None:
+            self._functions = before_fit(self._estimator, X).sample_functions(self._n_samples, self._random_state)
+        return self._functions(X)

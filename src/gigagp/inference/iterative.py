@@ -340,6 +340,11 @@ class IterativeObjective(TableObjective):
         self._solved = found
         return found
 
+    @property
+    def has_posteriors_near(self) -> bool:
+        """Whether the last solve gives a posterior with rows and samples, and not actions."""
+        return not self.settings.computational_uncertainty
+
     def guide(self, model: Model) -> VecchiaObjective | None:
         """Return the likelihood by nearest neighbours; None where exact subsets serve as well, or it would be slow."""
         if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):

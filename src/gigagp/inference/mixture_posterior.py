@@ -1,4 +1,4 @@
-"""The posterior of several kernels at once: a mixture of exact posteriors with fixed weights."""
+"""The posterior of several kernels or hyperparameters at once: a mixture of posteriors with fixed weights."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MOST = 16
 def require_factors(rows: TrainingTable, count: int) -> None:
     """Raise `MemoryBudgetError` if the factors of all components do not fit beside the work on the last one."""
     n = rows.n_rows
-    remedy = 'Use kernel="auto", or raise memory_budget.'
+    remedy = 'Use kernel="auto" and hyperparameters="learned", or raise memory_budget.'
     require(
-        (count + 2) * n * n * rows.X.element_size(), rows.budget, f"A mixture of {count} kernels on {n:,} rows", remedy
+        (count + 2) * n * n * rows.X.element_size(), rows.budget, f"A mixture of {count} models on {n:,} rows", remedy
     )
 
 
 class MixturePosterior(RowsPosterior):
-    """A mixture of exact posteriors of the same rows, whose models differ in kernel and noise.
+    """A mixture of posteriors of the same rows, whose models differ in kernel and noise.
 
     The function is that of component k with probability ``weights[k]``. Mean and covariance are those of the mixture,
     by the law of total variance, and each sample is drawn from one component. The distribution at a point is not
@@ -44,14 +44,14 @@ class MixturePosterior(RowsPosterior):
 
     Parameters
     ----------
-    components : sequence of ExactPosterior
-        Posteriors of one table with one target.
+    components : sequence of RowsPosterior
+        Posteriors of one table with one target. Only exact ones can be saved or left out.
     weights : Tensor of shape (k,)
         Positive weights, which are scaled to add up to 1.
 
     Attributes
     ----------
-    components : tuple of ExactPosterior
+    components : tuple of RowsPosterior
         The heaviest comes first. `model` is its model.
     weights : Tensor of shape (k,), float64
         Their weights.
@@ -69,10 +69,9 @@ class MixturePosterior(RowsPosterior):
     """
 
     kind = "mixture"
-    covariance_is_cheap = True
     is_mixture = True
 
-    def __init__(self, components: Sequence[ExactPosterior], weights: torch.Tensor) -> None:
+    def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor) -> None:
         order = weights.argsort(descending=True, stable=True)
         self.components = tuple(components[k] for k in order.tolist())
         self.weights = (weights[order] / weights.sum()).double().cpu()
@@ -83,8 +82,9 @@ class MixturePosterior(RowsPosterior):
         self.model, self.table, self.budget = heaviest.model, heaviest.table, heaviest.budget
         self.coefficients = heaviest.coefficients
         self.coefficient_root = heaviest.coefficients.new_zeros(0, 0)
+        self.covariance_is_cheap = heaviest.covariance_is_cheap
 
-    def solver_name(self) -> str:
+    def solver_name(self) -> Any:
         """Return the solver that ran."""
         return self.components[0].solver_name()
 
@@ -112,17 +112,17 @@ class MixturePosterior(RowsPosterior):
         """Return the prior variance at given coefficients of the mean, shape (m,)."""
         return self._mixed([one.prior_variance(X) for one in self.components])
 
-    def marginals(self, X: torch.Tensor, *, include_noise: bool = False) -> Marginals:
+    def marginals(self, X: torch.Tensor, *, include_noise: bool = False, method: VarianceMethod = "auto") -> Marginals:
         """Return the distribution of the latent function, or of observations, at single points."""
-        means, variances = zip(*(one.mean_and_variance(X) for one in self.components), strict=True)
+        means, variances = zip(*(one.mean_and_variance(X, method) for one in self.components), strict=True)
         found = Marginals(self.weights, torch.stack(means), torch.stack(variances))
         return found.plus(torch.stack([one.noise_at(X) for one in self.components])) if include_noise else found
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance of the mixture; ``method`` has no effect."""
-        each = self.marginals(X)
+        """Return mean and variance of the mixture."""
+        each = self.marginals(X, method=method)
         mean = self._mixed(list(each.means))
         between = (each.means - mean).square()[:, :, 0]
         return mean, self._mixed(list(each.variances + between))
@@ -168,7 +168,8 @@ class MixturePosterior(RowsPosterior):
 
     def left_out(self) -> LeftOut:
         """Return the mixture of what the components say of each row given all others, with the weights of all rows."""
-        each = [one.left_out() for one in self.components]
+        each = [found for one in self.components if (found := one.left_out()) is not None]
+        assert len(each) == len(self.components), "the components are exact"
         means = torch.stack([one.mean for one in each])
         mean = self._mixed(list(means))
         variances = torch.stack([one.variance for one in each]) + (means - mean).square()[:, :, 0]

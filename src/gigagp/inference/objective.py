@@ -11,6 +11,7 @@ import torch
 from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.inference.table import TrainingTable
 from gigagp.machine import FACTOR_SECONDS, slowness
 from gigagp.model import Model
@@ -144,6 +145,17 @@ class TableObjective(ABC):
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model."""
 
+    @property
+    def has_posteriors_near(self) -> bool:
+        """Whether `posterior_near` and the Fisher information exist, which uncertain hyperparameters need."""
+        return False
+
+    def posterior_near(self, model: Model, generator: torch.Generator) -> RowsPosterior:
+        """Return the posterior at a model near the learned one; it may keep what depends little on the model."""
+        found = self.posterior(model, generator)
+        assert isinstance(found, RowsPosterior), "has_posteriors_near"
+        return found
+
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state of the objective, apart from the model, as tensors and plain data for a checkpoint."""
         return {}, {}
@@ -174,6 +186,11 @@ class ExactObjective(TableObjective):
 
     @property
     def is_exact(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
+    def has_posteriors_near(self) -> bool:
         """Always true."""
         return True
 

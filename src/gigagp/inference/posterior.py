@@ -81,7 +81,7 @@ class Posterior(ABC):
     """
 
     kind: ClassVar[str]
-    covariance_is_cheap: ClassVar[bool] = False
+    covariance_is_cheap: bool = False
     is_mixture: ClassVar[bool] = False
     model: Model
     budget: int

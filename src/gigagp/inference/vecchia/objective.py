@@ -210,6 +210,16 @@ class VecchiaObjective(TableObjective):
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
         return VecchiaPosterior.fitted(model, self.table, self.graph_of(model), self.prediction_neighbours)
 
+    @property
+    def has_posteriors_near(self) -> bool:
+        """Always true."""
+        return True
+
+    def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
+        """Return the posterior at a model with the neighbours that were found last."""
+        graph = self.graph_of(model) if self._graph is None else self._graph
+        return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
+
     def posterior_from_learning_rows(self, model: Model) -> VecchiaPosterior:
         """Return the posterior with the mean's coefficients and the likelihood from the rows of learning alone.
 
