@@ -213,17 +213,17 @@ class Answers:
         if return_std and return_cov:
             msg = "return_std and return_cov of GPRegressor.predict cannot both be True; the covariance has both."
             raise InvalidInputError(msg)
-        if not hasattr(self, "posterior_"):
-            prior = before_fit(self, X)
-            return prior.predict(
-                X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
-            )
         if hyperparameters == "laplace":
             if return_parts:
                 msg = 'return_parts of GPRegressor.predict must be False with hyperparameters="laplace".'
                 raise InvalidInputError(msg)
             mixed = averaged(self)
             return mixed.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
+        if not hasattr(self, "posterior_"):
+            prior = before_fit(self, X)
+            return prior.predict(
+                X, return_std, return_cov, include_noise=include_noise, variance=variance, return_parts=return_parts
+            )
         if return_parts and not self.target_transform_.is_identity:
             msg = (
                 "return_parts of GPRegressor.predict must be False with a target_transform: the two parts add up "
@@ -354,10 +354,10 @@ class Answers:
         callable
             Function from points (m, d) to values (m, n_samples) or (m, n_targets, n_samples).
         """
-        if not hasattr(self, "posterior_"):
-            return PriorFunctions(self, n_samples, random_state)
         if hyperparameters == "laplace":
             return averaged(self).sample_functions(n_samples, random_state)
+        if not hasattr(self, "posterior_"):
+            return PriorFunctions(self, n_samples, random_state)
         functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
 
         @guarded()
@@ -405,10 +405,10 @@ class Answers:
         ndarray of shape (m, n_samples) or (m, n_targets, n_samples)
             Joint samples over the points. With exact inference and up to 2,000 points, they use the full covariance.
         """
-        if not hasattr(self, "posterior_"):
-            return before_fit(self, X).sample_y(X, n_samples, random_state)
         if hyperparameters == "laplace":
             return averaged(self).sample_y(X, n_samples, random_state)
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
             found = self.posterior_.sample_at(points, n_samples, generator_from(random_state))

@@ -13,14 +13,12 @@ from gigagp.errors import InvalidInputError
 from gigagp.inference.mixture_posterior import MixturePosterior
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.rows_posterior import RowsPosterior
-from gigagp.inference.uncertain_hyperparameters import DRAWS, laplace_mixture
+from gigagp.inference.uncertain_hyperparameters import laplace_mixture
 from gigagp.likelihoods import Gaussian
 from gigagp.random import spawn
 
 E = TypeVar("E")
 
-#: Draws of each component of an average of kernels, at least.
-_LEAST_DRAWS = 4
 #: Mixtures by the posteriors that they are of, as long as these live.
 _KNOWN: WeakKeyDictionary[Posterior, MixturePosterior] = WeakKeyDictionary()
 
@@ -65,11 +63,11 @@ def _mixture(fitted: Any) -> MixturePosterior:
     got = f"{needed}; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows"
     if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
         raise _refusal(got)
-    generator, most = torch.Generator().manual_seed(0), max(_LEAST_DRAWS, DRAWS // len(parts))
+    generator = torch.Generator().manual_seed(0)
     mixtures = []
     for one in parts:
         objective = fitted.inference_.objective(one.table, spawn(generator), fitted.likelihood_)
-        found = laplace_mixture(objective, one.model, spawn(generator), most)
+        found = laplace_mixture(objective, one.model, spawn(generator), len(parts))
         if found is None:
             raise _refusal(got)
         mixtures.append(found)

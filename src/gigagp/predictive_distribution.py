@@ -148,6 +148,8 @@ class PredictiveDistribution(Answers):
         if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
             msg = f"q of GPRegressor.predict_quantile must be one or several numbers between 0 and 1; got {q!r}."
             raise InvalidInputError(msg)
+        if hyperparameters == "laplace":
+            return averaged(self).predict_quantile(X, q, include_noise=include_noise)
         is_fitted = hasattr(self, "posterior_")
         likelihood = self.likelihood_ if is_fitted else resolve_likelihood(self.likelihood)
         if include_noise and not isinstance(likelihood, Gaussian) and not likelihood.is_scale_mixture:
@@ -158,8 +160,6 @@ class PredictiveDistribution(Answers):
             raise InvalidInputError(msg)
         if not is_fitted:
             return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
-        if hyperparameters == "laplace":
-            return averaged(self).predict_quantile(X, q, include_noise=include_noise)
         checked, points = self._new_inputs(X)
         normal = ndtri(levels.reshape(-1))
         transform = self.target_transform_
@@ -229,10 +229,10 @@ class PredictiveDistribution(Answers):
         NonFiniteError, MemoryBudgetError
             As for `predict`.
         """
-        if not hasattr(self, "posterior_"):
-            return before_fit(self, X).predictive_log_density(X, y)
         if hyperparameters == "laplace":
             return averaged(self).predictive_log_density(X, y)
+        if not hasattr(self, "posterior_"):
+            return before_fit(self, X).predictive_log_density(X, y)
         X, points = self._new_inputs(X)
         y = intake.targets(y, len(X))
         given = y if y.ndim == 2 else y[:, None]
