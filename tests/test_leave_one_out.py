@@ -72,6 +72,32 @@ def test_equal_to_fits_without_the_row(method, mean):
     assert np.abs(wrong - m).max() > 1.0
 
 
+@pytest.mark.parametrize("method", ["exact", "iterative"])
+def test_every_tenth_of_500_rows_is_left_out_by_dense_algebra(method):
+    X, y = rows(500)
+    found = fixed(METHODS[method]).fit(X, y).leave_one_out()
+    kernel = kernels.Matern(1.5, lengthscale=[1.0, 2.0], variance=900.0).bind(2)
+    covariance = kernel.block(torch.from_numpy(X), torch.from_numpy(X)).numpy() + 40.0 * np.eye(500)
+    tenth = np.arange(0, 500, 10)
+    m, s = np.zeros(50), np.zeros(50)
+    for k, row in enumerate(tenth):
+        rest = np.arange(500) != row
+        sides = np.stack([y[rest], np.ones(499), covariance[rest, row]], 1)
+        solved = np.linalg.solve(covariance[np.ix_(rest, rest)], sides)
+        precision = solved[:, 1].sum()
+        constant = solved[:, 0].sum() / precision
+        m[k] = constant + covariance[row, rest] @ (solved[:, 0] - solved[:, 1] * constant)
+        gap = 1 - covariance[row, rest] @ solved[:, 1]
+        s[k] = np.sqrt(covariance[row, row] - covariance[row, rest] @ solved[:, 2] + gap**2 / precision)
+    if method == "exact":
+        np.testing.assert_allclose(found.mean[tenth], m, rtol=1e-8)
+        np.testing.assert_allclose(found.std[tenth], s, rtol=1e-8)
+        return
+    z = (found.std[tenth] - s) / found.standard_error[tenth]
+    assert np.abs(z).max() < 5, z
+    assert np.sqrt(np.mean(z**2)) < 2
+
+
 @pytest.mark.parametrize("method", ["exact", "vecchia"])
 def test_known_noise(method):
     X, y = rows(50)

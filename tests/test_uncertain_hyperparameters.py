@@ -42,13 +42,13 @@ class Dense:
 
     def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
         self.X, self.y = torch.from_numpy(X), torch.from_numpy(y)
-        axes = [np.linspace(c - 3 * w, c + 3 * w, 17) for c, w in zip(self.centres, self.widths, strict=True)]
+        axes = [np.linspace(c - 3 * w, c + 3 * w, 13) for c, w in zip(self.centres, self.widths, strict=True)]
         for _ in range(2):  # a finer grid where the density is
             self._compute(axes)
             mean = self.weights @ self.points
             std = (self.weights @ (self.points - mean) ** 2).sqrt() + 0.02
             axes = [
-                np.linspace(max(float(m - 5 * s), axis[0]), min(float(m + 5 * s), axis[-1]), 21)
+                np.linspace(max(float(m - 5 * s), axis[0]), min(float(m + 5 * s), axis[-1]), 15)
                 for m, s, axis in zip(mean, std, axes, strict=True)
             ]
         self._compute(axes)
@@ -67,7 +67,7 @@ class Dense:
             r = math.sqrt(3) * (self.X - Z.T).abs() / length
             return scale**2 * (1 + r) * torch.exp(-r)
 
-        inverse = torch.linalg.inv(kernel(self.X) + noise**2 * torch.eye(n).double())
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel(self.X) + noise**2 * torch.eye(n).double()))
         gram = ones.mT @ inverse @ ones
         beta = ones.mT @ inverse @ self.y[:, None] / gram
         residual = self.y[:, None] - ones * beta
@@ -76,7 +76,7 @@ class Dense:
         cross = kernel(new)
         rest = 1 - ones.mT @ inverse @ cross
         mean = (beta + residual.mT @ inverse @ cross)[:, 0]
-        variance = scale[:, 0] ** 2 - (cross * (inverse @ cross)).sum(1, keepdim=True) + rest**2 / gram
+        variance = scale**2 - (cross * (inverse @ cross)).sum(1, keepdim=True) + rest**2 / gram
         return logs - penalty, mean, variance[:, 0], noise[:, 0] ** 2
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -85,17 +85,18 @@ class Dense:
 
     def distribution(self, values: np.ndarray) -> np.ndarray:
         """Return the distribution function of a measurement at values of shape (m, k)."""
-        z = (torch.from_numpy(values)[None] - self.means[:, :, None]) / (self.variances + self.noises).sqrt()[:, :, None]
+        z = (torch.from_numpy(values)[None] - self.means[:, :, None]) / (self.variances + self.noises).sqrt()[
+            :, :, None
+        ]
         return (self.weights[:, None, None] * torch.special.ndtr(z)).sum(0).numpy()
 
 
 CASES = [
     (15, 0.3, "even"),
     (20, 1.0, "clumped"),
-    (30, 3.0, "even"),
-    (30, 0.03, "clumped"),
+    (25, 3.0, "even"),
+    (30, 0.1, "clumped"),
     (40, 0.3, "repeated"),
-    (60, 0.3, "clumped"),
 ]
 
 
@@ -109,32 +110,247 @@ def dense() -> list[tuple[GPRegressor, Dense]]:
 
 
 def test_it_is_the_sum_over_a_dense_grid(dense):
-    """Errors are those of a few draws; at the learned hyperparameters the same measures fail by factors."""
-    errors: dict[str, list[np.ndarray]] = {"learned": [], "laplace": []}
-    tails: dict[str, list[np.ndarray]] = {"learned": [], "laplace": []}
-    for gp, truth in dense:
-        mean, std = truth.moments()
-        for name in errors:
+    """Errors are those of 32 draws; at the learned hyperparameters the same measures are at least twice as large."""
+    for case, (gp, truth) in zip(CASES, dense, strict=True):
+        (mean, std), errors, levels = truth.moments(), {}, {}
+        for name in ("learned", "laplace"):
             m, s = gp.predict(NEW, return_std=True, hyperparameters=name)
-            errors[name].append(np.concatenate([(m - mean) / std, np.log(s / std)]))
+            found = np.concatenate([(m - mean) / std, np.log(s / std)])
+            errors[name] = float(np.sqrt(np.mean(found**2)))
             values = gp.predict_quantile(NEW, LEVELS, hyperparameters=name)
-            tails[name].append(truth.distribution(values) - LEVELS)
-    rms = {name: float(np.sqrt(np.mean(np.square(found)))) for name, found in errors.items()}
-    assert rms["laplace"] < 0.1 < 0.17 < rms["learned"]
-    level = {name: float(np.abs(found).mean()) for name, found in tails.items()}
-    assert level["laplace"] < 0.01 < 0.015 < level["learned"]
+            levels[name] = float(np.abs(truth.distribution(values) - LEVELS).mean())
+        assert errors["laplace"] < errors["learned"], case
+        assert levels["laplace"] < 0.5 * levels["learned"], case
+        if case[1] < 3:  # in nearly nothing but noise there is more than one mode, and draws are about one
+            assert errors["laplace"] < min(0.1, 0.5 * errors["learned"]), case
 
 
 def test_neighbours_and_solves_agree_with_it():
     X, y = rows(40, 0.3, 0)
-    exact = GPRegressor(inference=inference.Exact()).fit(X, y)
-    m, s = exact.predict(NEW, return_std=True, hyperparameters="laplace")
-    near = GPRegressor(exact.kernel_, inference.Vecchia(39, 39), noise_variance=exact.noise_variance_).fit(X, y)
-    mean, std = near.predict(NEW, return_std=True, hyperparameters="laplace")
-    np.testing.assert_allclose(mean, m, atol=0.15)
-    np.testing.assert_allclose(std, s, rtol=0.2)
-    solved = GPRegressor(inference=inference.Iterative(final_tolerance=1e-8)).fit(X, y)
-    mean, std = solved.predict(NEW, return_std=True, variance="solve", hyperparameters="laplace")
-    np.testing.assert_allclose(mean, m, atol=0.15)
-    np.testing.assert_allclose(std, s, rtol=0.2)
-    assert np.isfinite(solved.sample_y(NEW, 3, hyperparameters="laplace")).all()
+    found = {}
+    for method in (inference.Exact(), inference.Vecchia(39, 39), inference.Iterative(final_tolerance=1e-8)):
+        gp = GPRegressor(inference=method).fit(X, y)
+        found[method.abilities.name] = gp.predict(NEW, return_std=True, variance="solve", hyperparameters="laplace")
+        assert np.isfinite(gp.sample_y(NEW, 3, hyperparameters="laplace")).all()
+    for name in ("vecchia", "iterative"):  # which end their learning elsewhere by the tolerance of learning
+        np.testing.assert_allclose(found[name][0], found["exact"][0], atol=0.05)
+        np.testing.assert_allclose(found[name][1], found["exact"][1], rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "method", [inference.Exact(), inference.Vecchia(10, 20), inference.Iterative(), "average"], ids=str
+)
+def test_many_rows_have_draws_of_equal_weight_about_the_learned_hyperparameters(method, monkeypatch):
+    monkeypatch.setattr(uncertain, "WEIGHTED_ROWS", 30)
+    monkeypatch.setattr(uncertain, "_FEW_ROWS", 20)
+    monkeypatch.setattr(uncertain, "_SUBSET", 40)
+    X, y = rows(60, 0.3, 0)
+    gp = GPRegressor("average" if method == "average" else None, "auto" if method == "average" else method).fit(X, y)
+    mixture = averaged.averaged(gp).posterior_
+    assert isinstance(mixture, MixturePosterior)
+    if method != "average":
+        assert len(mixture.components) == 8
+        np.testing.assert_allclose(mixture.weights, 1 / 8)
+    assert mixture.weights.sum() == pytest.approx(1)
+    s, wider = (gp.predict(NEW, return_std=True, hyperparameters=name)[1] for name in ("learned", "laplace"))
+    assert (wider > 0.9 * s).all()
+    assert wider.mean() > s.mean()
+
+
+def dense_information(gp: GPRegressor) -> torch.Tensor:
+    """Return the information and the prior's precision by automatic differentiation of the covariance matrix."""
+    posterior = gp.posterior_
+    X = posterior.X
+
+    def matrix(logs: torch.Tensor) -> torch.Tensor:
+        length, scale, noise = logs.exp()
+        r = math.sqrt(3) * (X - X.T).abs() / length
+        return scale**2 * (1 + r) * torch.exp(-r) + noise**2 * torch.eye(len(X)).double()
+
+    values = posterior.model.parameters()
+    scales = [
+        values["lengthscale"].reshape(-1),
+        *(values[name][None].sqrt() for name in ("variance", "noise_variance")),
+    ]
+    logs = torch.cat(scales).log()
+    slopes = torch.autograd.functional.jacobian(matrix, logs).movedim(2, 0)
+    whitened = torch.linalg.inv(matrix(logs)) @ slopes
+    information = 0.5 * torch.einsum("kij,lji->kl", whitened, whitened)
+    return information + torch.diag(torch.tensor([1.5, 1.0, 1.0]).double() ** -2)
+
+
+def test_draws_have_the_covariance_of_the_information(monkeypatch):
+    X, y = rows(50, 0.3, 0)
+    gp = GPRegressor().fit(X, y)
+    objective = gp.inference_.objective(gp.posterior_.table, torch.Generator())
+    beliefs = uncertain._Beliefs.of(objective, gp.posterior_.model, torch.Generator().manual_seed(0))
+    drawn, _ = beliefs.plain_draws(4096)
+    expected = torch.linalg.inv(dense_information(gp))
+    assert beliefs.space.labels[0].startswith("lengthscale")
+    order = [beliefs.space.names.index(name) for name in ("lengthscale", "variance", "noise_variance")]
+    np.testing.assert_allclose(torch.cov(drawn.T)[order][:, order], expected, rtol=0.02, atol=1e-4)
+    np.testing.assert_allclose(drawn.mean(0), beliefs.centre, atol=0.01)
+
+
+def test_halves_of_an_axis_have_their_widths():
+    X, y = rows(20, 0.3, 0)
+    gp = GPRegressor().fit(X, y)
+    objective = gp.inference_.objective(gp.posterior_.table, torch.Generator())
+    beliefs = uncertain._Beliefs.of(objective, gp.posterior_.model, torch.Generator().manual_seed(0))
+    widths = torch.tensor([[1.0, 0.5, 2.0], [1.0, 1.5, 0.4]]).double()
+    drawn, squares = beliefs._within(torch.zeros(3).double(), torch.eye(3).double(), widths, 8192)
+    for k in range(3):
+        below, above = drawn[drawn[:, k] < 0, k], drawn[drawn[:, k] > 0, k]
+        assert len(below) / 8192 == pytest.approx(float(widths[0, k] / widths[:, k].sum()), abs=0.002)
+        assert float(below.square().mean().sqrt()) == pytest.approx(float(widths[0, k]), rel=0.01)
+        assert float(above.square().mean().sqrt()) == pytest.approx(float(widths[1, k]), rel=0.01)
+    scaled = torch.where(drawn < 0, drawn / widths[0], drawn / widths[1])
+    np.testing.assert_allclose(scaled.square().sum(1), squares)
+
+
+def test_weights_are_those_of_the_density_or_worth_enough():
+    logs = torch.randn(100, generator=torch.Generator().manual_seed(0)).double()
+    np.testing.assert_allclose(uncertain._tempered(logs), (logs - logs.max()).exp())
+    far = torch.cat([100 * logs, torch.tensor([-math.inf])])
+    weights = uncertain._tempered(far)
+    assert weights[-1] == 0
+    assert float(weights.sum() ** 2 / weights.square().sum()) == pytest.approx(8, rel=1e-6)
+    few = uncertain._tempered(torch.tensor([0.0, -1.0, -math.inf]).double())
+    np.testing.assert_allclose(few, [1, 1, 0], atol=1e-6)
+
+
+def test_bounds_hold_for_every_draw():
+    X, y = rows(25, 0.3, 0)
+    bounds = {"lengthscale": (0.9, 1.1), "variance": (0.01, 0.02)}
+    gp = GPRegressor(kernels.Matern(1.5, 1.0, 0.015, bounds=bounds), standardize=False).fit(X, y)
+    for one in averaged.averaged(gp).posterior_.components:
+        values = one.model.parameters()
+        assert 0.9 <= float(values["lengthscale"]) <= 1.1
+        assert 0.01 <= float(values["variance"]) <= 0.02
+    moved = {float(one.model.noise_variance) for one in averaged.averaged(gp).posterior_.components}
+    assert len(moved) > 4
+    fixed = GPRegressor(kernels.Matern(1.5, 1.0, fixed=["lengthscale"])).fit(X, y)
+    lengths = {float(one.model.kernel.lengthscale) for one in averaged.averaged(fixed).posterior_.components}
+    assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("kind", ["two rows", "constant target", "many inputs", "no noise", "far row", "one place"])
+def test_what_rows_do_not_determine_stays_with_the_prior(kind):
+    """Nothing runs away: deviations stay finite and below the prior's at ten times its deviation."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 8 if kind == "many inputs" else 1))
+    y = np.sin(X[:, 0])
+    if kind == "two rows":
+        X, y = X[:2], y[:2]
+    elif kind == "constant target":
+        y[:] = 3.0
+    elif kind == "far row":
+        X[0] = 1e6
+    elif kind == "one place":
+        X[:] = 1.0
+        X[0] = 2.0
+    gp = GPRegressor().fit(X, y)
+    new = np.concatenate([X[:3], X[:3] + 100.0])
+    mean, std = gp.predict(new, return_std=True, include_noise=True, hyperparameters="laplace")
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    assert std.max() < 30 * gp.scaling_.y_scale[0]
+    assert np.isfinite(gp.predictive_log_density(X, y, hyperparameters="laplace")).all()
+
+
+def test_answers_agree_with_each_other():
+    X, y = rows(20, 0.3, 1)
+    gp = GPRegressor().fit(X, y)
+    before = gp.predict(NEW, return_std=True)
+    mean, std = gp.predict(NEW, return_std=True, hyperparameters="laplace")
+    _, covariance = gp.predict(NEW, return_cov=True, hyperparameters="laplace")
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-6)
+    for drawn in (
+        gp.sample_y(NEW, 4000, hyperparameters="laplace"),
+        gp.sample_functions(4000, hyperparameters="laplace")(NEW),
+    ):
+        np.testing.assert_allclose((drawn.mean(1) - mean) / std, 0, atol=4 / math.sqrt(4000))
+        np.testing.assert_allclose(drawn.std(1), std, rtol=0.1)
+    values = np.linspace(-15, 15, 4001)
+    density = np.exp(gp.predictive_log_density(np.full((4001, 1), NEW[4, 0]), values, hyperparameters="laplace"))
+    assert np.trapezoid(density, values) == pytest.approx(1, abs=1e-3)
+    low = gp.predict_quantile(NEW[4:5], 0.1, hyperparameters="laplace")[0]
+    assert np.trapezoid(density * (values < low), values) == pytest.approx(0.1, abs=0.003)
+    np.testing.assert_array_equal(gp.predict(NEW, return_std=True), before)
+
+
+def test_a_mixture_is_made_once_for_a_fit(tmp_path):
+    X, y = rows(20, 0.3, 1)
+    gp = GPRegressor(inference=inference.Vecchia(19, 19)).fit(X, y)
+    first = gp.predict(NEW, hyperparameters="laplace")
+    assert averaged.averaged(gp).posterior_ is averaged.averaged(gp).posterior_
+    assert "_averaged" not in vars(gp)
+    for other in (pickle.loads(pickle.dumps(gp)), _loaded(gp, tmp_path)):
+        np.testing.assert_array_equal(other.predict(NEW, hyperparameters="laplace"), first)
+    gp.partial_fit(X + 0.1, y)
+    assert np.abs(gp.predict(NEW, hyperparameters="laplace") - first).max() > 1e-3
+
+
+def _loaded(gp: GPRegressor, folder) -> GPRegressor:
+    gp.save(folder / "m.gp")
+    return gigagp.load(folder / "m.gp")
+
+
+def test_a_transformed_target_and_known_noise():
+    X, y = rows(30, 0.3, 1)
+    gp = GPRegressor(target_transform="log").fit(X, np.exp(y))
+    plain = GPRegressor().fit(X, y)
+    found, expected = (one.predict_quantile(NEW, 0.5, hyperparameters="laplace") for one in (gp, plain))
+    np.testing.assert_allclose(np.log(found), expected, atol=0.1)
+    known = GPRegressor(noise_variance=np.full(30, 0.1)).fit(X, y)
+    assert (known.predict(NEW, return_std=True, hyperparameters="laplace")[1] > 0).all()
+
+
+def test_a_learning_that_ended_early_is_told():
+    X, y = rows(60, 0.1, 0)
+    gp = GPRegressor(optimizer=optimization.Adam(steps=1)).fit(X, y)
+    with pytest.warns(FitWarning, match="nats below the nearest mode"):
+        found = gp.predict(NEW, hyperparameters="laplace")
+    good = GPRegressor().fit(X, y).predict(NEW, hyperparameters="laplace")
+    np.testing.assert_allclose(found, good, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda X, y: GPRegressor(optimizer=None).fit(X, y), "learned hyperparameters"),
+        (lambda X, y: GPRegressor(kernels.RBF(1.0, 1.0, fixed=True), noise_variance=0.1).fit(X, y), None),
+        (lambda X, y: GPRegressor(likelihood="student-t").fit(X, y), "Gaussian noise"),
+        (lambda X, y: GPRegressor().fit(X, np.stack([y, -y], 1)), "one target; got 2"),
+        (lambda X, y: GPRegressor(inference=inference.SparseVariational(5)).fit(X, y), "Exact, Iterative or Vecchia"),
+        (lambda X, y: GPRegressor(inference=inference.ComputationAware(5)).fit(X, y), "Exact, Iterative or Vecchia"),
+        (lambda X, y: GPRegressor(inference=inference.Grid(size=20)).fit(X, y), "Exact, Iterative or Vecchia"),
+        (lambda X, y: GPRegressor(inference=inference.RandomFeatures(50)).fit(X, y), "Exact, Iterative or Vecchia"),
+    ],
+)
+def test_others_refuse(make, words):
+    X, y = rows(30, 0.3, 0)
+    gp = make(X, y)
+    if words is None:  # the noise alone is learned
+        assert np.isfinite(gp.predict(NEW, hyperparameters="laplace")).all()
+        return
+    for ask in (gp.predict, gp.sample_y, lambda X, **named: gp.predict_quantile(X, 0.5, **named)):
+        with pytest.raises(InvalidInputError, match=words):
+            ask(NEW, hyperparameters="laplace")
+    assert np.isfinite(gp.predict(X)).all()
+
+
+def test_wrong_arguments_refuse():
+    X, y = rows(20, 0.3, 0)
+    with pytest.raises(NotFittedError):
+        GPRegressor().predict(NEW, hyperparameters="laplace")
+    gp = GPRegressor().fit(X, y)
+    with pytest.raises(InvalidInputError, match="hyperparameters of GPRegressor"):
+        gp.predict(NEW, hyperparameters="mcmc")
+    with pytest.raises(InvalidInputError, match="return_parts"):
+        gp.predict(NEW, return_parts=True, hyperparameters="laplace")
+    with pytest.raises(TypeError, match="hyperparameters"):
+        GPClassifier().predict_proba(NEW, hyperparameters="laplace")
+    small = GPRegressor(memory_budget=5 * 8 * 20**2 + 200).fit(X, y)
+    with pytest.raises(MemoryBudgetError, match="A mixture of"):
+        small.predict(NEW, hyperparameters="laplace")

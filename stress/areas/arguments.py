@@ -238,7 +238,7 @@ def _method(draw: Draw) -> str:
 
     X, y = _table(draw)
     way = draw.one_of(["auto", inference.Vecchia(3, 5)])
-    gp = gigagp.GPRegressor(inference=way, optimizer=None).fit(X, y)
+    gp = gigagp.GPRegressor(inference=way, optimizer=draw.one_of([None, "auto"])).fit(X, y)
     before = gp.predict(X, return_std=True)
     odd = [float("nan"), "a", [], None, object(), 2.5, -1, 0, 10**400, 1j, float("inf")]
     d = X.shape[1]
@@ -263,6 +263,10 @@ def _method(draw: Draw) -> str:
             ("predict", (X,), {"return_std": True, "return_cov": True}),
             ("predict", (X,), {"return_std": True, "return_parts": True}),
             ("predict", (X[:0],), {"return_std": True}),
+            ("predict", (X,), {"return_std": True, "hyperparameters": draw.one_of([*odd, "laplace", "learned"])}),
+            ("predict_quantile", (X, draw.one_of([0.5, [0.1, 0.9], *odd])), {"hyperparameters": "learned"}),
+            ("predictive_log_density", (X, draw.one_of([y, y[:-1], None])), {}),
+            ("leave_one_out", (), {}),
             ("sample_y", (X,), {"n_samples": draw.one_of(odd)}),
             ("sample_y", (X,), {"random_state": draw.one_of(["a", [], object(), 2.5, 10**400, 1j, -(10**400)])}),
             ("sample_functions", (draw.one_of(odd),), {}),
