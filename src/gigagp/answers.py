@@ -188,9 +188,9 @@ class Answers:
             limited computation. Their squares add up to the latent variance. It takes O(n^3) time, so the table must be
             small enough for exact inference.
         hyperparameters : {"learned", "laplace"}, default "learned"
-            Whether answers are those at the learned hyperparameters, or mixed over 8 to 16 draws of what the rows leave
+            Whether answers are those at the learned hyperparameters, or mixed over 8 to 32 draws of what the rows leave
             open about them, by Laplace's approximation (`gigagp.inference.uncertain_hyperparameters`). The draws are
-            made once for a fit, in about the time of the fit. Error bars of tables of a few hundred rows become wider.
+            made once for a fit, in some five to ten times its time. Error bars of a few hundred rows become wider.
 
         Returns
         -------

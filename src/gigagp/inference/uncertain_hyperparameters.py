@@ -38,8 +38,8 @@ from gigagp.random import spawn
 #: Rows up to which draws are weighted. Beyond, the rows determine the hyperparameters so well that Laplace's
 #: approximation needs no correction, and likelihoods cost seconds.
 WEIGHTED_ROWS = 3000
-#: Rows up to which more draws are affordable; draws that are mixed there, up to `WEIGHTED_ROWS`, and beyond; draws whose
-#: weights these are picked by. On tables of 12 to 60 rows, 32 of 128 have two thirds of the error of 16 of 128.
+#: Rows up to which more draws are affordable; draws that are mixed there, up to `WEIGHTED_ROWS`, and beyond; and draws
+#: that the first two are picked from. Deviations from 32 of 128 had two thirds of the error of those from 16.
 _FEW_ROWS, _DRAWS, _CANDIDATES = 700, (32, 16, 8), (128, 48)
 #: Draws of each component of an average of kernels, at least.
 _LEAST_DRAWS = 4
