@@ -187,12 +187,13 @@ class IterativeObjective(TableObjective):
         Source of the probe vectors.
     """
 
+    has_posteriors_near = True
+
     def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
         super().__init__(table)
         self.settings = settings.resolve()
         solver, estimator = self.settings.solver, self.settings.gradient
-        assert isinstance(solver, Solver)
-        assert isinstance(estimator, GradientEstimator)
+        assert isinstance(solver, Solver) and isinstance(estimator, GradientEstimator)  # noqa: PT018
         self._solver, self._estimator = solver, estimator
         self._own_final = settings.solver == "auto" and settings.final_tolerance is None
         self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
@@ -339,11 +340,6 @@ class IterativeObjective(TableObjective):
             return model
         self._solved = found
         return found
-
-    @property
-    def has_posteriors_near(self) -> bool:
-        """Whether the last solve gives a posterior with rows and samples, and not actions."""
-        return not self.settings.computational_uncertainty
 
     def guide(self, model: Model) -> VecchiaObjective | None:
         """Return the likelihood by nearest neighbours; None where exact subsets serve as well, or it would be slow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,7 +27,14 @@ class TableObjective(ABC):
     ----------
     table : TrainingTable
         Training rows in the model's units.
+
+    Attributes
+    ----------
+    has_posteriors_near : bool
+        Whether uncertain hyperparameters may ask for `posterior_near`.
     """
+
+    has_posteriors_near: ClassVar[bool] = False
 
     def __init__(self, table: TrainingTable) -> None:
         self.table = table
@@ -145,16 +152,13 @@ class TableObjective(ABC):
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model."""
 
-    @property
-    def has_posteriors_near(self) -> bool:
-        """Whether `posterior_near` and the Fisher information exist, which uncertain hyperparameters need."""
-        return False
+    def posterior_near(self, model: Model, generator: torch.Generator) -> RowsPosterior | None:
+        """Return the posterior at a model near the learned one, or None; it may keep what depends little on the model.
 
-    def posterior_near(self, model: Model, generator: torch.Generator) -> RowsPosterior:
-        """Return the posterior at a model near the learned one; it may keep what depends little on the model."""
+        None if the posterior does not keep its rows.
+        """
         found = self.posterior(model, generator)
-        assert isinstance(found, RowsPosterior), "has_posteriors_near"
-        return found
+        return found if isinstance(found, RowsPosterior) else None
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state of the objective, apart from the model, as tensors and plain data for a checkpoint."""
@@ -174,6 +178,8 @@ class ExactObjective(TableObjective):
         Training rows in the model's units.
     """
 
+    has_posteriors_near = True
+
     def __init__(self, table: TrainingTable) -> None:
         super().__init__(table)
         require_factor(table)
@@ -186,11 +192,6 @@ class ExactObjective(TableObjective):
 
     @property
     def is_exact(self) -> bool:
-        """Always true."""
-        return True
-
-    @property
-    def has_posteriors_near(self) -> bool:
         """Always true."""
         return True
 

@@ -91,6 +91,8 @@ def laplace_mixture(
     for vector in vectors:
         # With the same random numbers for all, the components of solves with samples differ by their models alone.
         found = objective.posterior_near(beliefs.space.decode(vector), seed.clone_state())
+        if found is None:
+            return None
         if isinstance(found, ExactPosterior):
             require_factors(found.table, len(vectors))
         posteriors.append(found)

@@ -62,6 +62,8 @@ class VecchiaObjective(TableObjective):
         Where `refresh` finds that more neighbours are worth much, it doubles them up to this number. None: never.
     """
 
+    has_posteriors_near = True
+
     def __init__(
         self,
         table: TrainingTable,
@@ -209,11 +211,6 @@ class VecchiaObjective(TableObjective):
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
         return VecchiaPosterior.fitted(model, self.table, self.graph_of(model), self.prediction_neighbours)
-
-    @property
-    def has_posteriors_near(self) -> bool:
-        """Always true."""
-        return True
 
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
