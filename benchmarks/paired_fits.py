@@ -8,8 +8,8 @@ The two runs of a pair use new processes, one after the other. The ratio is that
 before, for the fit and for 5,000 predictions with their standard deviations; ``gigagp demo`` counts as a fit. Test
 errors, and for regression the negative log-likelihood of the test targets, show that both runs do the same work.
 
-The cases of six inputs have a sum of eight random plane waves as their function. Those of kin40k read a real table
-(``--data``) and predict its test rows.
+The cases of six inputs have a sum of eight random plane waves as their function. Those of kin40k, elevators, protein
+and pol read a real table (``--data``) and predict its test rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ LARGE = (
     "six inputs, 16000 rows",
     "kin40k, 8000 rows",
     "kin40k, 16000 rows",
+    "elevators, 8000 rows",
+    "protein, 8000 rows",
+    "pol, 8000 rows",
 )
+REAL = ("kin40k", "elevators", "protein", "pol")
 CASES = (
     "demo",
     "default, 500 rows",
@@ -59,7 +63,7 @@ def make(case: str) -> tuple[Any, int, int]:
 
     name, rows = case.split(",")
     estimators = {
-        **dict.fromkeys(("default", "six inputs", "kin40k"), lambda: GPRegressor()),
+        **dict.fromkeys(("default", "six inputs", *REAL), lambda: GPRegressor()),
         "iterative": lambda: GPRegressor(inference=inference.Iterative(), optimizer=optimization.Adam(steps=10)),
         "grid": lambda: GPRegressor(inference=inference.Grid(size=100)),
         "sparse variational": lambda: GPRegressor(inference=inference.SparseVariational(n_inducing=200)),
@@ -79,11 +83,11 @@ def make(case: str) -> tuple[Any, int, int]:
 
 def rows_of(case: str, n: int, d: int, data: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return inputs and targets of a case, and inputs and targets to predict."""
-    if case.startswith("kin40k"):
+    if case.startswith(REAL):
         sys.path.insert(0, str(Path(__file__).parent))
         from tables import read_split
 
-        return read_split(data, "kin40k", rows=n)
+        return read_split(data, case.split(",")[0], rows=n)
     rng = np.random.default_rng(0)
     if case.startswith("six inputs"):
         X, new, waves = rng.normal(size=(n, 6)), rng.normal(size=(5000, 6)), rng.normal(size=(6, 8))

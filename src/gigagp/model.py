@@ -75,8 +75,18 @@ class Model:
 
     def equals(self, other: Model | None) -> bool:
         """Whether another model of the same structure has the same hyperparameters."""
-        found, wanted = self.parameters(), {} if other is None else other.parameters()
+        if other is None or self.noise_is_known != other.noise_is_known:
+            return False
+        found, wanted = self.parameters(), other.parameters()
+        if self.noise_is_known:
+            found, wanted = found | {NOISE: self.noise_variance}, wanted | {NOISE: other.noise_variance}
         return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+
+    def is_near(self, other: Model, factor: float) -> bool:
+        """Whether no hyperparameter of another model of the same structure differs by more than a factor."""
+        found, wanted = self.parameters(), other.parameters()
+        most = math.log(factor)
+        return all(bool(((found[name] / wanted[name]).log().abs() <= most).all()) for name in found)
 
     def learned_names(self) -> tuple[str, ...]:
         """Return the names of the learned hyperparameters, in a fixed order."""

@@ -127,6 +127,9 @@ class Follower(Bound):
 
 
 class _Likelihood(FunctionObjective):
+    def quick_value(self, model):
+        return None
+
     def fisher(self, space, vector, probes):
         return 2 * torch.eye(space.size, dtype=torch.float64)
 

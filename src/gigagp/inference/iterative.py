@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -12,6 +12,7 @@ from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
 from gigagp.inference.base import Abilities, Inference
+from gigagp.inference.built_preconditioner import BuiltPreconditioner
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
 from gigagp.inference.computation_aware.recorded import RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
@@ -21,6 +22,8 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
+from gigagp.inference.solved import Pair, Solved
+from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
@@ -32,7 +35,7 @@ from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
-from gigagp.preconditioners import Preconditioner, Reuse
+from gigagp.preconditioners import Reuse
 from gigagp.prior_samples import PriorSamples
 from gigagp.progress import current
 from gigagp.random import spawn
@@ -127,8 +130,8 @@ class Iterative(Inference):
 
     def forecast(self, subject: Subject) -> Forecast:
         """Return the time of two to three solves with some twenty columns, whose products a trial has counted."""
-        n, d = subject.table.X.shape
-        seconds = _SOLVES * subject.products * entries_seconds(float(n) ** 2, d)
+        n = subject.table.n_rows
+        seconds = solves_seconds(subject.table, subject.products)
         stored = min(float(n) ** 2 * subject.table.X.element_size(), subject.table.budget / 2)
         return subject.with_nll(seconds, stored + 8 * _SOLVE_NUMBERS * n, subject.exact_nll)
 
@@ -140,38 +143,9 @@ class Iterative(Inference):
         return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm}{aware})"
 
 
-_Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-class _Solved(NamedTuple):
-    """Solutions for targets, basis functions and probes from a single solve.
-
-    Attributes
-    ----------
-    targets : Tensor of shape (n, t)
-        ``H^-1 (Y - mean)``.
-    probes : Tensor of shape (n, s)
-        ``H^-1`` times the right-hand sides of the probes.
-    trend : Trend
-        Coefficients of the mean's basis.
-    record : SolveRecord
-        Record of the solve.
-    second : _Pair or None
-        Solutions for targets and probes from a second, independent truncation; None without truncation.
-    nearest : _Pair
-        Most accurate solutions for targets and probes, for predictions. They differ from ``targets`` and ``probes`` if
-        the solver is truncated.
-    nearest_basis : Tensor of shape (n, p)
-        Most accurate solutions for the mean's basis.
-    """
-
-    targets: torch.Tensor
-    probes: torch.Tensor
-    trend: Trend
-    record: SolveRecord
-    second: _Pair | None
-    nearest: _Pair
-    nearest_basis: torch.Tensor
+def solves_seconds(table: TrainingTable, products: float) -> float:
+    """Return the nominal seconds of the solves of a guided fit, each of so many products with the kernel matrix."""
+    return _SOLVES * products * entries_seconds(float(table.n_rows) ** 2, table.n_inputs)
 
 
 class IterativeObjective(TableObjective):
@@ -202,7 +176,7 @@ class IterativeObjective(TableObjective):
         self._probes: Probes | None = None
         #: what the next build of a preconditioner may take over
         self.reuse: Reuse | None = None
-        self._built: Preconditioner | None = None
+        self._built = BuiltPreconditioner()
         self._solved: Model | None = None
         self._fit: float | None = None
         self.solves: list[SolveRecord] = []
@@ -224,17 +198,15 @@ class IterativeObjective(TableObjective):
         table = self.table
         return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
-    def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> _Solved:
+    def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
         """Solve for targets, basis functions and probes together."""
         table, basis = self.table, self.table.basis
-        if not model.equals(self._solved):
-            self._built = None  # before the next one is built, which may be as large
         self._solved = model
-        if self._built is not None and isinstance(solver, ConjugateGradients):
-            solver = replace(solver, preconditioner=self._built)
+        solver = self._built.prepared(solver, model)
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
         initial = self._warm.start(matrix, stacked)
+        state = self._solver_generator.get_state()
         solution = solver.solve(
             matrix,
             stacked,
@@ -243,7 +215,8 @@ class IterativeObjective(TableObjective):
             n_targets=n_fixed,
             reuse=self.reuse,
         )
-        self.reuse, self._built = solution.reuse, solution.preconditioner or self._built
+        self._built.remember(solution, model, self.reuse, state)
+        self.reuse = solution.reuse
         self.last_solution = replace(solution, preconditioner=None)
         record = record_of(solution, n_fixed)
         self.solves.append(record)
@@ -252,13 +225,13 @@ class IterativeObjective(TableObjective):
         self._warm.remember(nearest)
         trend = self._trend(solution)
 
-        def split(solved: torch.Tensor) -> _Pair:
+        def split(solved: torch.Tensor) -> Pair:
             targets, of_basis, probes = solved.split([table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1)
             return targets - of_basis @ trend.coefficients, probes
 
         second = None if truncated is None else split(truncated.second)
         nearest_basis = nearest[:, table.n_targets : n_fixed]
-        return _Solved(*split(solution.value), trend, record, second, split(nearest), nearest_basis)
+        return Solved(*split(solution.value), trend, record, second, split(nearest), nearest_basis)
 
     def _trend(self, solution: Solution) -> Trend:
         """Return the coefficients of the mean that maximize the likelihood, with the root of their covariance."""
@@ -295,7 +268,7 @@ class IterativeObjective(TableObjective):
         return Evaluation(None, gradient, solved.record)
 
     def _posterior(
-        self, model: Model, solved: _Solved, prior: PriorSamples, solver: Solver, right_hand_sides: torch.Tensor
+        self, model: Model, solved: Solved, prior: PriorSamples, solver: Solver, right_hand_sides: torch.Tensor
     ) -> PathwisePosterior:
         """Return the posterior computed from solutions for targets and noisy prior samples."""
         return PathwisePosterior(
@@ -341,11 +314,14 @@ class IterativeObjective(TableObjective):
         self._solved = found
         return found
 
-    def guide(self, model: Model) -> VecchiaObjective | None:
-        """Return the likelihood by nearest neighbours; None where exact subsets serve as well, or it would be slow."""
+    def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | None:
+        """Return the likelihood by nearest neighbours, or the exact one of more rows where neighbours miss much.
+
+        None where smaller exact subsets serve as well, or neighbours would be slow.
+        """
         if self.n_rows < _GUIDED_ROWS or not is_compiled(model.kernel, self.table.X.device):
             return None
-        return VecchiaObjective.for_learning(self.table)
+        return guide_of(VecchiaObjective.for_learning(self.table), model)
 
     def thin(self, rows: torch.Tensor) -> IterativeObjective:
         """Return the objective on a subset of the rows, with its own probes; its solves are recorded here as well."""
@@ -362,6 +338,7 @@ class IterativeObjective(TableObjective):
             tensors["pivots"] = self.reuse.pivots
         if self._solved is not None:
             tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
+        tensors |= self._built.snapshot()
         return tensors, {"solves": [asdict(record) for record in self.solves], "fit": self._fit}
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
@@ -376,6 +353,7 @@ class IterativeObjective(TableObjective):
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
         solved = part(tensors, "solved.")
         self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
+        self._built.restore(model, tensors, self._solver, self._matrix)
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
@@ -436,8 +414,7 @@ class IterativeObjective(TableObjective):
         needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
         more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)
         values = more.right_hand_sides(posterior.model, matrix, self.table.budget)
-        if self._built is not None and isinstance(solver, ConjugateGradients):
-            solver = replace(solver, preconditioner=self._built)
+        solver = self._built.prepared(solver, posterior.model)
         current().phase("more samples for the variances", 1, then=0.0)
         solution = solver.solve(matrix, values, self._warm.start(matrix, values), self._solver_generator, n_targets=0)
         self.solves.append(record_of(solution, 0))

@@ -200,6 +200,8 @@ class ExactObjective(TableObjective):
         return 2 * slowness() * FACTOR_SECONDS * self.n_rows**3
 
     def _factorise(self, model: Model) -> Factorised:
+        if self._last is not None and model.equals(self._last.model):
+            return self._last
         self._last = None  # free the factor of the last model before computing the next one
         self._last = Factorised.of(model, self.table)
         return self._last

@@ -130,7 +130,7 @@ class Objective(Protocol):
         ...
 
     def settled(self, model: Model) -> Objective:
-        """Return what learning goes on with after a guide: this objective, or the guide, which then ends the learning.
+        """Return what learning goes on with after a guide: this objective, or one that guides itself and ends learning.
 
         Parameters
         ----------

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp.errors import NotPositiveDefiniteError
 from gigagp.optimization.fisher import damped_inverse
 from gigagp.optimization.objective import FisherObjective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.space import ParameterSpace
-from gigagp.optimization.trace import Trace
+from gigagp.optimization.trace import Trace, in_range
 from gigagp.progress import Approach
 
 #: Smallest damping, which is also added to the first metric of a polish, and the largest, which ends a search.
@@ -88,6 +89,17 @@ class FisherScoring:
         value, gradient = found[0], found[1]
         return Scored(vector, value, gradient, self.objective.fisher(self.space, vector, self.probes) / n)
 
+    def _is_higher(self, vector: Tensor, value: float) -> bool:
+        """Whether the loss at a vector is known to be above a value, as the objective says without a gradient."""
+        model = self.space.decode(vector)
+        try:
+            quick = self.objective.quick_value(model) if in_range(model) else None
+        except NotPositiveDefiniteError:
+            return False  # the evaluation records it
+        if quick is None or not math.isfinite(quick):
+            return False
+        return (self.prior.penalty(vector) - quick) / self.objective.n_observations > value
+
     def run(self, vector: Tensor, known: Tensor | None) -> Scored:
         """Return the best point of a search.
 
@@ -127,7 +139,9 @@ class FisherScoring:
             if not on_trial:
                 self.trace.meter.towards(way.share(predicted))
             step = step * min(1.0, self.max_change / max(float(step.abs().max()), 1e-300))
-            outcome = self.evaluate(vector + box.confine(vector, step, gradient * free))
+            trial = vector + box.confine(vector, step, gradient * free)
+            rejected = self._is_higher(trial, value)
+            outcome = None if rejected else self.evaluate(trial)
             if outcome is not None and outcome.value < value:
                 slow = slow + 1 if value - outcome.value < self.tolerance else 0
                 best, damping = outcome, max(damping * 0.3, DAMPING)
@@ -135,7 +149,7 @@ class FisherScoring:
                 trials = failures = 0
             else:
                 damping *= 10
-                trials, failures = trials + 1, failures + (outcome is None)
+                trials, failures = trials + 1, failures + (outcome is None and not rejected)
             if self.patience is not None and slow >= self.patience:
                 break
         if failures and failures == trials and not on_trial:  # no trial step was finite

@@ -13,15 +13,16 @@ import torch
 from gigagp import interruption
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.automatic.local import SCORED_ROWS, LocalScores, seconds_per_row
-from gigagp.inference.automatic.plan import Option, Plan
+from gigagp.inference.automatic.plan import FREE, Option, Plan
 from gigagp.inference.base import Inference
 from gigagp.inference.exact import EXACT_ROWS, Exact
 from gigagp.inference.forecast import Subject
-from gigagp.inference.iterative import Iterative, IterativeObjective
+from gigagp.inference.iterative import Iterative, IterativeObjective, solves_seconds
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import registered
 from gigagp.inference.solve_records import warn_of_unfinished
+from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
 from gigagp.inference.vecchia.objective import VecchiaObjective
@@ -38,6 +39,8 @@ from gigagp.solvers import Status
 
 #: Products of a solve where no trial has been made: up to three inputs, and beyond.
 _FEW_PRODUCTS, _MANY_PRODUCTS = 10.0, 30.0
+#: Share of the time left that exact solves may take by their nominal products, so that a guide serves these alone.
+_LIKELY = 0.3
 #: Share of the exact stages that the last solve takes, and share of that time which it must have to begin.
 _LAST, _SHORT = 0.5, 0.5
 #: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
@@ -74,6 +77,7 @@ class AutomaticObjective(TableObjective):
         self._generator = spawn(generator)
         self._ending: TableObjective = self._solving
         self._neighbours: VecchiaObjective | None = None
+        self._guide: VecchiaObjective | SubsetGuide | None = None
         self._chosen: Inference | None = None
         self._settled: Model | None = None
         self._began = False
@@ -152,8 +156,20 @@ class AutomaticObjective(TableObjective):
 
     # The choice -----------------------------------------------------------------------------------------------------
 
-    def guide(self, model: Model) -> VecchiaObjective | None:
-        """Return the likelihood by nearest neighbours; None where it would be slow."""
+    def guide(self, model: Model) -> VecchiaObjective | SubsetGuide | None:
+        """Return the likelihood by nearest neighbours, or that of a subset if exact solves are expected to follow.
+
+        None where neighbours would be slow.
+        """
+        neighbours = self._find_neighbours(model)
+        if neighbours is None:
+            return None
+        nominal, free = solves_seconds(self.table, _MANY_PRODUCTS), self._budget == math.inf
+        likely = nominal <= FREE if free else slowness() * nominal <= _LIKELY * self._seconds_left()
+        self._guide = guide_of(neighbours, model) if likely else neighbours
+        return self._guide
+
+    def _find_neighbours(self, model: Model) -> VecchiaObjective | None:
         if not is_compiled(model.kernel, self.table.X.device):
             return None
         self._neighbours = neighbours = VecchiaObjective.for_learning(self.table)
@@ -174,7 +190,7 @@ class AutomaticObjective(TableObjective):
         rows = SCORED_ROWS + (self.n_rows if self._ends_with_all else _LEARNING_ROWS)
         return slowness() * self._row_seconds * rows
 
-    def settled(self, model: Model) -> VecchiaObjective | AutomaticObjective:
+    def settled(self, model: Model) -> VecchiaObjective | SubsetGuide | AutomaticObjective:
         """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`."""
         if self._chosen is None:
             self._choose(model)
@@ -187,7 +203,7 @@ class AutomaticObjective(TableObjective):
     def _choose(self, model: Model, *, ends_here: bool = False) -> None:
         """Choose the method that ends the fit; where learning ``ends_here``, one that predicts at the same model."""
         current().phase("forecasting the last stage")
-        neighbours = self._neighbours or self.guide(model)
+        neighbours = self._neighbours or self._find_neighbours(model)
         if neighbours is None:
             self._chosen = self._solving.settings
             return
@@ -300,9 +316,9 @@ class AutomaticObjective(TableObjective):
 class PlanningObjective(AutomaticObjective):
     """The same, for a forecast alone: learning ends with the neighbours, or on small tables with exact subsets."""
 
-    def settled(self, model: Model) -> VecchiaObjective | AutomaticObjective:
+    def settled(self, model: Model) -> VecchiaObjective | SubsetGuide | AutomaticObjective:
         """Return the guide, so that no exact gradient follows."""
-        return self if self._neighbours is None else self._neighbours
+        return self if self._guide is None else self._guide
 
     def plan_at(self, model: Model) -> Plan:
         """Return the forecast at a model.

@@ -10,6 +10,7 @@ from torch import Tensor
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.model import Model
+from gigagp.neighbours.conditionals import Pool
 from gigagp.neighbours.local import Derivatives
 
 
@@ -45,9 +46,14 @@ class Minibatch(NamedTuple):
         local[present] = places[len(rows) :].to(local.dtype)
         return cls(table.take_rows(origin), places[: len(rows)], local, origin)
 
-    def evaluate(self, model: Model) -> tuple[Derivatives, Regression]:
-        """Return the log density of the rows with its derivatives, at the best coefficients of the mean."""
-        pool = pool_of(model if self.origin is None else model.take_rows(self.origin), self.table)
-        regression = Regression.of(pool, self.table, [(self.rows, self.neighbours)])
+    def _pool(self, model: Model) -> Pool:
+        return pool_of(model if self.origin is None else model.take_rows(self.origin), self.table)
+
+    def regression(self, model: Model) -> Regression:
+        """Return the best coefficients of the mean, and the log density of the rows there."""
+        return Regression.of(self._pool(model), self.table, [(self.rows, self.neighbours)])
+
+    def derivatives(self, model: Model, regression: Regression) -> Derivatives:
+        """Return the log density of the rows with its derivatives, given the `regression` of the same model."""
         values = self.table.Y.double() - self.table.basis.double() @ regression.trend.coefficients
-        return pool.derivatives(self.rows, self.neighbours, values), regression
+        return self._pool(model).derivatives(self.rows, self.neighbours, values)

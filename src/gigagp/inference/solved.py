@@ -1,0 +1,44 @@
+"""The solutions of one joint solve for targets, basis functions and probes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from gigagp.inference.trend import Trend
+from gigagp.optimization.history import SolveRecord
+
+#: For targets, and for probes.
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Solved(NamedTuple):
+    """Solutions for targets, basis functions and probes from a single solve.
+
+    Attributes
+    ----------
+    targets : Tensor of shape (n, t)
+        ``H^-1 (Y - mean)``.
+    probes : Tensor of shape (n, s)
+        ``H^-1`` times the right-hand sides of the probes.
+    trend : Trend
+        Coefficients of the mean's basis.
+    record : SolveRecord
+        Record of the solve.
+    second : Pair or None
+        Solutions for targets and probes from a second, independent truncation; None without truncation.
+    nearest : Pair
+        Most accurate solutions for targets and probes, for predictions. They differ from ``targets`` and ``probes`` if
+        the solver is truncated.
+    nearest_basis : Tensor of shape (n, p)
+        Most accurate solutions for the mean's basis.
+    """
+
+    targets: torch.Tensor
+    probes: torch.Tensor
+    trend: Trend
+    record: SolveRecord
+    second: Pair | None
+    nearest: Pair
+    nearest_basis: torch.Tensor
