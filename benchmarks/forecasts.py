@@ -35,7 +35,14 @@ METHODS = {
     "iterative": inference.Iterative(),
     "neighbours": inference.Vecchia(60),
     "sparse": inference.SparseVariational(n_inducing=512),
+    "exact": inference.Exact(),
+    "grid": inference.Grid(),
+    "computation-aware": inference.ComputationAware(),
+    "quadruply": inference.QuadruplyStochastic(),
+    "random-features": inference.RandomFeatures(),
 }
+#: Methods that are compared unless others are asked for.
+_COMPARED = ("auto", "iterative", "neighbours", "sparse", "trees")
 TABLES = ("kin40k", "protein", "pol", "elevators", "bike", "keggdirected", "elevation", "temperature", "precipitation")
 _TEST_ROWS = 10_000
 
@@ -99,7 +106,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=list(TABLES))
     parser.add_argument("--rows", nargs="+", type=int, default=[4000, 20_000])
     parser.add_argument("--budgets", nargs="+", type=float, default=[10.0, 60.0])
-    parser.add_argument("--methods", nargs="+", default=[*METHODS, "trees"])
+    parser.add_argument("--methods", nargs="+", default=list(_COMPARED))
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--one", action="store_true", help="run one cell in this process and print it as JSON")
     arguments = parser.parse_args()

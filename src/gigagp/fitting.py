@@ -21,7 +21,7 @@ from gigagp import kernel_rules, student_fit, termination
 from gigagp.arguments import Arguments, Problem
 from gigagp.checkpoint import open_checkpoint
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
-from gigagp.errors import InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError
+from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
 from gigagp.guard import finite_means
@@ -29,7 +29,7 @@ from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
-from gigagp.inference.objective import TableObjective
+from gigagp.inference.objective import ExactObjective, TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.interruption import Interrupted, interruptible
@@ -382,6 +382,13 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
     accepted_by, found = trace.accepted
     if accepted_by is objective:
         return found
+    if isinstance(accepted_by, ExactObjective) and not objective.includes_its_error:
+        msg = (
+            "The learning was ended before its first step on all rows. The hyperparameters are those of the exact "
+            f"likelihood of {accepted_by.n_rows:,} rows, at which this inference can be far too certain. Let it learn "
+            'longer (time_budget), or take inference="auto".'
+        )
+        warn(msg, FitWarning)
     learned = found.parameters()
     model = start.replace({name: learned[name] for name in start.learned_names()})
     # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.

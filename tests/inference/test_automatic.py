@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import gigagp
 from gigagp import GPRegressor, interruption
 from gigagp.configuration import from_plain, to_plain
 from gigagp.custom import Custom
-from gigagp.errors import InvalidInputError, ModelFileError, SolverWarning
+from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, SolverWarning
 from gigagp.inference import Exact, Iterative, Vecchia
 from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
@@ -24,6 +25,7 @@ from gigagp.means import resolve_mean
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
+from gigagp.optimization import Auto
 from gigagp.solvers import AlternatingProjections, ConjugateGradients, Status, StochasticGradientDescent
 
 
@@ -286,6 +288,23 @@ def test_solves_end_with_the_budget(solver):
     assert float(spent.relative_residual.max()) > 1e-12
     with interruption.interruptible():
         assert solver.solve(matrix, table.Y).status != Status.TIME_SPENT
+
+
+@pytest.mark.parametrize("approximate", [True, False])
+def test_hyperparameters_of_other_rows_are_warned_of_where_they_mislead(approximate, monkeypatch):
+    """A few functions cannot follow what the exact likelihood of a subset takes for signal."""
+    X, y = made_rows(400, 2, 13, noise=0.01)
+    method = gigagp.inference.QuadruplyStochastic(n_basis=20) if approximate else Iterative()
+    kind = type(method.objective(problem(40, 2, 0)[1], torch.Generator()))
+
+    def late(*arguments):
+        raise interruption.Interrupted
+
+    monkeypatch.setattr(kind, "evaluate", late)
+    gp = GPRegressor(inference=method, optimizer=Auto(subset_sizes=(100,)), time_budget=1000)
+    with pytest.warns(FitWarning, match="can be far too certain") if approximate else contextlib.nullcontext():
+        gp.fit(X, y)
+    assert np.isfinite(gp.predict(X)).all()
 
 
 def test_an_unfinished_last_solve_warns(monkeypatch):

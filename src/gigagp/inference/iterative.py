@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from gigagp import interruption
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
@@ -29,9 +30,10 @@ from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
-from gigagp.machine import entries_seconds
+from gigagp.machine import entries_seconds, slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
+from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.operators import KernelMatrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
@@ -58,6 +60,8 @@ _GUIDED_ROWS = 2000
 #: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
 #: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
 _SOLVES = 2.2
+#: Products of a solve where no trial has been made: up to three inputs, and beyond.
+FEW_PRODUCTS, MANY_PRODUCTS = 10.0, 30.0
 #: Numbers for each row that a solve holds: blocks of vectors, and the preconditioner.
 _SOLVE_NUMBERS = 400
 
@@ -141,6 +145,11 @@ class Iterative(Inference):
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
         return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm}{aware})"
+
+
+def expected_products(table: TrainingTable) -> float:
+    """Return the products with the kernel matrix that a solve is expected to take, where no trial has been made."""
+    return FEW_PRODUCTS if table.n_inputs <= FEW_INPUTS else MANY_PRODUCTS
 
 
 def solves_seconds(table: TrainingTable, products: float) -> float:
@@ -299,6 +308,11 @@ class IterativeObjective(TableObjective):
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
 
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of a solve."""
+        seconds = expected_products(self.table) * entries_seconds(float(self.n_rows) ** 2, self.n_inputs)
+        return slowness() * seconds
+
     def amplified(self, model: Model) -> Model:
         """Return the model with its covariances multiplied by ``r' H^-1 r / n`` from the last solve.
 
@@ -409,7 +423,8 @@ class IterativeObjective(TableObjective):
     ) -> PathwisePosterior:
         """Return the posterior with as many samples as make variances as certain as `_MOST_SAMPLES` alone would."""
         have, wanted = posterior.n_samples, math.sqrt(2 / _MOST_SAMPLES)
-        if have >= _MOST_SAMPLES or posterior.variance_error <= wanted:
+        enough = have >= _MOST_SAMPLES or posterior.variance_error <= wanted
+        if enough or interruption.seconds_left() <= 0:
             return posterior
         needed = math.ceil(have * (posterior.variance_error / wanted) ** 2)
         more = probes.further(min(needed, _MOST_SAMPLES) - have, generator)

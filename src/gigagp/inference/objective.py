@@ -80,6 +80,11 @@ class TableObjective(ABC):
         return True
 
     @property
+    def includes_its_error(self) -> bool:
+        """Whether variances hold at hyperparameters of the exact likelihood, because nothing is left out of them."""
+        return self.is_likelihood
+
+    @property
     def least_gain(self) -> float:
         """Smallest gain in nats that is worth another gradient; infinity leaves the decision to the optimizer."""
         return math.inf

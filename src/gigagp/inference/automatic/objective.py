@@ -17,7 +17,7 @@ from gigagp.inference.automatic.plan import FREE, Option, Plan
 from gigagp.inference.base import Inference
 from gigagp.inference.exact import EXACT_ROWS, Exact
 from gigagp.inference.forecast import Subject
-from gigagp.inference.iterative import Iterative, IterativeObjective, solves_seconds
+from gigagp.inference.iterative import MANY_PRODUCTS, Iterative, IterativeObjective, expected_products, solves_seconds
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import registered
@@ -37,8 +37,6 @@ from gigagp.progress import current
 from gigagp.random import spawn
 from gigagp.solvers import Status
 
-#: Products of a solve where no trial has been made: up to three inputs, and beyond.
-_FEW_PRODUCTS, _MANY_PRODUCTS = 10.0, 30.0
 #: Share of the time left that exact solves may take by their nominal products, so that a guide serves these alone.
 _LIKELY = 0.3
 #: Share of the exact stages that the last solve takes, and share of that time which it must have to begin.
@@ -111,6 +109,11 @@ class AutomaticObjective(TableObjective):
         return self._ending.is_likelihood
 
     @property
+    def includes_its_error(self) -> bool:
+        """Always true: neighbours take the place of a method whose own learning has not begun."""
+        return True
+
+    @property
     def least_gain(self) -> float:
         """As of the objective that ends the fit."""
         return self._ending.least_gain
@@ -164,7 +167,7 @@ class AutomaticObjective(TableObjective):
         neighbours = self._find_neighbours(model)
         if neighbours is None:
             return None
-        nominal, free = solves_seconds(self.table, _MANY_PRODUCTS), self._budget == math.inf
+        nominal, free = solves_seconds(self.table, MANY_PRODUCTS), self._budget == math.inf
         likely = nominal <= FREE if free else slowness() * nominal <= _LIKELY * self._seconds_left()
         self._guide = guide_of(neighbours, model) if likely else neighbours
         return self._guide
@@ -266,7 +269,7 @@ class AutomaticObjective(TableObjective):
         choice = None if solving.reuse is None else solving.reuse.choice
         if choice is not None and choice.products < math.inf:
             return choice.products
-        return _FEW_PRODUCTS if self.n_inputs <= FEW_INPUTS else _MANY_PRODUCTS
+        return expected_products(table)
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 

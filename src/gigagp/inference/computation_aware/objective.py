@@ -67,6 +67,11 @@ class ComputationAwareObjective(TableObjective):
         return False
 
     @property
+    def includes_its_error(self) -> bool:
+        """Always true: what the actions leave out is part of the variance."""
+        return True
+
+    @property
     def follows_likelihood(self) -> bool:
         """True for the ELBO: from unit lengthscales, each learned block can overfit its rows with tiny lengthscales."""
         return self.loss == "elbo"

@@ -22,6 +22,7 @@ from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, rel
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
+from gigagp.machine import MULTIPLICATION, slowness
 from gigagp.model import Model
 from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Evaluation
@@ -100,6 +101,11 @@ class WholeObjective(WeightObjective):
         if self._sampled is None:
             self._sampled = MinibatchObjective(self.problem, self.seed, HeldBatches(self.problem))
         return self._sampled
+
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of an evaluation, and as much for the posterior."""
+        n, m = self.n_rows, self.problem.options.n_basis or 0
+        return 2 * slowness() * MULTIPLICATION * (n * m**2 + m**3)
 
     # The weights -----------------------------------------------------------------------------------------------------
 
