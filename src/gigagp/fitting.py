@@ -29,12 +29,12 @@ from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
 from gigagp.inference.automatic.plan import Plan
-from gigagp.inference.objective import ExactObjective, TableObjective
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.interruption import Interrupted, interruptible
 from gigagp.kernel_choice import KernelChoice
-from gigagp.likelihoods import AUTO
+from gigagp.likelihoods import AUTO, Gaussian
 from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
@@ -53,6 +53,8 @@ from gigagp.validation import refuse_validation, validation_scorer
 
 #: Number of rows at which the posterior is checked at the end of a fit.
 _CHECKED_ROWS = 256
+#: Mean squared error at training rows, in predicted variances, from which a fit that ended early warns.
+_TOO_CERTAIN = 2.0
 
 
 class Fitted(NamedTuple):
@@ -382,13 +384,6 @@ def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model
     accepted_by, found = trace.accepted
     if accepted_by is objective:
         return found
-    if isinstance(accepted_by, ExactObjective) and not objective.includes_its_error:
-        msg = (
-            "The learning was ended before its first step on all rows. The hyperparameters are those of the exact "
-            f"likelihood of {accepted_by.n_rows:,} rows, at which this inference can be far too certain. Let it learn "
-            'longer (time_budget), or take inference="auto".'
-        )
-        warn(msg, FitWarning)
     learned = found.parameters()
     model = start.replace({name: learned[name] for name in start.learned_names()})
     # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.
@@ -406,6 +401,9 @@ def _finish(
     """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
     optimizer, deadline = arguments.optimizer, arguments.deadline
     posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
+    early = trace.history.interrupted in ("learning", "time budget")
+    if early and isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
+        _warn_of_certainty(begun.objective, posterior)
     if checkpoint is not None and trace.history.interrupted not in ("learning", "time budget"):
         if trace.log is not None:
             trace.log.remove()
@@ -415,6 +413,24 @@ def _finish(
     if isinstance(begun.objective, AutomaticObjective):
         inference, plan = begun.objective.inference, begun.objective.plan
     return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer, plan)
+
+
+def _warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
+    """Warn if the errors at training rows are larger than predicted.
+
+    Learning begins at hyperparameters of the exact likelihood of a subset, whose noise does not include what an
+    approximation leaves out. If it ends there, predicted variances can be much too small.
+    """
+    X, Y = objective.table.X[:_CHECKED_ROWS], objective.table.Y[:_CHECKED_ROWS].double()
+    mean, variance = posterior.mean_and_variance(X)
+    variance = (variance + posterior.noise_at(X)).double().reshape(len(X), -1)
+    ratio = float(((Y - mean.double()).square() / variance).mean())
+    if ratio > _TOO_CERTAIN:
+        msg = (
+            f"Learning was ended early: squared errors at training rows are {ratio:.2g} times the predicted variances, "
+            'so that error bars are too small. Let it learn longer (time_budget), or take inference="auto".'
+        )
+        warn(msg, FitWarning)
 
 
 def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:
