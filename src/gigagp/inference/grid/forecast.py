@@ -7,21 +7,18 @@ import math
 from gigagp.grids import RegularGrid
 from gigagp.grids.interpolation import interpolation_named
 from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.grid.cost import COLUMNS, solves_seconds
 from gigagp.inference.grid.objective import choose_grid
 from gigagp.inference.grid.settings import GridSettings
 from gigagp.inference.grid.spacing import axis_gap
 from gigagp.kernels.additive import components
-from gigagp.machine import MULTIPLICATION, transform_seconds
-
-#: Gradients of a fit, iterations of a solve, and its columns: targets, basis functions and probes.
-_GRADIENTS, _ITERATIONS, _COLUMNS = 15, 40, 12
+from gigagp.machine import MULTIPLICATION
 
 
 def forecast(settings: GridSettings, subject: Subject) -> Forecast | None:
     """Return the cost of a grid that suits a model, and its density; None for sums of grids and constant inputs.
 
-    The variance that interpolation leaves out between the nodes is added to that of every prediction. Each iteration
-    of a solve transforms every column on a grid of twice the nodes along each input, there and back.
+    The variance that interpolation leaves out between the nodes is added to that of every prediction.
     """
     table, model = subject.table, subject.model
     lower, upper = table.X.double().amin(0).cpu().tolist(), table.X.double().amax(0).cpu().tolist()
@@ -34,7 +31,6 @@ def forecast(settings: GridSettings, subject: Subject) -> Forecast | None:
     kernel = components(model.kernel, range(d))[0][0].kernel
     gap = sum(max(axis_gap(kernel, axis, d, cell, scheme), 0.0) for axis, cell in enumerate(grid.spacing))
     once = MULTIPLICATION * table.n_rows * scheme.width ** (2 * d)
-    transforms = 2 * _GRADIENTS * _ITERATIONS * _COLUMNS
-    seconds = once + transforms * transform_seconds(2.0**d * grid.size)
+    seconds = once + solves_seconds(d, grid.size)
     nll = subject.exact_nll + 0.5 * math.log1p(gap / subject.exact_variance)
-    return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * _COLUMNS, nll)
+    return subject.with_nll(seconds, grid.statistics_bytes + 8.0 * 2**d * grid.size * COLUMNS, nll)

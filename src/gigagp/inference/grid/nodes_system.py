@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem, explained_from_below
@@ -110,11 +111,14 @@ class NodesGridSystem(GridSystem):
                 status = Status.CONVERGED
             elif iterations >= self.settings.max_iterations:
                 status = Status.BUDGET_SPENT
+            elif iterations and interruption.seconds_left() <= 0:
+                status = Status.TIME_SPENT
             else:
                 steps, state = self._steps(cross, state, rule, scale, self.settings.max_iterations - iterations)
                 iterations, setup = iterations + steps, setup + 1
                 reached = rule.excess(state.error.clamp_min(0).sqrt() / scale)
-                if iterations < self.settings.max_iterations and reached > max(1.5, _PROGRESS * excess):
+                left = iterations < self.settings.max_iterations and interruption.seconds_left() > 0
+                if left and reached > max(1.5, _PROGRESS * excess):
                     status = Status.STAGNATED
                 scale = self._scale(state)  # the start can be far larger than the solution
         gram_values = self.gram @ state.values
@@ -161,7 +165,8 @@ class NodesGridSystem(GridSystem):
             coefficients, _ = recurrence.step()
             steps += 1
             done = rule.met(recurrence.gamma.clamp_min(0).sqrt() / scale)
-            if done or not recurrence.finite or not bool(coefficients.alpha.any()):
+            late = interruption.seconds_left() <= 0
+            if done or late or not recurrence.finite or not bool(coefficients.alpha.any()):
                 break
         return steps, self._state(cross, state.coefficients + moved[: self.kernel.n])
 

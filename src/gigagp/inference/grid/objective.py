@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.errors import GigaGPWarning, InvalidInputError, warn
 from gigagp.estimate import Estimate
 from gigagp.grids import GridStatistics, GridSum, RegularGrid
@@ -20,6 +21,7 @@ from gigagp.grids.grid_sum import grid_from_dict
 from gigagp.grids.interpolation import interpolation_named
 from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.exact import ExactObjective
+from gigagp.inference.grid.cost import nodes_within
 from gigagp.inference.grid.lattice import lattice_grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.posterior import GridPosterior
@@ -32,6 +34,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.kernels import Periodic
 from gigagp.kernels.additive import components
+from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import grid_kernel
@@ -44,6 +47,8 @@ _SHARE = 1 / 6
 _MOST_NODES_PER_ROW, _FEWEST_NODES = 4, 10_000
 #: The same for nodes on the lattice of the rows, where solves take few iterations.
 _MOST_LATTICE_NODES = 16
+#: Share of what is left of a time budget that the solves may take.
+_TIME_SHARE = 0.5
 #: Nodes from which neighbours guide learning, and squares of the interpolation weights of a row that lies on a node.
 _GUIDED_NODES, _ON_NODES = 20_000, 0.999
 
@@ -322,12 +327,23 @@ class Finest(NamedTuple):
 
 
 def finest(
-    settings: GridSettings, d: int, n_rows: int | None, budget: int, columns: list[tuple[int, ...]] | None
+    settings: GridSettings,
+    d: int,
+    n_rows: int | None,
+    budget: int,
+    columns: list[tuple[int, ...]] | None,
+    *,
+    timed: bool = True,
 ) -> Finest:
-    """Return the largest numbers of nodes with ``size="auto"``; ``columns`` are the inputs of each grid of a sum."""
+    """Return the largest numbers of nodes with ``size="auto"``; ``columns`` are the inputs of each grid of a sum.
+
+    A time budget limits them too, unless ``timed`` is false.
+    """
     share = int(budget * _SHARE)
     # W'W of a sum of grids is dense.
     fitting = share // node_bytes(d, settings.interpolation) if columns is None else math.isqrt(share // 16)
+    if timed and interruption.seconds_left() < math.inf:
+        fitting = min(fitting, int(nodes_within(d, _TIME_SHARE * interruption.seconds_left() / slowness())))
     if n_rows is None:
         return Finest(fitting, fitting, limited_by_rows=False)
     useful = max(_MOST_NODES_PER_ROW * n_rows, _FEWEST_NODES)
@@ -341,7 +357,9 @@ def way_to_a_finer_grid(
     """Return what a user can do to get a finer grid, in words."""
     if settings.size != "auto":
         return "Use a finer grid (size of inference.Grid)."
-    most = finest(settings, grid.n_inputs, n_rows, budget, sum_columns(model.kernel))
+    most = finest(settings, grid.n_inputs, n_rows, budget, sum_columns(model.kernel), timed=False)
+    if 2 * grid.size < most.n_nodes and interruption.seconds_left() < math.inf:
+        return "The time budget may allow no finer one: raise time_budget, or give a size of inference.Grid."
     if 2 * grid.size < most.n_nodes:
         return "Its size suits the lengthscales at the start of learning: give a finer one (size of inference.Grid)."
     if most.limited_by_rows:
