@@ -110,7 +110,7 @@ def curves(path: Path, seeds: int, observations: int, names: list[str]) -> None:
                 print(f"{name:11s} {model:13s} seed {seed}: regret {found['regret'][-1]:.2e}, ", end="")
                 print(f"fit {found['fit_cpu_s']:.2f} s, suggest {found['suggest_cpu_s']:.2f} s", flush=True)
                 record = read(path)
-                record["curves"].append(found)
+                record["curves"].append({**found, "commit": commit()})
                 write(path, record)
 
 
@@ -131,7 +131,7 @@ def summaries(record: dict[str, Any]) -> list[dict[str, Any]]:
                 quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
                 one[f"at_{observations}"] = dict(zip(("lower", "median", "upper"), quarters, strict=True))
             for part in ("fit_cpu_s", "suggest_cpu_s"):
-                one[part] = statistics.fmean(run[part] for run in runs)
+                one[part] = statistics.fmean(run[part] for run in runs if run.get("commit") == runs[-1].get("commit"))
             found.append(one)
     return found
 
@@ -203,12 +203,16 @@ def read(path: Path) -> dict[str, Any]:
     return {"curves": [], "large": []}
 
 
+def commit() -> str:
+    """Return the commit of this checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def write(path: Path, record: dict[str, Any]) -> None:
     """Write the record with its summary and the commit."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     settings = {"batch": BATCH, "samples": SAMPLES, "starts": STARTS, "raw": RAW, "iterations": ITERATIONS}
-    record = {"commit": commit, "settings": settings, **record, "summary": summaries(record)}
+    record = {**record, "commit": commit(), "settings": settings, "summary": summaries(record)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".part").write_text(json.dumps(record, indent=1))
     path.with_suffix(".part").replace(path)
