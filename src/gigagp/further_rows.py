@@ -136,7 +136,7 @@ class FurtherRows(FittedModel):
             if noise_variance is not None:
                 msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
                 raise InvalidInputError(msg)
-            found: Self = self.fit(X, y)  # type: ignore[attr-defined]
+            found: Self = self.fit(X, y)
             return found
         with whole_or_unchanged(self):
             self._grow(X, y, noise_variance, refit, "partial_fit")
