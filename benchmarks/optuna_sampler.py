@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import optuna
 import torch
-
 from benchmarks.search import hartmann
 
 #: Functions on the unit cube with their number of inputs, minimum, and number of trials.
