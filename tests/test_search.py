@@ -209,6 +209,7 @@ def test_bounds_are_checked(bounds, match):
         ({"n_initial": 0}, "n_initial of Search"),
         ({"maximize": "yes"}, "maximize of Search"),
         ({"regressor": "gp"}, "regressor of Search must be a GPRegressor"),
+        ({"regressor": GPRegressor(mean=np.ravel)}, "mean of the regressor"),
         ({"regressor": GPRegressor("average")}, "kernel of the regressor"),
         ({"regressor": GPRegressor(target_transform="log")}, "target_transform of the regressor"),
         ({"regressor": GPRegressor(inference=inference.Grid())}, "inference of the regressor"),

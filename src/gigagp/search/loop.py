@@ -361,6 +361,8 @@ def _checked_regressor(regressor: Any) -> GPRegressor:
         raise InvalidInputError(msg)
     if not (regressor.kernel is None or isinstance(regressor.kernel, Kernel)):
         _refuse(regressor, "kernel", "must be a kernel, because a mixture of several is not normal")
+    if not isinstance(regressor.mean, str):
+        _refuse(regressor, "mean", 'must be "zero", "constant" or "linear": a known function has no derivative')
     if regressor.target_transform != "none":
         _refuse(regressor, "target_transform", 'must be "none": transform the values before you tell them')
     if regressor.encode != "strict":
