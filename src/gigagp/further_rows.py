@@ -53,8 +53,8 @@ class FurtherRows(FittedModel):
         hyperparameters, ``refit=True`` learns them again, from where they are.
 
         With n rows and k new ones, `inference.Exact` extends its Cholesky factor in O(n^2 k) time.
-        `inference.Iterative` continues its solves from the old solutions; where these suffice, that is one product with
-        the kernel matrix. `inference.Vecchia` conditions the new rows alone, and builds the tree of all rows anew.
+        `inference.Iterative` continues its solves from the old solutions, corrected by the prediction errors of the new
+        rows, which saves a part of the steps. `inference.Vecchia` conditions the new rows alone, and builds the tree of all rows anew.
         `inference.SparseVariational` without minibatches and `inference.RandomFeatures` add to their sums, and so does
         `inference.Grid`. Other methods, and likelihoods other than the Gaussian one, need a fit of all rows.
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from gigagp.neighbours.predictor import LocalPredictor
 from gigagp.products import cross_product
 
-#: Largest number of further rows whose covariances given the earlier ones are taken together.
-_TOGETHER = 256
+#: Largest numbers of further rows whose covariances given the earlier ones are taken together, and of the neighbours
+#: that they may have, whose covariances are stored (32 MiB).
+_TOGETHER, _NEIGHBOURS = 256, 2048
 
 
 def continued_start(
@@ -39,7 +40,7 @@ def continued_start(
     kernel = predictor.kernel
     left = (values - cross_product(kernel, further, X, solved, budget=budget)).double()
     earlier, later = solved.double().clone(), torch.zeros_like(left)
-    together = max(1, min(_TOGETHER, len(left)))
+    together = _TOGETHER if len(X) <= _NEIGHBOURS else max(1, min(_TOGETHER, _NEIGHBOURS // predictor.n_neighbours))
     for rows in torch.arange(len(left), device=left.device).split(together):
         points, local = further[rows], predictor.weights(further[rows])
         spread = predictor.covariances(points[None])[0].double()
