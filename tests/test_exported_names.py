@@ -27,6 +27,7 @@ PUBLIC = {
     "optimization",
     "planning",
     "presets",
+    "search",
     "solvers",
     "truncation",
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         optimization,
         planning,
         presets,
+        search,
         solvers,
         truncation,
     )
@@ -55,6 +56,7 @@ _HOMES = {
     "optimization": None,
     "planning": None,
     "presets": None,
+    "search": None,
     "solvers": None,
     "truncation": None,
 }
@@ -79,6 +81,7 @@ __all__ = [
     "optimization",
     "planning",
     "presets",
+    "search",
     "solvers",
     "truncation",
 ]

@@ -10,10 +10,16 @@ import torch
 from gigagp import intake
 from gigagp.checks import known_noise
 from gigagp.errors import InvalidInputError
+from gigagp.guard import finite_means
 from gigagp.inference.posterior import GrowingPosterior, Posterior
+from gigagp.inference.registry import adding_names
+from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.model import Model
 from gigagp.scaling import Scaling
 from gigagp.target_transform import TargetTransform
+
+#: Number of new rows at which the means are checked.
+_CHECKED_ROWS = 256
 
 
 def add_rows(
@@ -24,13 +30,14 @@ def add_rows(
     y: Any,
     noise_variance: Any = None,
     names: Any = None,
-) -> Posterior:
-    """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.partial_fit`.
+    method: str = "condition_on",
+) -> GrowingPosterior:
+    """Return the posterior given additional rows, at its hyperparameters; see `GPRegressor.condition_on`.
 
     Parameters
     ----------
     posterior : Posterior
-        Posterior of an inference method with ``abilities.adds_rows``.
+        Posterior of the fit.
     scaling : Scaling
         Scaling of the fit.
     transform : TargetTransform
@@ -43,47 +50,84 @@ def add_rows(
         Known noise variance of the rows in the data's own units, if the fit has known ones.
     names : sequence of str or None
         Names of the inputs, for messages.
+    method : str
+        Name of the public method, for messages.
 
     Raises
     ------
     InvalidInputError
-        If a row is invalid.
+        If a row is invalid, or no rows can be added to this posterior.
     """
-    assert isinstance(posterior, GrowingPosterior), "its inference says that it adds rows"
     if posterior.model.student is not None:
         msg = (
-            "partial_fit of GPRegressor cannot add rows to a fit with Student-t noise, whose weights depend on all "
+            f"{method} of GPRegressor cannot add rows to a fit with Student-t noise, whose weights depend on all "
             "rows. Fit all rows again."
         )
         raise InvalidInputError(msg)
+    if not isinstance(posterior, GrowingPosterior):
+        raise InvalidInputError(f"{cannot_add(method, posterior)} Fit all rows again.")
     y = intake.targets(y, len(X))
     targets = y if y.ndim == 2 else y[:, None]
     if targets.shape[1] != posterior.n_targets:
-        msg = f"y of partial_fit must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
+        msg = f"y of {method} must have {posterior.n_targets} target(s), as the fit had; got {targets.shape[1]}."
         raise InvalidInputError(msg)
-    noise = _noise_of_added_rows(posterior.model, noise_variance, len(X))
+    noise = _noise_of_added_rows(posterior.model, noise_variance, len(X), method)
     points = torch.from_numpy(scaling.inputs(X))
     refusal = posterior.row_refusal(points, scaling, names)
     if refusal is not None:
         raise refusal
-    transform.check(targets, "y of partial_fit")
+    transform.check(targets, f"y of {method}")
     targets = transform.forward(targets) - posterior.model.mean.offset(X)[:, None]
     noise = None if noise is None else noise / scaling.units().variance
-    return posterior.with_rows(points, torch.from_numpy(scaling.targets(targets)), noise)
+    values = torch.from_numpy(scaling.targets(targets))
+    device = posterior.device
+    grown = posterior.with_rows(points.to(device), values.to(device), noise)
+    assert isinstance(grown, GrowingPosterior)
+    finite_means(grown.mean(points[:_CHECKED_ROWS].to(device=device, dtype=grown.dtype)))
+    return grown
 
 
-def _noise_of_added_rows(model: Model, given: Any, n_rows: int) -> torch.Tensor | None:
+def cannot_add(method: str, posterior: Posterior) -> str:
+    """Return why no rows can be added to a posterior, for messages."""
+    what = "the average of several kernels" if posterior.is_mixture else f"a {posterior.kind} posterior"
+    return f"{method} of GPRegressor can add rows only to a fit with {adding_names()}; this one is {what}."
+
+
+def rows_of(
+    posterior: Posterior, scaling: Scaling, transform: TargetTransform, *, one_target: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a fit in the data's own units.
+
+    Raises
+    ------
+    InvalidInputError
+        If the posterior does not keep all of them.
+    """
+    if not isinstance(posterior, RowsPosterior) or posterior.table.drawn_from is not None:
+        msg = (
+            f"refit must be False, because a {posterior.kind} posterior does not keep all rows of its fit. Call fit "
+            "with all rows."
+        )
+        raise InvalidInputError(msg)
+    table = posterior.table
+    X = table.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+    Y = scaling.original(table.Y.double().cpu().numpy()) + table.mean.offset(X)[:, None]
+    Y = transform.inverse(Y)
+    return X, Y[:, 0] if one_target else Y
+
+
+def _noise_of_added_rows(model: Model, given: Any, n_rows: int, method: str) -> torch.Tensor | None:
     """Return the known noise variances of added rows, shape (n_rows,), in the data's own units."""
     if not model.noise_is_known:
         if given is None:
             return None
         msg = (
-            "noise_variance of partial_fit must be None, because that of the fit is one number for all rows; got "
+            f"noise_variance of {method} must be None, because that of the fit is one number for all rows; got "
             f"{type(given).__name__}."
         )
         raise InvalidInputError(msg)
-    found = known_noise(given, n_rows, "noise_variance of partial_fit")
+    found = known_noise(given, n_rows, f"noise_variance of {method}")
     if found is None:
-        msg = "noise_variance of partial_fit must be given, because the fit has known variances of its rows; got None."
+        msg = f"noise_variance of {method} must be given, because the fit has known variances of its rows; got None."
         raise InvalidInputError(msg)
     return found.expand(n_rows)

@@ -84,8 +84,9 @@ class JointPosterior:
         """Variance at each point, shape (..., q) or (..., q, t)."""
 
         def compute() -> Tensor:
-            found = self._posterior.mean_and_variance(self._points, method=self._method)[1].double()
-            return self._shaped((found + self._noise())[:, None] * self._unit.square())
+            mean, found = self._posterior.mean_and_variance(self._points, method=self._method)
+            self._once("mean", lambda: self._in_units(mean.double(), self._offset))
+            return self._shaped((found.double() + self._noise())[:, None] * self._unit.square())
 
         return self._once("variance", compute)
 

@@ -165,6 +165,12 @@ class Model:
         noise = self.noise_variance[rows] if self.noise_is_known else self.noise_variance
         return replace(self, noise_variance=noise, free={})
 
+    def appended(self, noise: torch.Tensor | None) -> Model:
+        """Return the model for further rows too, with their known noise variances; None where there is one for all."""
+        if noise is None:
+            return self
+        return replace(self, noise_variance=torch.cat([self.noise_variance, noise.to(self.noise_variance)]))
+
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
         """Return the noise variance at new rows, including the kernel's white part, shape (m,).
 

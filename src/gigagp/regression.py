@@ -9,21 +9,16 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.metaestimators import available_if
 
 from gigagp import intake
-from gigagp.added_rows import add_rows
 from gigagp.answers import UncertaintyParts
 from gigagp.arguments import Arguments
 from gigagp.encoding import Encode, model_inputs
-from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Words, checks_arguments
-from gigagp.fitted_model import FittedModel
 from gigagp.fitting import fit_rows, fit_source, plan_rows
+from gigagp.further_rows import FurtherRows
 from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchanged
-from gigagp.inference import Inference
 from gigagp.inference.automatic.plan import Plan
-from gigagp.inference.registry import adding_names
 from gigagp.kernel_choice import KernelRule
 from gigagp.kernels import Kernel
 from gigagp.likelihoods import Likelihood
@@ -41,19 +36,7 @@ __all__ = ["GPRegressor", "OptimizerChoice", "UncertaintyParts"]
 OptimizerChoice = Any
 
 
-def _adds_rows(estimator: GPRegressor) -> bool:
-    """Whether rows can be added to a fit; scikit-learn asks this before it offers `partial_fit`."""
-    used = getattr(estimator, "inference_", estimator.inference)
-    if isinstance(used, Inference) and used.abilities.adds_rows:
-        return True
-    msg = (
-        f"partial_fit of GPRegressor can add rows only to a fit with {adding_names()}; the inference of this one is "
-        f"{used!r}. Fit all rows again."
-    )
-    raise AttributeError(msg)
-
-
-class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
+class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     """Gaussian-process regression.
 
     Parameters
@@ -362,53 +345,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         with whole_or_unchanged(self, checkpoint):
             self._fit_source(open_rows, bounds, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
-        return self
-
-    @available_if(_adds_rows)  # type: ignore[untyped-decorator]  # scikit-learn has no types
-    def partial_fit(self, X: Any, y: Any, noise_variance: Any = None) -> Self:
-        """Add rows to a fit, at its hyperparameters and scaling.
-
-        This method exists only with `inference.Grid` and `inference.Vecchia`. The first call is `fit`. With a grid, the
-        cost of later calls does not depend on the number of earlier rows. With neighbours, only the new rows are
-        conditioned, and the tree of all rows is built anew (about a second for a million rows).
-
-        Predictions are those of a fit to all rows at these hyperparameters. `inference.Vecchia` keeps the neighbours of
-        earlier rows, among which the new ones are not, so that the likelihood and the mean's coefficients differ
-        slightly from those of such a fit. Where new rows change what is known of the hyperparameters, fit all rows
-        again.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Inputs. With `inference.Grid` they must lie within the grid.
-        y : array-like of shape (n,) or (n, n_targets)
-            Targets.
-        noise_variance : array-like of shape (n,), float or None, default None
-            Known noise variance of the new rows, in squared units of ``y``. It is required if the fit was given the
-            noise variance of each row, and must otherwise be None.
-
-        Returns
-        -------
-        GPRegressor
-            The estimator itself.
-
-        Raises
-        ------
-        InvalidInputError
-            If a row is invalid; in that case no row is added.
-        MemoryBudgetError
-            If the rows exceed the memory budget or the memory of the machine.
-        """
-        if not hasattr(self, "posterior_"):
-            if noise_variance is not None:
-                msg = "noise_variance of the first partial_fit, which is a fit, is an argument of GPRegressor; got one."
-                raise InvalidInputError(msg)
-            return self.fit(X, y)
-        with whole_or_unchanged(self):
-            X = model_inputs(self, X, reset=False)
-            names = getattr(self, "feature_names_in_", None)
-            units = self.scaling_, self.target_transform_
-            self._adopt(add_rows(self.posterior_, *units, X, y, noise_variance, names), self.scaling_)
         return self
 
     def _fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None, checkpoint: str | PathLike[str] | None) -> None:

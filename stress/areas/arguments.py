@@ -301,6 +301,8 @@ def _method(draw: Draw) -> str:
             ("fit_table", ((X, y),), {"target": draw.one_of([5, "y", [], object()])}),
             ("partial_fit", (draw.one_of([X, *bad_X]), draw.one_of([y, y[:-1], None, np.nan * y])), {}),
             ("partial_fit", (X, y), {"noise_variance": draw.one_of(odd)}),
+            ("condition_on", (draw.one_of([X, *bad_X]), draw.one_of([y, y[:-1], None, np.nan * y])), {}),
+            ("condition_on", (X, y), {"refit": draw.one_of(odd)}),
         ]
         name, positional, named = draw.one_of(calls)
         draw.note(f"{name}(..., {named!r}) of {str(positional)[:150]}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from gigagp import actions, inference, kernels, solvers
 from gigagp.actions import dense as dense_actions
 from gigagp.errors import InvalidInputError
+from gigagp.inference import exact_posterior
 from gigagp.inference import rows_posterior as posterior_module
 from gigagp.inference.grid import posterior as grid_posterior
 from gigagp.inference.posterior import Posterior
@@ -131,6 +132,13 @@ def test_gradients_are_those_of_differences(name, answer):
     check(name, answer)
 
 
+@pytest.mark.parametrize("answer", ["mean and variance", "covariance"])
+def test_gradients_without_a_stored_graph(answer, monkeypatch):
+    """Many points compute their covariances with the rows again in the backward pass."""
+    monkeypatch.setattr(exact_posterior, "_SMALL_GRAPH", 0)
+    check("exact", answer)
+
+
 def _without_graph(kernel, X, Z, V, *, budget):
     return select(kernel, X.device, X.dtype).product(kernel, X, Z, V, budget=budget)
 
@@ -145,8 +153,14 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
             (name, answer)
             for name in ("exact", "iterative", "actions, blocks")
             for answer in ("mean", "mean and variance", "sample functions")
-            if (name, answer) != ("actions, blocks", "mean and variance")
+            if (name, answer) not in (("actions, blocks", "mean and variance"), ("exact", "mean and variance"))
         ],
+    ),
+    "covariances with rows": (
+        exact_posterior,
+        "cross_covariance",
+        lambda kernel, X, Z, budget: kernel.block(X.detach(), Z),
+        [("exact", answer) for answer in ("mean and variance", "covariance")],
     ),
     "actions": (
         dense_actions,

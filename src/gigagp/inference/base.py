@@ -51,7 +51,7 @@ class Abilities:
     takes_bounds : bool, default False
         Whether the method uses ``fit_table(bounds=...)``.
     adds_rows : bool, default False
-        Whether `GPRegressor.partial_fit` can add rows. The posteriors must then derive from
+        Whether `GPRegressor.condition_on` and `partial_fit` can add rows. The posteriors must then derive from
         `gigagp.inference.posterior.GrowingPosterior`.
     dtypes : tuple of str, default ("float64", "float32")
         Supported precisions. ``"mixed"`` is not listed, because it depends on the settings; see

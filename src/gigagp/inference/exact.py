@@ -31,7 +31,7 @@ class Exact(Inference):
     When to use: up to a few thousand rows. ``inference="auto"`` selects it up to 3,000 rows if the memory allows.
     """
 
-    abilities = Abilities("exact", "up to a few thousand")
+    abilities = Abilities("exact", "up to a few thousand", adds_rows=True)
     posteriors = (ExactPosterior, MixturePosterior)
 
     def objective(

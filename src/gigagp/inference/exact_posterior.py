@@ -11,9 +11,9 @@ import torch
 from gigagp.dense import cholesky
 from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
-from gigagp.inference.input_gradients import recomputed
+from gigagp.inference.input_gradients import recomputed, wants_gradient
 from gigagp.inference.left_out import LeftOut, without_trend
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
@@ -29,6 +29,8 @@ from gigagp.schema import check_tensors
 #: n x n arrays alive at once during the computation of the factor and the gradient: the factor of H in the place of H,
 #: its inverse, and weights of the gradient.
 _ARRAYS = 3
+#: Largest number of covariances between points and rows whose graph is kept for a backward pass (8 MiB).
+_SMALL_GRAPH = 2**18
 
 
 def require_factor(table: TrainingTable) -> None:
@@ -76,7 +78,25 @@ class Factorised:
     def of(cls, model: Model, table: TrainingTable) -> Factorised:
         """Factorise ``H`` of a model on a table."""
         matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
-        factor = cholesky(matrix.to_dense(), overwrite=True)
+        return cls._from_factor(model, table, matrix, cholesky(matrix.to_dense(), overwrite=True))
+
+    def with_rows(self, model: Model, table: TrainingTable) -> Factorised:
+        """Return ``H`` of a table that begins with these rows, with its factor, in O(n^2) time for each further row.
+
+        With ``B = L^-1 H_12``, the factor's further rows are ``[B', chol(H_22 - B' B)]``.
+        """
+        matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, storage="tiles")
+        n = len(self.factor)
+        further = matrix.block(slice(n, None), slice(None))
+        below = torch.linalg.solve_triangular(self.factor, further[:, :n].T, upper=False).T
+        factor = further.new_zeros(table.n_rows, table.n_rows)
+        factor[:n, :n], factor[n:, :n] = self.factor, below
+        factor[n:, n:] = cholesky(further[:, n:] - below @ below.T, "the matrix of the new rows given the others")
+        return self._from_factor(model, table, matrix, factor)
+
+    @classmethod
+    def _from_factor(cls, model: Model, table: TrainingTable, matrix: KernelMatrix, factor: torch.Tensor) -> Factorised:
+        """Solve with the factor of ``H`` for what follows from it."""
         basis = table.basis
         solutions = torch.cholesky_solve(torch.cat([table.Y, basis], 1), factor)
         solved_targets, solved_basis = solutions.split([table.n_targets, basis.shape[1]], 1)
@@ -90,7 +110,7 @@ class Factorised:
         return cls(model, matrix, factor, solved, solved_basis, trend, value)
 
 
-class ExactPosterior(SolvedPosterior):
+class ExactPosterior(SolvedPosterior, GrowingPosterior):
     """The posterior from a Cholesky factor.
 
     Parameters
@@ -109,7 +129,13 @@ class ExactPosterior(SolvedPosterior):
         self.factor = known.factor
         self.target_solutions, self.basis_solutions = known.solutions, known.basis_solutions
         self.coefficients, self.coefficient_root = known.trend
-        self._value = known.value
+        self._known = known
+
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> ExactPosterior:
+        """Return the posterior given additional rows, whose factor extends that of the earlier ones."""
+        table = self.table.appended(X, Y)
+        require_factor(table)
+        return ExactPosterior(table, self._known.with_rows(self.model.appended(noise), table))
 
     def _whitened(self, X: torch.Tensor) -> torch.Tensor:
         cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
@@ -138,6 +164,34 @@ class ExactPosterior(SolvedPosterior):
             # A reduction never exceeds the prior variance; a negative difference near zero is a rounding error.
             variances.append((self.model.kernel.diagonal(block) - explained).clamp_min(0))
         return self.mean(X), torch.cat(variances) if variances else X.new_zeros(0)
+
+    def _has_small_graph(self, X: torch.Tensor) -> bool:
+        """Whether points with gradients are so few that one graph for all moments costs less than computing again."""
+        return wants_gradient(X) and X[..., 0].numel() * self.n_rows <= _SMALL_GRAPH
+
+    def _at_few(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return ``L^-1 K(rows, X)``, and ``K(X, rows)`` times the solutions for targets and for the mean's basis."""
+        cross = cross_covariance(self.model.kernel, X, self.X, budget=self.budget)
+        products = cross @ torch.cat([self.target_solutions, self.basis_solutions], 1)
+        of_targets, of_basis = products.split([self.n_targets, self.basis_solutions.shape[1]], 1)
+        return torch.linalg.solve_triangular(self.factor, cross.T, upper=False), of_targets, of_basis
+
+    def mean_and_variance(self, X: torch.Tensor, method: VarianceMethod = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean (m, t) and the variance (m,) of the latent function; ``method`` has no effect."""
+        if not self._has_small_graph(X):
+            return super().mean_and_variance(X, method)
+        whitened, of_targets, of_basis = self._at_few(X)
+        latent = (self.model.kernel.diagonal(X) - whitened.square().sum(0)).clamp_min(0)
+        return self.trend(X) + of_targets, latent + self.trend_root(X, of_basis).square().sum(1).to(latent)
+
+    def covariance(self, X: torch.Tensor) -> torch.Tensor:
+        """Return the covariance of the latent function at all pairs of points; see `Posterior.covariance`."""
+        if not self._has_small_graph(X):
+            return super().covariance(X)
+        flat = X.reshape(-1, X.shape[-1])
+        whitened, _, of_basis = self._at_few(flat)
+        rows, root = within_batches(whitened.T, X), within_batches(self.trend_root(flat, of_basis), X)
+        return prior_covariance(self.model.kernel, X) - rows @ rows.mT + (root @ root.mT).to(rows)
 
     def covariance_given_trend(self, X: torch.Tensor) -> torch.Tensor:
         """Return the full covariance."""
@@ -175,7 +229,7 @@ class ExactPosterior(SolvedPosterior):
 
     def log_marginal_likelihood(self, generator: torch.Generator) -> Estimate:
         """Return the exact value; its standard error is 0."""
-        return Estimate(self._value, 0.0)
+        return Estimate(self._known.value, 0.0)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the state for a model file; the factor is computed again on loading."""

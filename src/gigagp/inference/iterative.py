@@ -109,7 +109,9 @@ class Iterative(Inference):
     final_tolerance: Positive | None = None
     computational_uncertainty: bool = False
 
-    abilities = Abilities("iterative", "a few thousand to a few hundred thousand", kernels="random features")
+    abilities = Abilities(
+        "iterative", "a few thousand to a few hundred thousand", kernels="random features", adds_rows=True
+    )
     posteriors = (PathwisePosterior, ComputationAwarePosterior)
 
     @property

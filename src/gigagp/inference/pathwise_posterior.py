@@ -13,8 +13,9 @@ from gigagp.errors import ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.batches import prior_covariance, within_batches
+from gigagp.inference.continued_solves import continued_start
 from gigagp.inference.left_out import LeftOut, without_trend
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import (
     error_with_neighbours,
@@ -22,8 +23,9 @@ from gigagp.inference.sampled_variance import (
     variance_from_samples_and_neighbours,
 )
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
+from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend
+from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
@@ -36,6 +38,7 @@ from gigagp.operators.indexing import as_noise
 from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_covariance
+from gigagp.random import standard_normal
 from gigagp.schema import Field, check_tensors, flag, optional, part, record
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
@@ -48,11 +51,13 @@ _BLOCK_ROWS = 4096
 _ROWS_FOR_CUBE, _MOST_NEIGHBOURS = 150, 200
 #: Points at which the error of variances is measured.
 _MEASURED = 200
+#: First of the seeds of the noise that samples have at rows added later.
+_FIRST_SEED = 2**40
 #: Tolerances of the solve for the log-likelihood: an error in nats, or a residual at the level of rounding.
 _FIT_NATS, _FIT_TOLERANCE = 0.01, 1e-9
 
 
-class PathwisePosterior(SolvedPosterior):
+class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     """The posterior computed from solutions for targets and noisy prior samples.
 
     Parameters
@@ -226,6 +231,43 @@ class PathwisePosterior(SolvedPosterior):
         )
         found.neighbours = self.neighbours
         return found
+
+    def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> PathwisePosterior:
+        """Return the posterior given additional rows, from solves that go on from those for the earlier rows.
+
+        The samples are those of the same prior functions, with noise of their own at the new rows.
+        """
+        model, table, n, update = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.update
+        matrix = KernelMatrix(
+            model.kernel, table.X, model.noise_variance, memory_budget=self.budget, mixed=self.table.mixed
+        )
+        known, own = self.probe_values, matrix.noise()[n:]
+        known = self.matrix() @ update.probe_solutions if known is None else known
+        generator = torch.Generator().manual_seed(_FIRST_SEED + n)
+        drawn = own.sqrt()[:, None] * standard_normal(len(X), self.n_samples, generator=generator).to(own)
+        values = torch.cat([known, update.prior.evaluate(model.kernel, table.X[n:], self.budget).to(known) + drawn])
+        stacked = torch.cat([table.Y, table.basis, values], 1)
+        of_targets = self.target_solutions + self.basis_solutions @ self.coefficients
+        solved = torch.cat([of_targets, self.basis_solutions, update.probe_solutions], 1)
+        start = continued_start(self.neighbours, self.X, table.X[n:], solved, stacked[n:], own.double(), self.budget)
+        t, fixed = table.n_targets, table.n_targets + table.basis.shape[1]
+        solution = self.solver.solve(matrix, stacked, start, generator, n_targets=fixed)
+        record = record_of(solution, fixed)
+        warn_of_unfinished([record])
+        of_targets, of_basis, of_probes = solution.value.split([t, fixed - t, self.n_samples], 1)
+        trend = estimate_trend(table.basis, table.Y, of_basis)
+        return PathwisePosterior(
+            model,
+            table,
+            of_targets - of_basis @ trend.coefficients,
+            of_probes,
+            of_basis,
+            trend,
+            update.prior,
+            self.solver,
+            record,
+            None if self.probe_values is None else values,
+        )
 
     @cached_property
     def _unsolved(self) -> float:

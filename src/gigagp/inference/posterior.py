@@ -315,13 +315,13 @@ class Posterior(ABC):
 class GrowingPosterior(Posterior):
     """A posterior that can add rows at fixed hyperparameters, for about the cost of the new rows."""
 
-    @abstractmethod
     def row_refusal(self, X: torch.Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
         """Return the error for rows that cannot be added, or None; the parameters are those of `refusal`."""
+        return None
 
     @abstractmethod
     def with_rows(self, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None = None) -> Posterior:
-        """Return the posterior given additional rows.
+        """Return the posterior given additional rows; this one stays as it is.
 
         Parameters
         ----------

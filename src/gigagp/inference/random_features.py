@@ -91,6 +91,7 @@ class RandomFeatures(Inference):
         "random-features",
         "a few thousand, to study",
         kernels="random features",
+        adds_rows=True,
         options={"--features": "n_features"},
     )
     posteriors = (FeaturePosterior, *Exact.posteriors, *Iterative.posteriors)

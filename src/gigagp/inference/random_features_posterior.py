@@ -11,13 +11,13 @@ from torch import Tensor
 
 from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, within_batches
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod
-from gigagp.inference.random_features_sums import row_blocks
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.random_features_sums import row_blocks, sum_rows, sums_of_known
 from gigagp.inference.rows_posterior import ROWS, RowsPosterior
 from gigagp.inference.saved import DRAW, Saved, check_columns, draw_fields
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
-from gigagp.inference.weight_space import WeightSpace
+from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.memory import require
 from gigagp.model import Model
@@ -25,7 +25,7 @@ from gigagp.random import standard_normal
 from gigagp.schema import Field, check_tensors, factor, number, part, record
 
 
-class FeaturePosterior(RowsPosterior):
+class FeaturePosterior(RowsPosterior, GrowingPosterior):
     """The posterior of the feature weights, which predicts at a cost that does not depend on the number of rows.
 
     Far from the data, the variance is correct in the mean over draws of the features. Near many rows it is too small if
@@ -50,6 +50,15 @@ class FeaturePosterior(RowsPosterior):
         # row-major, as a model file restores it, so that solves round to the same bits
         self.draw, self.space = draw, replace(space, factor=space.factor.contiguous())
         self.coefficients, self.coefficient_root = space.trend.coefficients.to(table.X), space.trend.root
+
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> FeaturePosterior:
+        """Return the posterior given additional rows, from the sums over both; the features stay."""
+        model, table, n, space = self.model.appended(noise), self.table.appended(X, Y), self.n_rows, self.space
+        known = sums_of_known(self.model, self.table)
+        sums = RowSums.of_posterior(space.factor, space.weights, space.basis_weights, space.trend.coefficients, *known)
+        further = torch.arange(n, table.n_rows, device=X.device)
+        sums = sums.plus(sum_rows(model.take_rows(further), self.draw, table.take_rows(further)))
+        return FeaturePosterior(model, table, self.draw, WeightSpace.fit(sums, table.n_rows, table.n_targets))
 
     @property
     def target_solutions(self) -> Tensor:

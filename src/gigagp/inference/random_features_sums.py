@@ -66,6 +66,13 @@ def sum_rows(model: Model, draw: FeatureDraw, table: TrainingTable) -> RowSums:
     return RowSums(gram, cross, products, log_noise)
 
 
+def sums_of_known(model: Model, table: TrainingTable) -> tuple[Tensor, Tensor]:
+    """Return the sums without features, `RowSums.products` and `RowSums.log_noise`."""
+    noise = _noise(model, table, slice(None)).double()
+    whitened = _known(table, slice(None)) * noise.rsqrt()[:, None]
+    return whitened.T @ whitened, noise.log().sum()
+
+
 def pull_back(model: Model, draw: FeatureDraw, table: TrainingTable, slope: RowSums) -> dict[str, Tensor]:
     """Return the derivatives by all hyperparameters, given those by the sums over rows; takes a second pass.
 
@@ -110,9 +117,14 @@ def count_columns(kernel: Kernel, draw: FeatureDraw) -> int:
 
 def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice) -> tuple[Tensor, Tensor]:
     """Return the features (rows, m) and the noise (rows,) of a block of rows."""
+    return model.kernel.features(table.X[rows], draw), _noise(model, table, rows)
+
+
+def _noise(model: Model, table: TrainingTable, rows: slice) -> Tensor:
+    """Return the noise (rows,) of a block of rows."""
     X = table.X[rows]
     noise = model.noise_variance[rows] if model.noise_is_known else model.noise_variance
-    return model.kernel.features(X, draw), noise.to(X) + model.kernel.white(X)
+    return noise.to(X).expand(len(X)) + model.kernel.white(X)
 
 
 def _known(table: TrainingTable, rows: slice) -> Tensor:

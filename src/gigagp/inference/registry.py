@@ -123,7 +123,7 @@ def adding_names() -> str:
 def capability_table() -> str:
     """Return the capabilities of all inference methods as a Markdown table."""
     lines = [
-        "| inference | rows | kernels | likelihoods | noise of each row | `fit_table` | `partial_fit` | precision |",
+        "| inference | rows | kernels | likelihoods | noise of each row | `fit_table` | `condition_on` | precision |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind in _ENTRIES.values():

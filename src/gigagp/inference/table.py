@@ -86,6 +86,18 @@ class TrainingTable:
         variance = float((self.Y - self.Y.mean(0)).square().mean())
         return variance if variance > 0 else 1.0
 
+    def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
+        """Return the table with further rows at its end.
+
+        Raises
+        ------
+        InvalidInputError
+            If they are beyond the range of the table's dtype.
+        """
+        drawn_from = None if self.drawn_from is None else self.drawn_from + len(X)
+        both = torch.cat([self.X, X.to(self.X)]), torch.cat([self.Y, Y.to(self.Y)])
+        return replace(self, X=both[0], Y=both[1], drawn_from=drawn_from).require_finite()
+
     def take_rows(self, rows: torch.Tensor) -> TrainingTable:
         """Return the table restricted to some rows."""
         return replace(self, X=self.X[rows], Y=self.Y[rows])

@@ -40,6 +40,32 @@ class RowSums:
     products: Tensor
     log_noise: Tensor
 
+    @classmethod
+    def of_posterior(
+        cls,
+        factor: Tensor,
+        weights: Tensor,
+        basis_weights: Tensor,
+        coefficients: Tensor,
+        products: Tensor,
+        log_noise: Tensor,
+    ) -> RowSums:
+        """Return the sums that a `WeightSpace` was fitted to, from its fields and those sums that it has not."""
+        gram = factor @ factor.T
+        of_basis = gram @ basis_weights
+        cross = torch.cat([gram @ weights + of_basis @ coefficients, of_basis], 1)
+        gram.diagonal().sub_(1)
+        return cls(gram, cross, products, log_noise)
+
+    def plus(self, other: RowSums) -> RowSums:
+        """Return the sums over the rows of both."""
+        return RowSums(
+            self.gram + other.gram,
+            self.cross + other.cross,
+            self.products + other.products,
+            self.log_noise + other.log_noise,
+        )
+
     def zeros(self) -> RowSums:
         """Return zeros of the same shapes, for the accumulation of derivatives."""
         return RowSums(*(torch.zeros_like(part) for part in (self.gram, self.cross, self.products, self.log_noise)))

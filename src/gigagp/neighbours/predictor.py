@@ -75,7 +75,7 @@ class LocalPredictor:
         self, kernel: Kernel, X: Tensor, noise: Tensor, graph: NeighbourGraph, n_neighbours: int, budget: int
     ) -> None:
         self.asked, self.n_neighbours = n_neighbours, min(n_neighbours, len(X))
-        self._kernel, self._X, self._noise, self.graph, self._budget = kernel, X, noise, graph, budget
+        self.kernel, self._X, self._noise, self.graph, self._budget = kernel, X, noise, graph, budget
 
     def nearest(self, X: Tensor) -> Tensor:
         """Return the rows nearest to points, shape (q, m), -1 where there are fewer."""
@@ -91,7 +91,7 @@ class LocalPredictor:
             local = torch.full_like(found, -1, dtype=torch.int64)
             local[present] = places
             pool = Pool(
-                self._kernel,
+                self.kernel,
                 torch.cat([self._X[rows].double(), within_reach(X)]),
                 torch.cat([self._noise[rows], self._noise.new_zeros(len(X))]),
                 budget=self._budget // 4,
@@ -113,7 +113,7 @@ class LocalPredictor:
 
     def _among(self, local: LocalWeights) -> Tensor:
         """Return the covariances among the neighbours of each point, shape (q, m, m)."""
-        engine, kernel = select(self._kernel, self._X.device, torch.float64), self._kernel
+        engine, kernel = select(self.kernel, self._X.device, torch.float64), self.kernel
         (q, m), u = local.places.shape, len(local.rows)
         rows, noise = self._X[local.rows].double(), self._noise[local.rows]
         if u**2 <= q * m**2:  # the points share most of their neighbours
@@ -140,7 +140,7 @@ class LocalPredictor:
             Neighbours that count.
         """
         wide, near = within_reach(X), self._X[still.rows[still.places]].double()
-        k, own = batched.blocks(self._kernel, wide[:, None], near)[:, 0], self._kernel.diagonal(wide)
+        k, own = batched.blocks(self.kernel, wide[:, None], near)[:, 0], self.kernel.diagonal(wide)
         change = (k - k.detach()) * kept
         moved = torch.cholesky_solve(change[:, :, None], factor)[:, :, 0]
         explained = ((2 * still.weights + moved) * change).sum(1)
@@ -170,13 +170,13 @@ class LocalPredictor:
         """Return `covariances` for neighbours with the numbers ``rows``, (u,), at ``places``, (b, q m)."""
         b, q, u = *X.shape[:2], len(rows)
         wide, near = within_reach(X), self._X[rows].double()
-        H = select(self._kernel, X.device, torch.float64).dense(self._kernel, near, budget=self._budget)
+        H = select(self.kernel, X.device, torch.float64).dense(self.kernel, near, budget=self._budget)
         H.diagonal().add_(self._noise[rows])
         W = wide.new_zeros(b * q, u).scatter_add(1, places.view(b * q, -1), weights.view(b * q, -1))
-        cross = cross_covariance(self._kernel, wide.flatten(0, 1), near, budget=self._budget).view(b, q, u)
+        cross = cross_covariance(self.kernel, wide.flatten(0, 1), near, budget=self._budget).view(b, q, u)
         inner, W = (W @ H).view(b, q, u), W.view(b, q, u)
         mixed = cross @ W.mT
-        found = batched.blocks(self._kernel, wide) - mixed - mixed.mT + inner @ W.mT
+        found = batched.blocks(self.kernel, wide) - mixed - mixed.mT + inner @ W.mT
         return 0.5 * (found + found.mT)
 
     def blocks(self, X: Tensor, columns: int) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -119,10 +119,7 @@ class GridPosterior(GrowingPosterior):
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> GridPosterior:
         """Return the posterior given the earlier rows and new ones, from the sum of their statistics."""
-        statistics, model = self.statistics.add_rows(X, Y, noise), self.model
-        if noise is not None:
-            model = replace(model, noise_variance=torch.cat([model.noise_variance, noise.to(model.noise_variance)]))
-        return self.with_statistics(statistics, model)
+        return self.with_statistics(self.statistics.add_rows(X, Y, noise), self.model.appended(noise))
 
     def with_statistics(self, statistics: GridStatistics, model: Model | None = None) -> GridPosterior:
         """Return the posterior given other statistics on the same grid, with the same random numbers."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from gigagp.dense import triangular_inverse
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
-from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
+from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseSums, SparseTrend
 from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
@@ -17,7 +17,7 @@ from gigagp.optimization.objective import Evaluation
 class CollapsedObjective(SparseObjective):
     """The collapsed bound and its gradient, in two passes over the rows; no array has n rows and m columns."""
 
-    _last: tuple[Model, InducingPoints, WeightSpace, float] | None = None
+    _last: tuple[Model, InducingPoints, WeightSpace, float, SparseSums] | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -28,7 +28,8 @@ class CollapsedObjective(SparseObjective):
         self._last = None
         points = self.points(model)
         sums, space, value = self.optimum(model, points)
-        self._last = model, points, space, value
+        kept = SparseSums(sums.products, sums.log_noise, self._trend, self._unexplained)
+        self._last = model, points, space, value, kept
         return points, sums, space, value
 
     def evaluate(self, model: Model) -> Evaluation:
@@ -71,10 +72,10 @@ class CollapsedObjective(SparseObjective):
         """Return the posterior at the last evaluated model."""
         if self._last is None:
             return None
-        model, points, space, value = self._last
+        model, points, space, value, sums = self._last
         # The covariance of the whitened inducing values is A^-1 = (L_A^-T) (L_A^-T)' (Titsias 2009, eq. 10).
         root = triangular_inverse(space.factor).T
-        return self._posterior(model, points, space.weights, root, SparseTrend.of(space), value)
+        return self._posterior(model, points, space.weights, root, SparseTrend.of(space), value, sums)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> SparsePosterior:
         """Return the posterior at a model."""

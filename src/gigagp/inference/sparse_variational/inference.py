@@ -61,6 +61,7 @@ class SparseVariational(SparseSettings, Inference):
     abilities = Abilities(
         "sparse-variational",
         "any number, smooth functions of few inputs",
+        adds_rows=True,
         options={"--inducing": "n_inducing"},
     )
     posteriors = (SparsePosterior,)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
-from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseTrend
+from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseSums, SparseTrend, sums_of_points
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.start import choose_points
 from gigagp.inference.table import TrainingTable
@@ -95,28 +95,22 @@ class SparseObjective(TableObjective):
         With features ``F = K(X, Z) L^-T``, the bound of Titsias (2009, eq. 9) is the log likelihood of a model with
         these features minus ``sum_i (k(x_i, x_i) - f_i' f_i) / (2 noise_i)`` for each target.
         """
-        m, q = points.count, self.table.n_targets + self._trend.shape[0]
-        new = self._targets.new_zeros
-        gram, cross, products, log_noise, unexplained = new(m, m), new(m, q), new(q, q), new(()), new(())
-        for rows in self._blocks():
-            X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
-            features = points.features(X)
-            unexplained += ((model.kernel.diagonal(X) - features.square().sum(1)) / noise).sum()
-            root = noise.rsqrt()[:, None]
-            features.mul_(root)
-            known.mul_(root)
-            gram.addmm_(features.T, features)
-            cross.addmm_(features.T, known)
-            products.addmm_(known.T, known)
-            log_noise += noise.log().sum()
-        sums = RowSums(gram, cross, products, log_noise)
+        blocks = ((self.table.X[rows].double(), self._known(rows), self._noise(model, rows)) for rows in self._blocks())
+        sums, self._unexplained = sums_of_points(model, points, blocks, self.table.n_targets + len(self._trend))
         space = WeightSpace.fit(sums, self.table.n_rows, self.table.n_targets)
-        return sums, space, space.value - 0.5 * self.table.n_targets * float(unexplained)
+        return sums, space, space.value - 0.5 * self.table.n_targets * self._unexplained
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 
     def _posterior(
-        self, model: Model, points: InducingPoints, mean: Tensor, root: Tensor, trend: SparseTrend, value: float
+        self,
+        model: Model,
+        points: InducingPoints,
+        mean: Tensor,
+        root: Tensor,
+        trend: SparseTrend,
+        value: float,
+        sums: SparseSums | None = None,
     ) -> SparsePosterior:
         """Return the posterior for whitened inducing values with the distribution ``N(mean, root root')``."""
         return SparsePosterior(
@@ -130,6 +124,7 @@ class SparseObjective(TableObjective):
             n_rows=self.table.n_rows,
             dtype=self.table.X.dtype,
             budget=self.table.budget,
+            sums=sums,
         )
 
     @abstractmethod

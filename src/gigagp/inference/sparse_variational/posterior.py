@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gigagp.dense import triangular_inverse
+from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.input_gradients import wants_gradient
-from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
 from gigagp.inference.saved import Saved
 from gigagp.inference.sparse_variational.points import InducingPoints, row_blocks
-from gigagp.inference.weight_space import WeightSpace
+from gigagp.inference.table import TrainingTable
+from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_product, select
 from gigagp.random import standard_normal
-from gigagp.schema import Field, Form, check_tensors, number, one_of, record, text, whole
+from gigagp.scaling import Scaling
+from gigagp.schema import Field, Form, check_tensors, number, one_of, optional, part, record, text, whole
 
 
 class SparseTrend(NamedTuple):
@@ -51,7 +56,56 @@ class SparseTrend(NamedTuple):
         return cls(coefficients, coefficients.new_zeros(p, p), coefficients.new_zeros(count, p))
 
 
-class SparsePosterior(Posterior):
+class SparseSums(NamedTuple):
+    """Sums over the rows that further rows are added to, beside those that the distribution determines.
+
+    Attributes
+    ----------
+    products : Tensor of shape (t + p, t + p)
+        ``[Y - Phi b, Phi]' N^-1 [Y - Phi b, Phi]`` for the mean's basis Phi.
+    log_noise : Tensor of shape ()
+        ``log det N``.
+    shift : Tensor of shape (p, t)
+        The coefficients b, those of a least-squares fit.
+    unexplained : float
+        ``sum_i (k(x_i, x_i) - f_i' f_i) / N_i``.
+    """
+
+    products: Tensor
+    log_noise: Tensor
+    shift: Tensor
+    unexplained: float
+
+
+def sums_of_points(
+    model: Model, points: InducingPoints, blocks: Iterable[tuple[Tensor, Tensor, Tensor]], width: int
+) -> tuple[RowSums, float]:
+    """Return the sums over rows for features of inducing points, and `SparseSums.unexplained`.
+
+    Parameters
+    ----------
+    model : Model
+    points : InducingPoints
+    blocks : iterable of (X, known, noise)
+        Blocks of rows with their inputs, targets and mean basis (rows, width), and noise, float64.
+    width : int
+    """
+    m, new = points.count, points.factor.new_zeros
+    gram, cross, products, log_noise, unexplained = new(m, m), new(m, width), new(width, width), new(()), new(())
+    for X, known, noise in blocks:
+        features = points.features(X)
+        unexplained += ((model.kernel.diagonal(X) - features.square().sum(1)) / noise).sum()
+        root = noise.rsqrt()[:, None]
+        features.mul_(root)
+        known = known * root
+        gram.addmm_(features.T, features)
+        cross.addmm_(features.T, known)
+        products.addmm_(known.T, known)
+        log_noise += noise.log().sum()
+    return RowSums(gram, cross, products, log_noise), float(unexplained)
+
+
+class SparsePosterior(GrowingPosterior):
     """The posterior given by a Gaussian distribution of the inducing values.
 
     Parameters
@@ -76,6 +130,8 @@ class SparsePosterior(Posterior):
         Data type of predictions; computations are in float64.
     budget : int
         Memory budget in bytes.
+    sums : SparseSums or None
+        Further sums over rows, with which rows can be added; None for SVGP.
     """
 
     kind = "sparse variational"
@@ -94,12 +150,13 @@ class SparsePosterior(Posterior):
         n_rows: int,
         dtype: torch.dtype,
         budget: int,
+        sums: SparseSums | None = None,
     ) -> None:
         self.model, self.points, self.budget = model, points, budget
         self.whitened_mean, self.whitened_root = mean.contiguous(), root.contiguous()  # as a model file restores them
         self.coefficients, self.coefficient_root = trend.coefficients.to(dtype), trend.root
         self._trend = trend
-        self._value, self.method, self._n_rows = value, method, n_rows
+        self._value, self.method, self._n_rows, self._sums = value, method, n_rows, sums
         #: weights of ``K(x, Z)`` in the mean, and the same with the mean's basis functions in place of the targets
         self.weights, self._basis_weights = points.unwhiten(mean), points.unwhiten(trend.whitened)
 
@@ -117,6 +174,53 @@ class SparsePosterior(Posterior):
     def n_rows(self) -> int:
         """Number of rows that the posterior was fitted to; the rows are not kept."""
         return self._n_rows
+
+    def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError | None:
+        """Return the error where the sums over the rows are not known, or None."""
+        if self._sums is not None:
+            return None
+        msg = (
+            "inference.SparseVariational adds rows to a fit by SGPR (batch_size=None) alone, whose sums over rows are "
+            f"known; this is a fit by {self.method}"
+            + (" from a file of an earlier version." if self.method == "SGPR" else ", from minibatches.")
+            + " Fit all rows again."
+        )
+        return InvalidInputError(msg)
+
+    @torch.no_grad()
+    def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> SparsePosterior:
+        """Return the posterior given additional rows, at the same inducing points, in O(m^3 + k m^2) time."""
+        assert self._sums is not None
+        model, sums, trend, t, k = self.model.appended(noise), self._sums, self._trend, self.n_targets, len(X)
+        X = X.to(self.coefficients)
+        TrainingTable(X, Y.to(X), model.mean, self.budget).require_finite()
+        basis = model.mean.basis(X).double()
+        known = torch.cat([Y.to(X).double() - basis @ sums.shift, basis], 1)
+        variances = (model.noise_variance[-k:] if noise is not None else model.noise_variance).double().to(X.device)
+        variances = variances.expand(k) + model.kernel.white(X).double()
+        rows = row_blocks(k, self.n_inducing, self.budget, X.device)
+        blocks = ((X[some].double(), known[some], variances[some]) for some in rows)
+        further, unexplained = sums_of_points(model, self.points, blocks, known.shape[1])
+        factor = triangular_inverse(self.whitened_root.T.contiguous())
+        coefficients = trend.coefficients - sums.shift
+        both = RowSums.of_posterior(
+            factor, self.whitened_mean, trend.whitened, coefficients, sums.products, sums.log_noise
+        ).plus(further)
+        space, left = WeightSpace.fit(both, self.n_rows + k, t), sums.unexplained + unexplained
+        found = SparseTrend.of(space)
+        return SparsePosterior(
+            model,
+            self.points,
+            space.weights,
+            triangular_inverse(space.factor).T,
+            found._replace(coefficients=sums.shift + found.coefficients),
+            space.value - 0.5 * t * left,
+            method=self.method,
+            n_rows=self.n_rows + k,
+            dtype=self.dtype,
+            budget=self.budget,
+            sums=SparseSums(both.products, both.log_noise, sums.shift, left),
+        )
 
     def places(self) -> Tensor:
         """Return the inducing points."""
@@ -229,7 +333,10 @@ class SparsePosterior(Posterior):
             "coefficient_root": self._trend.root,
             "whitened_basis": self._trend.whitened,
         }
+        if self._sums is not None:
+            tensors |= {f"sums.{name}": getattr(self._sums, name) for name in ("products", "log_noise", "shift")}
         return tensors, {
+            "unexplained": None if self._sums is None else self._sums.unexplained,
             "value": self._value,
             "method": self.method,
             "jitter": self.points.share,
@@ -247,7 +354,7 @@ class SparsePosterior(Posterior):
             "n_rows": whole(1),
             "dtype": one_of("float64", "float32"),
         }
-        record(forms)(header, "posterior")
+        record(forms, {"unexplained": optional(number(finite=True))})(header, "posterior")
         fields = {
             "inducing_points": Field("m d", "float64"),
             "mean": Field("m t", "float64"),
@@ -256,7 +363,13 @@ class SparsePosterior(Posterior):
             "coefficients": Field("p t"),
             "coefficient_root?": Field("p p"),
         }
-        check_tensors(tensors, fields, saved.sizes)
+        with_sums = header.get("unexplained") is not None  # not in files of versions that added no rows
+        if with_sums:
+            fields |= {"sums.products": Field("k k", "float64"), "sums.log_noise": Field("", "float64")}
+            fields["sums.shift"] = Field("p t", "float64")
+        sizes = check_tensors(tensors, fields, saved.sizes)
+        if with_sums and sizes["k"] != sizes["t"] + sizes["p"]:
+            raise ModelFileError(f"sums.products must have {sizes['t'] + sizes['p']} rows; got {sizes['k']}.")
         saved.check_rows(header["n_rows"])
         trend = SparseTrend.known(tensors["coefficients"], len(tensors["mean"]))
         # files of versions that count the uncertainty of the trend in the variance contain these tensors
@@ -273,4 +386,5 @@ class SparsePosterior(Posterior):
             n_rows=header["n_rows"],
             dtype={"float64": torch.float64, "float32": torch.float32}[header["dtype"]],
             budget=saved.budget,
+            sums=SparseSums(**part(tensors, "sums."), unexplained=header["unexplained"]) if with_sums else None,
         )

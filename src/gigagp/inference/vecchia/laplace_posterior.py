@@ -104,7 +104,7 @@ class LaplacePosterior(RowsPosterior, GrowingPosterior):
     def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> InvalidInputError:
         """Return the error: every row moves the most probable values of all others."""
         msg = (
-            "partial_fit of inference.Vecchia adds rows under the gaussian likelihood alone; others have a Laplace "
+            "inference.Vecchia adds rows to a fit under the gaussian likelihood alone; others have a Laplace "
             "approximation of all rows together. Use fit with all rows."
         )
         return InvalidInputError(msg)

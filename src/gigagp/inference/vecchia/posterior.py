@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +26,6 @@ from gigagp.neighbours.predictor import LocalPredictor, within_reach
 from gigagp.operators import KernelMatrix
 from gigagp.prior_samples import PriorSamples
 from gigagp.random import standard_normal
-from gigagp.scaling import Scaling
 from gigagp.schema import Field, check_tensors, number, optional, record, whole
 
 
@@ -123,23 +121,15 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         pool = pool_of(model, table)
         return cls(model, table, graph, n_neighbours, Regression.of(pool, table, graph.blocks()))
 
-    def row_refusal(self, X: Tensor, scaling: Scaling, names: Sequence[str] | None) -> None:
-        """Return None: rows can be anywhere."""
-
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> VecchiaPosterior:
         """Return the posterior given additional rows, which come after all others in the order.
 
         Predictions are those of a fit to all rows. The likelihood and the mean's coefficients have the neighbours of
         the earlier rows as they were, so that only the new rows are conditioned.
         """
-        model, table = self.model, self.table
-        X, Y = (new.to(old) for new, old in ((X, table.X), (Y, table.Y)))
-        if noise is not None:
-            model = replace(model, noise_variance=torch.cat([model.noise_variance, noise.to(model.noise_variance)]))
-        drawn_from = None if table.drawn_from is None else table.drawn_from + len(X)
-        both = torch.cat([table.X, X]), torch.cat([table.Y, Y])
-        grown = replace(table, X=both[0], Y=both[1], drawn_from=drawn_from).require_finite()
-        regression = self._regression.with_rows(pool_of(model, grown), grown, self._graph.appended(X))
+        model, grown = self.model.appended(noise), self.table.appended(X, Y)
+        added = self._graph.appended(X.to(grown.X))
+        regression = self._regression.with_rows(pool_of(model, grown), grown, added)
         graph = NeighbourGraph(model.kernel, grown.X, self._graph.n_neighbours)
         return VecchiaPosterior(model, grown, graph, self._predictor.asked, regression)
 
