@@ -344,12 +344,12 @@ class IterativeObjective(TableObjective):
         return thinned
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return warm starts, pivots, generators, the records of past solves, and the fit of the last one."""
+        """Return warm starts, pivots, the kernel of the neighbours, generators, past solves, and the last fit."""
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
-        if self.reuse is not None and self.reuse.pivots is not None:
-            tensors["pivots"] = self.reuse.pivots
+        if self.reuse is not None:
+            tensors |= self.reuse.snapshot()
         if self._solved is not None:
             tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
         tensors |= self._built.snapshot()
@@ -363,11 +363,12 @@ class IterativeObjective(TableObjective):
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
         self._solver_generator.set_state(tensors["generator.solver"])
-        self.reuse = Reuse(tensors["pivots"].to(self.table.X.device)) if "pivots" in tensors else None
+        self.reuse = Reuse.restored(tensors, model.kernel, self.table.X)
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
         solved = part(tensors, "solved.")
         self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
-        self._built.restore(model, tensors, self._solver, self._matrix)
+        graph = None if self.reuse is None else self.reuse.graph
+        self._built.restore(model, tensors, self._solver, self._matrix, graph)
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
