@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
-from gigagp import intake
+from gigagp import intake, processes
 from gigagp.added_rows import add_rows
 from gigagp.answers import UncertaintyParts
 from gigagp.arguments import Arguments
@@ -120,6 +120,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
         missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.encoding.TableEncoder`). Columns of
         ``kernel`` are then those of the table.
+    distributed : bool, default False
+        Whether a fit shares its large computations with the other processes of the default group of
+        ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
+        documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
 
     Attributes
     ----------
@@ -189,6 +193,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         time_budget: Positive | str | None = None,
         target_transform: TargetTransformName = "none",
         encode: Encode = "strict",
+        distributed: bool = False,
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -206,6 +211,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         self.time_budget = time_budget
         self.target_transform = target_transform
         self.encode = encode
+        self.distributed = distributed
 
     # ------------------------------------------------------------------ fitting
 
@@ -253,7 +259,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
             nothing has been learned yet, or at the second one, the fit ends and the estimator remains as it was.
             `gigagp.interruption` has the details.
         """
-        with whole_or_unchanged(self, checkpoint):
+        with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self
@@ -359,7 +365,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FittedModel):
         def open_rows(mean: Mean) -> RowSource:
             return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset)
 
-        with whole_or_unchanged(self, checkpoint):
+        with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit_source(open_rows, bounds, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self

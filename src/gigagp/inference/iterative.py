@@ -34,7 +34,7 @@ from gigagp.machine import entries_seconds, slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
-from gigagp.operators import KernelMatrix
+from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
@@ -205,7 +205,7 @@ class IterativeObjective(TableObjective):
 
     def _matrix(self, model: Model) -> KernelMatrix:
         table = self.table
-        return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
+        return kernel_matrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
     def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
         """Solve for targets, basis functions and probes together."""
