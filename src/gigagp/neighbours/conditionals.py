@@ -26,7 +26,7 @@ from gigagp.products.program import Program, compile_kernel, supports
 #: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
 _LOCAL_BYTES = 64
 #: Rows from which the processes of a distributed fit share them, and the terms of their sums, a power of two.
-_SHARED_ROWS, _TERMS = 512, 32
+_SHARED_ROWS, _TERMS = 512, 16
 
 
 def is_compiled(kernel: Kernel, device: torch.device) -> bool:
@@ -133,8 +133,7 @@ class Pool:
         """Return what `derivatives` does, in this process."""
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
-        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
-        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
+        program, diagonals, by_parameter = self._slopes
         found = self._run(program, targets, neighbours, values, diagonals, weights=False, derivatives=True)
         variance, _, residual, log_variance, gradient, information, _ = found
         jacobian = program.jacobian()
@@ -187,6 +186,12 @@ class Pool:
     def _program(self) -> Program:
         """The kernel at all rows, which every block of rows shares."""
         return compile_kernel(self.kernel, self.X, self.X)
+
+    @cached_property
+    def _slopes(self) -> tuple[Program, Tensor, Tensor]:
+        """The kernel with its derivatives at all rows, and the directions of their variances."""
+        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
+        return program, *batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
 
     def _require(self, neighbours: Tensor) -> None:
         """Refuse more neighbours than the memory budget has room for."""
