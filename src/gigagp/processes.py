@@ -34,7 +34,7 @@ from torch import Tensor
 from gigagp.errors import GigaGPError, InvalidInputError, ProcessFailedError
 
 #: Most parts of the rows of a result, and the fewest rows of a part.
-_ROW_PARTS, _PART_ROWS = 64, 16
+_ROW_PARTS, _PART_ROWS = 64, 256
 #: Numbers in a header: whether the process has failed, how often it has met, what for, and with which numbers.
 _HEADER = 4
 
