@@ -32,6 +32,12 @@ METHODS = {
         ),
         optimization.Adam(steps=7),
     ),
+    "neighbours": (
+        inference.Iterative(
+            solver=solvers.ConjugateGradients(preconditioner=solvers.Vecchia(5)), gradient=PATHWISE, n_samples=4
+        ),
+        optimization.Adam(learning_rate=0.2, steps=7),
+    ),
     "sgd": (
         inference.Iterative(
             solver=solvers.StochasticGradientDescent(batch_size=30, tolerance=0.1), gradient=PATHWISE, n_samples=4

@@ -108,7 +108,7 @@ def test_arguments_of_settings_have_names():
         ({"kernel": kernels.Matern()}, {"kernel__nu": 2.0}, "nu of Matern must be 0.5, 1.5 or 2.5; got 2.0"),
         ({"kernel": kernels.RBF()}, {"kernel__lengthscale": -1.0}, "lengthscale of RBF must be positive"),
         ({"inference": inference.Vecchia()}, {"inference__n_neighbors": 0}, "n_neighbors of Vecchia must be"),
-        ({}, {"kernels": None}, "GPRegressor has no argument 'kernels'; it has device, dtype"),
+        ({}, {"kernels": None}, "GPRegressor has no argument 'kernels'; it has device, distributed, dtype"),
         ({}, {"colour__hue": 1}, "GPRegressor has no argument 'colour'"),
     ],
 )

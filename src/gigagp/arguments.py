@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
 
-from gigagp import kernel_rules
+from gigagp import kernel_rules, processes
 from gigagp.checks import resolve_device, resolve_dtype
 from gigagp.duration import resolve_duration
 from gigagp.encoding import scaled_inputs
@@ -71,6 +73,8 @@ class Arguments:
             If an argument is invalid.
         """
         check_parameters(estimator)
+        if processes.current() is not None:
+            _check_distributed(estimator)
         device = resolve_device(estimator.device)
         optimizer = estimator.optimizer
         if isinstance(optimizer, str) and optimizer == "auto":
@@ -134,6 +138,34 @@ class Arguments:
                 f"add kernels.Linear(); got {estimator.mean!r}."
             )
             raise InvalidInputError(msg)
+
+
+def _check_distributed(estimator: Estimator) -> None:
+    """Refuse arguments that a distributed fit cannot have, or that are not the same in all processes."""
+    if not isinstance(estimator.random_state, int | np.integer):
+        msg = (
+            "random_state of GPRegressor must be an int for a distributed fit, whose processes draw the same numbers; "
+            f"got {estimator.random_state!r}."
+        )
+        raise InvalidInputError(msg)
+    if estimator.time_budget is not None:
+        msg = (
+            "time_budget of GPRegressor must be None for a distributed fit, whose processes have clocks of their own; "
+            f"got {estimator.time_budget!r}."
+        )
+        raise InvalidInputError(msg)
+    settings = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
+    # Functions are shown with their place in memory, which differs.
+    processes.require_same({name: re.sub(r"0x[0-9a-f]+", "", repr(value)) for name, value in settings.items()})
+
+
+def require_same_rows(X: np.ndarray, y: np.ndarray, noise_variance: torch.Tensor) -> None:
+    """Raise `InvalidInputError` in all processes of a distributed fit unless they have the same rows."""
+    if processes.current() is not None:
+        found: dict[str, object] = {"shape of X": X.shape}
+        for name, rows in (("X", X), ("y", y), ("noise_variance", noise_variance.numpy())):
+            found[name] = sha256(np.ascontiguousarray(rows).data).hexdigest()[:16]
+        processes.require_same(found)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 import gigagp
+from gigagp import processes
 from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
@@ -129,6 +130,8 @@ class Checkpoint:
         self._state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
         if self.path.exists():
             self._read()
+        # Also a barrier: from here on the first process may write the file or remove it.
+        processes.require_same({"checkpoint": f"{len(self._steps)} steps in {self.path}"})
 
     def _read(self) -> None:
         kind, tensors, header = load_state(self.path)
@@ -198,7 +201,9 @@ class Checkpoint:
             "kept": [self._kept_from, self._kept_to],
             "objective": state,
         }
-        return self._writes.attempt(lambda: save_state(self.path, _KIND, {**tensors, **log}, header))
+        return self._writes.attempt(
+            lambda: save_state(self.path, _KIND, {**tensors, **log}, header) if processes.is_first() else None
+        )
 
     def resume(self) -> tuple[list[Step], dict[str, torch.Tensor]] | None:
         """Start the evaluations of one optimizer; return its logged steps and the state it kept, or None."""
@@ -226,4 +231,5 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Delete the file, because the fit is complete."""
-        self.path.unlink(missing_ok=True)
+        if processes.is_first():
+            self.path.unlink(missing_ok=True)

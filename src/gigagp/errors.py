@@ -10,7 +10,8 @@
          ├─ MemoryBudgetError (also MemoryError)     the job cannot fit; carries the number of bytes
          ├─ NotPositiveDefiniteError (also ArithmeticError)   a Cholesky factor does not exist
          ├─ NonFiniteError (also ArithmeticError)    NaN or infinity at the first step of a fit or in a prediction
-         └─ ModelFileError (also ValueError)         a saved model is missing, damaged or of another kind
+         ├─ ModelFileError (also ValueError)         a saved model is missing, damaged or of another kind
+         └─ ProcessFailedError                       another process of a distributed fit failed or does not answer
 
     UserWarning
      └─ GigaGPWarning
@@ -56,6 +57,20 @@ class NonFiniteError(GigaGPError, ArithmeticError):
 
 class ModelFileError(GigaGPError, ValueError):
     """A model file is missing, damaged, truncated, or was not written by gigagp."""
+
+
+class ProcessFailedError(GigaGPError):
+    """Another process of a distributed fit failed, or this one has lost contact with it.
+
+    Attributes
+    ----------
+    lost : bool
+        Whether contact is lost; otherwise the message is that of the other process.
+    """
+
+    def __init__(self, message: str, *, lost: bool = False) -> None:
+        super().__init__(message)
+        self.lost = lost
 
 
 class GigaGPWarning(UserWarning):

@@ -33,6 +33,7 @@ class Estimator(Protocol):
     time_budget: Any
     target_transform: Any
     encode: Any
+    distributed: bool
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments by name."""

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import kernel_rules, student_fit, termination
-from gigagp.arguments import Arguments, Problem
+from gigagp import kernel_rules, processes, student_fit, termination
+from gigagp.arguments import Arguments, Problem, require_same_rows
 from gigagp.checkpoint import open_checkpoint
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
 from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
@@ -162,6 +162,7 @@ def fit_rows(
     likelihood = arguments.likelihood
     require_transformable(estimator, arguments.mean, likelihood, y[:1].size)
     problem = Problem.of(arguments, X, y)
+    require_same_rows(X, y, problem.model.noise_variance)
     sizes = len(X), arguments.dtype.itemsize, arguments.budget
     inference = resolve_inference(
         estimator.inference,
@@ -262,6 +263,8 @@ def fit_source(
         msg = 'likelihood of GPRegressor for fit_table must be given; "auto" compares rows that are held. Use fit.'
         raise InvalidInputError(msg)
     inference = resolve_streaming(estimator.inference, likelihood)
+    if processes.current() is not None:
+        inference = inference.in_processes()
     if student_fit.is_weighted(inference, likelihood):
         msg = (
             "inference of GPRegressor for fit_table with Student-t noise must be inference.Vecchia, because other "
@@ -335,7 +338,8 @@ def learn_posterior(
     solve is never interrupted by it, because predictions depend on that solve. A deadline ends the learning in time
     for the last solve.
     """
-    with interruptible(deadline) as interruption:
+    # Ctrl-C does not come to all processes at once, so that it ends a distributed fit as it ends other programs.
+    with interruptible(deadline, handles=processes.current() is None) as interruption:
         if deadline < math.inf:
             interruption.reserve = objective.ending_seconds()
         if optimizer is not None:

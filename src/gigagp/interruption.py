@@ -86,11 +86,14 @@ _current: ContextVar[Interruption | None] = ContextVar("gigagp_interruption", de
 
 
 @contextmanager
-def interruptible(deadline: float = math.inf) -> Iterator[Interruption]:
-    """Let the first Ctrl-C only set a flag while the block runs, and the block know when it is to end."""
+def interruptible(deadline: float = math.inf, *, handles: bool = True) -> Iterator[Interruption]:
+    """Let the first Ctrl-C only set a flag while the block runs, and the block know when it is to end.
+
+    Without ``handles`` Ctrl-C has its usual effect.
+    """
     interruption = Interruption(deadline)
     token = _current.set(interruption)
-    owns = threading.current_thread() is threading.main_thread()
+    owns = handles and threading.current_thread() is threading.main_thread()
     owns = owns and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     handler = interruption.handle  # keep one object: each attribute access creates a new one
     try:

@@ -12,6 +12,7 @@ import torch
 
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.fields import number_with_unit, shown
+from gigagp.processes import current
 
 #: Share of the free memory that a model may use if it is given no budget.
 DEFAULT_SHARE = 0.5
@@ -44,7 +45,8 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
     Parameters
     ----------
     memory_budget : int, float, str or None
-        Bytes, a string such as ``"2GiB"``, or None for half of the memory that is free now.
+        Bytes, a string such as ``"2GiB"``, or None for half of the memory that is free now; in a distributed fit for
+        this share of a process, the smallest of all.
     device : torch.device or str, default "cpu"
         Device on which the memory is used.
 
@@ -54,7 +56,10 @@ def resolve_budget(memory_budget: float | str | None, device: torch.device | str
         If the budget is not positive or the string cannot be parsed.
     """
     if memory_budget is None:
-        return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
+        processes = current()
+        if processes is None:
+            return max(int(DEFAULT_SHARE * free_bytes(device)), 2**26)
+        return processes.least(max(int(DEFAULT_SHARE * free_bytes(device)) // processes.here, 2**26))
     if isinstance(memory_budget, str):
         size = number_with_unit(memory_budget, _UNITS)
         if size is None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from gigagp import intake
+from gigagp import intake, processes
 from gigagp.answers import UncertaintyParts
 from gigagp.arguments import Arguments
 from gigagp.encoding import Encode, model_inputs
@@ -103,6 +103,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         ``"strict"`` refuses all cells that are not numbers. ``"auto"`` turns texts, categories, truth values, dates and
         missing cells into numbers in `fit`, and in the same way afterwards (`gigagp.encoding.TableEncoder`). Columns of
         ``kernel`` are then those of the table.
+    distributed : bool, default False
+        Whether a fit shares its large computations with the other processes of the default group of
+        ``torch.distributed``, all of which make the same call with the same rows and get the same model (the
+        documentation has a page on it). `fit_table` then takes `inference.Grid`, whose processes share the files.
 
     Attributes
     ----------
@@ -172,6 +176,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         time_budget: Positive | str | None = None,
         target_transform: TargetTransformName = "none",
         encode: Encode = "strict",
+        distributed: bool = False,
     ) -> None:
         self.kernel = kernel
         self.inference = inference
@@ -189,6 +194,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         self.time_budget = time_budget
         self.target_transform = target_transform
         self.encode = encode
+        self.distributed = distributed
 
     # ------------------------------------------------------------------ fitting
 
@@ -236,7 +242,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             nothing has been learned yet, or at the second one, the fit ends and the estimator remains as it was.
             `gigagp.interruption` has the details.
         """
-        with whole_or_unchanged(self, checkpoint):
+        with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self
@@ -342,7 +348,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         def open_rows(mean: Mean) -> RowSource:
             return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset)
 
-        with whole_or_unchanged(self, checkpoint):
+        with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit_source(open_rows, bounds, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self

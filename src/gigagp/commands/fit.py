@@ -12,6 +12,7 @@ import typer
 
 from gigagp.commands import options
 from gigagp.commands.blocks import is_large
+from gigagp.commands.distributed import all_processes
 from gigagp.commands.problem import choose_inputs, choose_rows, loaded, needs_encoder, resolve_column
 from gigagp.data import PLAIN, CsvStyle, Table, read_columns
 from gigagp.data.streaming import column_names
@@ -113,6 +114,14 @@ def fit(
         Path | None,
         typer.Option(help="File for the state of the fit; after a kill, the same command continues from it."),
     ] = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Share the fit with the other processes of torchrun, which all run this command. The first "
+            "one prints and saves.",
+        ),
+    ] = False,
     header: options.Header = None,
     strict: options.Strict = False,
     decimal: options.Decimal = ".",
@@ -143,9 +152,6 @@ def fit(
     if method.of_classes and mean == "linear":
         msg = f"--mean linear has no meaning for --likelihood {likelihood}: the latent function's mean is zero."
         raise InvalidInputError(msg)
-    streams = _may_stream(method, takes_some=rows is not None or noise_column is not None)
-    problem = _read(table, target, columns, noise_column, header, CsvStyle(decimal, comment), strict, streams)
-    problem = problem.with_rows(rows, seed)
     settings: dict[str, Any] = {
         "kernel": chosen_kernel,
         "dtype": dtype,
@@ -155,11 +161,21 @@ def fit(
         "verbose": options.verbosity(quiet, verbose, f"fit of {table.name}"),
         "random_state": seed,
     } | method.settings()
-    if not method.of_classes:
-        settings |= {"mean": mean, "noise_variance": problem.noise()}
-    if problem.found is not None and not strict:
-        settings["encode"] = "auto"
-    _fit_and_save(problem, method, settings, out, checkpoint)
+    if distributed:
+        if method.of_classes:
+            msg = f"--distributed has no meaning for --likelihood {likelihood}, whose fits run in one process."
+            raise InvalidInputError(msg)
+        settings["distributed"] = True
+    with all_processes(distributed) as saves:
+        streams = _may_stream(method, takes_some=rows is not None or noise_column is not None)
+        streams = streams and (not distributed or method.inference.abilities.name == "grid")
+        problem = _read(table, target, columns, noise_column, header, CsvStyle(decimal, comment), strict, streams)
+        problem = problem.with_rows(rows, seed)
+        if not method.of_classes:
+            settings |= {"mean": mean, "noise_variance": problem.noise()}
+        if problem.found is not None and not strict:
+            settings["encode"] = "auto"
+        _fit_and_save(problem, method, settings, out if saves else None, checkpoint)
 
 
 @dataclass(frozen=True)
@@ -306,9 +322,9 @@ def _read(
 
 
 def _fit_and_save(
-    problem: _Problem, method: _Method, settings: dict[str, Any], out: Path, checkpoint: Path | None
+    problem: _Problem, method: _Method, settings: dict[str, Any], out: Path | None, checkpoint: Path | None
 ) -> None:
-    """Fit, save and describe the model."""
+    """Fit, save and describe the model; in a process without an output, only fit it."""
     from gigagp import GPClassifier, GPRegressor, persistence
 
     regressor: Any = GPClassifier(**settings) if method.of_classes else GPRegressor(**settings)
@@ -323,6 +339,8 @@ def _fit_and_save(
             regressor.fit(*rows, checkpoint=checkpoint)
     except FitInterruptedWarning as warning:  # the model exists nevertheless
         stopped = warning
+    if out is None:
+        return
     latent = regressor.latent_ if method.of_classes else regressor
     n_rows = latent.posterior_.n_rows if found is None else len(found)
     seconds = time.perf_counter() - began

@@ -252,6 +252,20 @@ class Inference(Settings, ABC):
             )
             raise InvalidInputError(msg)
 
+    def in_processes(self) -> Inference:
+        """Return the method whose processes share the rows of a stream; refuse one that has no such form.
+
+        Raises
+        ------
+        InvalidInputError
+            If it has none.
+        """
+        msg = (
+            "inference of GPRegressor for fit_table with distributed=True must be inference.Grid, whose processes "
+            f"share the files; got {self!r}. Load the table and use fit."
+        )
+        raise InvalidInputError(msg)
+
     def check_held(self) -> None:
         """Refuse settings that apply only to rows that are not held in memory.
 

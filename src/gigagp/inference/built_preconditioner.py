@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from gigagp.model import Model
+from gigagp.neighbours.neighbourhood import NeighbourGraph
 from gigagp.operators import KernelMatrix
 from gigagp.preconditioners import Preconditioner, Reuse
 from gigagp.preconditioners.kept import Kept
@@ -72,7 +73,12 @@ class BuiltPreconditioner:
         return found if self._pivots is None else found | {_PIVOTS: self._pivots}
 
     def restore(
-        self, model: Model, tensors: dict[str, torch.Tensor], solver: Solver, matrix: Callable[[Model], KernelMatrix]
+        self,
+        model: Model,
+        tensors: dict[str, torch.Tensor],
+        solver: Solver,
+        matrix: Callable[[Model], KernelMatrix],
+        graph: NeighbourGraph | None = None,
     ) -> None:
         """Build the preconditioner of a snapshot again.
 
@@ -85,6 +91,8 @@ class BuiltPreconditioner:
         solver : Solver
         matrix : callable
             Returns the matrix of a model.
+        graph : NeighbourGraph or None
+            The neighbours of the build, which may be those of an earlier model.
         """
         values = part(tensors, _MODEL)
         if not values or not isinstance(solver, ConjugateGradients):
@@ -94,5 +102,5 @@ class BuiltPreconditioner:
         self._pivots = tensors[_PIVOTS].to(operator.device) if _PIVOTS in tensors else None
         generator = torch.Generator()
         generator.set_state(self._state)
-        reuse = None if self._pivots is None else Reuse(self._pivots)
+        reuse = None if self._pivots is None and graph is None else Reuse(self._pivots, graph)
         self._preconditioner = solver.build_preconditioner(operator, generator, reuse=reuse)

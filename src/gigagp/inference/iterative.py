@@ -34,7 +34,7 @@ from gigagp.machine import entries_seconds, slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
-from gigagp.operators import KernelMatrix
+from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners import Reuse
@@ -207,7 +207,7 @@ class IterativeObjective(TableObjective):
 
     def _matrix(self, model: Model) -> KernelMatrix:
         table = self.table
-        return KernelMatrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
+        return kernel_matrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
     def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
         """Solve for targets, basis functions and probes together."""
@@ -346,12 +346,12 @@ class IterativeObjective(TableObjective):
         return thinned
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return warm starts, pivots, generators, the records of past solves, and the fit of the last one."""
+        """Return warm starts, pivots, the kernel of the neighbours, generators, past solves, and the last fit."""
         tensors = {f"warm.{i}": block for i, block in enumerate(self._warm.blocks)}
         tensors["generator.probes"] = self._probe_generator.get_state()
         tensors["generator.solver"] = self._solver_generator.get_state()
-        if self.reuse is not None and self.reuse.pivots is not None:
-            tensors["pivots"] = self.reuse.pivots
+        if self.reuse is not None:
+            tensors |= self.reuse.snapshot()
         if self._solved is not None:
             tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
         tensors |= self._built.snapshot()
@@ -365,11 +365,12 @@ class IterativeObjective(TableObjective):
         self._warm.blocks = [tensors[name].to(self.table.X) for name in names]
         self._probe_generator.set_state(tensors["generator.probes"])
         self._solver_generator.set_state(tensors["generator.solver"])
-        self.reuse = Reuse(tensors["pivots"].to(self.table.X.device)) if "pivots" in tensors else None
+        self.reuse = Reuse.restored(tensors, model.kernel, self.table.X)
         self.solves[:] = [SolveRecord(**record) for record in header["solves"]]
         solved = part(tensors, "solved.")
         self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
-        self._built.restore(model, tensors, self._solver, self._matrix)
+        graph = None if self.reuse is None else self.reuse.graph
+        self._built.restore(model, tensors, self._solver, self._matrix, graph)
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""

@@ -19,11 +19,14 @@ from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.neighbours import batched
 from gigagp.neighbours.local import Conditionals, Derivatives, total
+from gigagp.processes import Processes, current
 from gigagp.products.extension import native as _native
 from gigagp.products.program import Program, compile_kernel, supports
 
 #: Bytes of a local problem for each entry of its covariance: eight in the lanes of a vector, or batches of torch.
 _LOCAL_BYTES = 64
+#: Rows from which the processes of a distributed fit share them, and the terms of their sums, a power of two.
+_SHARED_ROWS, _TERMS = 512, 16
 
 
 def is_compiled(kernel: Kernel, device: torch.device) -> bool:
@@ -91,6 +94,13 @@ class Pool:
             If a row has more neighbours than the budget has room for.
         """
         self._require(neighbours)
+        processes = _sharing(targets)
+        if processes is not None:
+            return self._shared_conditionals(processes, targets, neighbours, values, weights)
+        return self._conditionals(targets, neighbours, values, weights)
+
+    def _conditionals(self, targets: Tensor, neighbours: Tensor, values: Tensor | None, weights: bool) -> Conditionals:
+        """Return what `conditionals` does, in this process."""
         if not self.is_native:
             return batched.conditionals(self, targets, neighbours, values, weights=weights)
         found = self._run(self._program, targets, neighbours, values, weights=weights, derivatives=False)
@@ -114,10 +124,16 @@ class Pool:
             Values of the rows. The density is the product over the t columns.
         """
         self._require(neighbours)
+        processes = _sharing(targets)
+        if processes is not None:
+            return self._shared_derivatives(processes, targets, neighbours, values)
+        return self._derivatives(targets, neighbours, values)
+
+    def _derivatives(self, targets: Tensor, neighbours: Tensor, values: Tensor) -> Derivatives:
+        """Return what `derivatives` does, in this process."""
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
-        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
-        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
+        program, diagonals, by_parameter = self._slopes
         found = self._run(program, targets, neighbours, values, diagonals, weights=False, derivatives=True)
         variance, _, residual, log_variance, gradient, information, _ = found
         jacobian = program.jacobian()
@@ -129,10 +145,53 @@ class Pool:
         information = t * (jacobian @ torch.from_numpy(information) @ jacobian.T)
         return Derivatives.of(self.kernel, value, jacobian @ torch.from_numpy(gradient), information)
 
+    def _shared_conditionals(
+        self, processes: Processes, targets: Tensor, neighbours: Tensor, values: Tensor | None, weights: bool
+    ) -> Conditionals:
+        """Return what `conditionals` does, each process computing some of the rows."""
+        q, t = len(targets), 0 if values is None else values.shape[1]
+        widths = [1, neighbours.shape[1] if weights else 0, t, 2]
+
+        def rows_of(rows: slice) -> Tensor:
+            found = self._conditionals(targets[rows], neighbours[rows], values, weights)
+            sums = found.variance.new_zeros(len(found.variance), 2)  # in the first row of each part
+            sums[0] = sums.new_tensor([found.log_variance, found.raised])
+            residual = sums[:, :0] if found.residual is None else found.residual
+            return torch.cat([found.variance[:, None], found.weights, residual, sums], 1)
+
+        out = self.noise.new_empty(q, sum(widths), dtype=torch.float64)
+        whole = processes.rows(out, rows_of, "conditionals", values)
+        variance, made, residual, sums = (part.contiguous() for part in whole.split(widths, 1))
+        log_variance, raised = sums.sum(0).tolist()
+        return Conditionals(variance[:, 0], made, None if values is None else residual, log_variance, int(raised))
+
+    def _shared_derivatives(
+        self, processes: Processes, targets: Tensor, neighbours: Tensor, values: Tensor
+    ) -> Derivatives:
+        """Return what `derivatives` does, each process computing some of the rows."""
+        p, q = sum(value.numel() for value in self.kernel.parameters().values()) + 1, len(targets)
+
+        def term(part: int) -> Tensor:
+            rows = slice(q * part // _TERMS, q * (part + 1) // _TERMS)
+            found = self._derivatives(targets[rows], neighbours[rows], values)
+            numbers = [found.information.new_tensor([found.value]), *found.gradient.values(), found.information]
+            return torch.cat([number.reshape(-1) for number in numbers])
+
+        like = torch.zeros(1 + p + p * p, dtype=torch.float64)
+        total = processes.total(like, _TERMS, term, "derivatives", values)
+        value, gradient, information = total.split([1, p, p * p])
+        return Derivatives.of(self.kernel, float(value), gradient, information.reshape(p, p))
+
     @cached_property
     def _program(self) -> Program:
         """The kernel at all rows, which every block of rows shares."""
         return compile_kernel(self.kernel, self.X, self.X)
+
+    @cached_property
+    def _slopes(self) -> tuple[Program, Tensor, Tensor]:
+        """The kernel with its derivatives at all rows, and the directions of their variances."""
+        program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
+        return program, *batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
 
     def _require(self, neighbours: Tensor) -> None:
         """Refuse more neighbours than the memory budget has room for."""
@@ -172,6 +231,11 @@ class Pool:
             derivatives,
             torch.get_num_threads(),
         )
+
+
+def _sharing(targets: Tensor) -> Processes | None:
+    """Return the processes that share some rows; None where these are too few, or there are none."""
+    return current() if len(targets) >= _SHARED_ROWS else None
 
 
 def _numbers(values: Tensor) -> Any:

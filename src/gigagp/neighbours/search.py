@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from gigagp.errors import InvalidInputError
+from gigagp.processes import current
 from gigagp.products.extension import native as _native
 
 #: Largest size of a coordinate: squares of differences stay within float64.
 LARGEST = 1e150
 #: Queries below which a second thread costs more than it saves.
 _QUERIES_A_THREAD = 512
+#: Queries from which the processes of a distributed fit share them.
+_SHARED_QUERIES = 1024
 #: Number of distances in a block of torch's search, by the type of the device.
 _BLOCK = {"cpu": 2**22, "cuda": 2**26}
 
@@ -96,10 +99,21 @@ class NeighbourTree:
             raise InvalidInputError(msg)
         limits = limits.clamp(0, n).to(torch.int32)
         found = torch.empty(len(queries), n_neighbours, dtype=torch.int32, device=queries.device)
+        processes = current() if len(queries) >= _SHARED_QUERIES else None
+        if processes is None:
+            return self._fill(found, queries, limits)
+
+        def rows_of(rows: slice) -> Tensor:
+            return self._fill(torch.empty_like(found[rows]), queries[rows], limits[rows])
+
+        return processes.rows(found, rows_of, "neighbours", queries)
+
+    def _fill(self, found: Tensor, queries: Tensor, limits: Tensor) -> Tensor:
+        """Write the nearest points of checked queries into ``found``, and return it."""
         if not len(queries):
             return found
         if self._tree is None:
-            block = max(1, _BLOCK.get(queries.device.type, 2**22) // n)
+            block = max(1, _BLOCK.get(queries.device.type, 2**22) // self.shape[0])
             for part, below, out in zip(*(every.split(block) for every in (queries, limits, found)), strict=True):
                 _search(self._points, part, below, out)
         else:

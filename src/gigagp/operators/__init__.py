@@ -3,5 +3,14 @@
 from gigagp.operators.base import Index, LinearOperator, SymmetricMatrix
 from gigagp.operators.dense import DenseMatrix
 from gigagp.operators.kernel_matrix import KernelMatrix
+from gigagp.operators.sharded import ShardedKernelMatrix, kernel_matrix
 
-__all__ = ["DenseMatrix", "Index", "KernelMatrix", "LinearOperator", "SymmetricMatrix"]
+__all__ = [
+    "DenseMatrix",
+    "Index",
+    "KernelMatrix",
+    "LinearOperator",
+    "ShardedKernelMatrix",
+    "SymmetricMatrix",
+    "kernel_matrix",
+]

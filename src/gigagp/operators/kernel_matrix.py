@@ -99,7 +99,7 @@ class KernelMatrix(SymmetricMatrix):
             independent = as_noise(noise_variance, X[:, 0], "noise_variance of KernelMatrix")
             self._noise = independent + self.kernel.white(X)
         self.memory_budget = resolve_budget(memory_budget, X.device)
-        needed = self.n * self.n * (4 if mixed else X.element_size())
+        needed = self._rows_held * self.n * (4 if mixed else X.element_size())
         if storage == "dense":
             remedy = 'Use storage="tiles" or a larger memory_budget.'
             require(needed, self.memory_budget, f"A dense kernel matrix of {self.n:,} rows", remedy)
@@ -114,7 +114,7 @@ class KernelMatrix(SymmetricMatrix):
                 msg = f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}."
                 raise InvalidInputError(msg)
             # White parts are noise, which the wrapper adds in float64, so they are removed from the float32 matrix.
-            smooth = KernelMatrix(
+            smooth = type(self)(
                 self.kernel, X.float(), memory_budget=self.memory_budget, storage=self.storage, engine=engine
             )
             smooth._noise = torch.zeros_like(smooth._noise)
@@ -147,6 +147,20 @@ class KernelMatrix(SymmetricMatrix):
         """Return the description."""
         return f"<{self.describe()}>"
 
+    @property
+    def _rows_held(self) -> int:
+        """Number of rows of K that are stored here, if K is stored."""
+        return self.n
+
+    @property
+    def _holds_all(self) -> bool:
+        """Whether K is stored here, so that entries are read from it."""
+        return self.storage == "dense"
+
+    def _stored_product(self, vectors: Tensor) -> Tensor:
+        """Return ``K @ vectors`` for a stored K."""
+        return stored_product(self._matrix(), vectors)
+
     def _matrix(self) -> Tensor:
         """Return the stored K, and compute it at the first use."""
         if self._stored is None:
@@ -166,17 +180,15 @@ class KernelMatrix(SymmetricMatrix):
         """Return ``H @ vectors`` for vectors of shape (n, s) or (n,)."""
         check_vectors(self, vectors, self.n)
         interruption.check()
-        if self.storage == "dense":
-            product = stored_product(self._matrix(), vectors)
-        else:
-            product = self._product(self.X, self.X, vectors)
+        is_stored = self.storage == "dense"
+        product = self._stored_product(vectors) if is_stored else self._product(self.X, self.X, vectors)
         return product.add_(_scaled(self._noise, vectors))
 
     def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
         """Return ``H[rows, :] @ vectors``."""
         check_vectors(self, vectors, self.n)
         interruption.check()
-        if self.storage == "dense":
+        if self._holds_all:
             product = stored_product(self._matrix()[rows], vectors)
         else:
             product = self._product(self.X[rows], self.X, vectors)
@@ -187,7 +199,7 @@ class KernelMatrix(SymmetricMatrix):
         chosen = self.X[columns]
         check_vectors(self, vectors, chosen.shape[0])
         interruption.check()
-        if self.storage == "dense":  # by symmetry, read rows, which are contiguous
+        if self._holds_all:  # by symmetry, read rows, which are contiguous
             product = tall_product(self._matrix()[columns].T, vectors)
         else:
             product = self._product(self.X, chosen, vectors)
@@ -207,7 +219,7 @@ class KernelMatrix(SymmetricMatrix):
     def block(self, rows: Index, columns: Index) -> Tensor:
         """Return the entries ``H[rows, columns]`` as a new tensor."""
         interruption.check()
-        if self.storage == "dense":
+        if self._holds_all:
             block = take(self._matrix(), rows, columns)
         else:
             left = self.X[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,23 @@ class Reuse:
     pivots: torch.Tensor | None = None
     graph: NeighbourGraph | None = None
     choice: Choice | None = None
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Return pivots and neighbours for a checkpoint; a graph follows from its kernel and a number."""
+        found = {} if self.pivots is None else {"pivots": self.pivots}
+        if self.graph is not None:
+            found |= {f"graph.{name}": value for name, value in self.graph.kernel.parameters().items()}
+            found["neighbours"] = torch.tensor(self.graph.n_neighbours)
+        return found
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, torch.Tensor], kernel: Kernel, X: torch.Tensor) -> Reuse | None:
+        """Return what `snapshot` kept, for rows X and a kernel of the same structure; other tensors are left alone."""
+        pivots, graph = tensors.get("pivots"), None
+        if "neighbours" in tensors:
+            values = {name: tensors[f"graph.{name}"] for name in kernel.parameters()}
+            graph = NeighbourGraph(kernel.replace(values), X, int(tensors["neighbours"]))
+        return None if pivots is None and graph is None else cls(None if pivots is None else pivots.to(X.device), graph)
 
 
 @dataclass(frozen=True)

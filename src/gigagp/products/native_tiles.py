@@ -75,9 +75,18 @@ class NativeTiles:
         """Whether the engine was built, and the kernel has a program."""
         return cls.available() and supports(kernel)
 
-    @torch.no_grad()
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        return self._product(kernel, X, Z, V, budget)
+
+    def product_part(self, kernel: Kernel, X: Tensor, V: Tensor, part: int, parts: int, *, budget: int) -> Tensor:
+        """Return one of several terms whose sum is ``K(X, X) @ V``, each from an equal share of the entries."""
+        return self._product(kernel, X, X, V, budget, part, parts)
+
+    @torch.no_grad()
+    def _product(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, budget: int, part: int = 0, parts: int = 1
+    ) -> Tensor:
         check_points(self.name, kernel, X, Z)
         check_vectors(self.name, V, Z)
         symmetric = Z is X
@@ -98,6 +107,8 @@ class NativeTiles:
                 found.numpy(),
                 symmetric,
                 _threads(left.shape[0] * Z.shape[0]),
+                part,
+                parts,
             )
             if dtype != X.dtype:
                 out[rows] = found.to(X.dtype)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from gigagp.kernels import Kernel
+from gigagp.processes import current
 from gigagp.products.engine import Engine
 from gigagp.products.measured_tiles import MeasuredTiles
 from gigagp.products.native_tiles import NativeTiles
+from gigagp.products.shared_tiles import SharedTiles
 from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
@@ -17,8 +19,14 @@ def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> En
 
     The rule: kernels that have a program (`gigagp.products.program.supports`) run on the native engine on a CPU where
     it was built, and on CUDA, where triton is installed, on the quicker of Triton and torch tiles, once Triton has
-    passed a self-test. Everything else runs on torch tiles, which take every kernel on every device.
+    passed a self-test. Everything else runs on torch tiles, which take every kernel on every device. In a distributed
+    fit, its processes share the work of the engine (`gigagp.products.shared_tiles`).
     """
+    alone = _select(kernel, device, dtype)
+    return alone if current() is None else SharedTiles(alone)
+
+
+def _select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
     if torch.device(device).type == "cpu" and NativeTiles.supports(kernel):
         return NativeTiles()
     if TritonTiles.supports(kernel, device):

@@ -50,9 +50,18 @@ class TorchTiles:
         entries = min(wanted, budget // alive) // X.element_size()
         return max(32, math.isqrt(max(entries, 1)) // 32 * 32)
 
-    @torch.no_grad()
     def product(self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, *, budget: int) -> Tensor:
         """Return ``K(X, Z) @ V``; see `Engine.product`."""
+        return self._product(kernel, X, Z, V, budget)
+
+    def product_part(self, kernel: Kernel, X: Tensor, V: Tensor, part: int, parts: int, *, budget: int) -> Tensor:
+        """Return one of several terms whose sum is ``K(X, X) @ V``, each from an equal share of the tiles."""
+        return self._product(kernel, X, X, V, budget, part, parts)
+
+    @torch.no_grad()
+    def _product(
+        self, kernel: Kernel, X: Tensor, Z: Tensor, V: Tensor, budget: int, part: int = 0, parts: int = 1
+    ) -> Tensor:
         check_points(self.name, kernel, X, Z)
         check_vectors(self.name, V, Z)
         tiles = tiles_of(kernel, X, Z)
@@ -61,8 +70,12 @@ class TorchTiles:
         # is in float64 also for float32 tiles; in float32 it would lose another digit.
         mirrored = Z is X
         total = torch.zeros(X.shape[0], V.shape[1], dtype=torch.float64, device=X.device)
+        offered = 0
         for rows in ranges(X.shape[0], side):
             for columns in ranges(Z.shape[0], side, start=rows.start if mirrored else 0):
+                offered += 1
+                if offered % parts != part:
+                    continue
                 tile = tiles.evaluate(rows, columns)
                 total[rows] += tall_product(tile, V[columns])
                 if mirrored and rows != columns:

@@ -9,6 +9,7 @@ import threading
 from typing import Annotated, Literal, TextIO
 
 from gigagp.fields import CountOrZero, Words, checked
+from gigagp.processes import is_first
 from gigagp.progress.displays import NotebookProgress, PlainProgress, RichProgress
 from gigagp.progress.meter import Meter, Nested, NoProgress, current, is_inside
 
@@ -35,8 +36,9 @@ def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "f
         more: a line for every step. ``"auto"``: the bar or the output, once the work has taken ten seconds or is
         expected to; nothing elsewhere, so that tests and pipelines stay silent. A `Meter` is returned unchanged.
 
-        Inside of other work that is shown, such as `gigagp.compare`, the work is a part of that. Bars are shown in the
-        main thread of the main process only; other threads and processes write lines, or nothing for ``"auto"``.
+        Of the processes of a distributed fit, only the first shows anything. Inside of other work that is shown, such
+        as `gigagp.compare`, the work is a part of that. Bars are shown in the main thread of the main process only;
+        other threads and processes write lines, or nothing for ``"auto"``.
     stream : text stream or None
         Destination; None: standard error.
     job : str
@@ -50,7 +52,7 @@ def meter_for(verbose: Verbosity, stream: TextIO | None = None, *, job: str = "f
     verbose = checked(verbose, Verbosity, "verbose", "GPRegressor")
     if isinstance(verbose, Meter):
         return verbose
-    if verbose == 0:
+    if verbose == 0 or not is_first():
         return NoProgress()
     if is_inside():
         outer = current()

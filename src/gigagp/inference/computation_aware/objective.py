@@ -16,7 +16,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import estimate_trend
 from gigagp.memory import require
 from gigagp.model import Model
-from gigagp.operators import KernelMatrix
+from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.optimization.objective import Evaluation
 from gigagp.random import spawn
 
@@ -88,7 +88,7 @@ class ComputationAwareObjective(TableObjective):
     def _matrix(self, model: Model) -> KernelMatrix:
         table = self._ordered
         storage: Literal["auto", "tiles"] = "auto" if self.policy.multiplies_often else "tiles"
-        return KernelMatrix(model.kernel, table.X, self._noise(model), memory_budget=table.budget, storage=storage)
+        return kernel_matrix(model.kernel, table.X, self._noise(model), memory_budget=table.budget, storage=storage)
 
     def _arrange(self, order: Tensor) -> TrainingTable:
         self._order = order

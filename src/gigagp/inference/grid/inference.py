@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -114,6 +114,10 @@ class Grid(GridSettings, Inference):
             )
             raise InvalidInputError(msg)
         super().check_model(model)
+
+    def in_processes(self) -> Grid:
+        """Return the settings with ``distributed``."""
+        return replace(self, distributed=True)
 
     def check_held(self) -> None:
         """Refuse ``distributed``, because every process would have been given the same rows.

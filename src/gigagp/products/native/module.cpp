@@ -176,7 +176,8 @@ struct PackedVectors {
 
 template <class T>
 void product(const InstructionSet &set, const py::list &terms, const py::list &steps, double factor, Array<T> vectors,
-             Array<T> out, bool symmetric, int threads) {
+             Array<T> out, bool symmetric, int threads, long part, long parts) {
+    if (parts < 1 || part < 0 || part >= parts || (parts > 1 && !symmetric)) refuse("only symmetric products have parts");
     if (vectors.ndim() != 2 || out.ndim() != 2 || vectors.shape(1) != out.shape(1)) refuse("vectors do not fit");
     const long s = vectors.shape(1);
     Packed<T> kernel(set, terms, steps, out.shape(0), vectors.shape(0), symmetric);
@@ -191,7 +192,7 @@ void product(const InstructionSet &set, const py::list &terms, const py::list &s
     const Sums sums = {packed.wide, packed.single, wide.get(), single.get(), kernel.rows};
     const ProductWork<T> work = {kernel.program, kernel.tile_columns, packed.view(), sums, packed.view(), sums};
     const long tile = kernel.kernels.tile_rows;
-    const Schedule schedule = symmetric ? Schedule::symmetric(kernel.rows, tile)
+    const Schedule schedule = symmetric ? Schedule::symmetric(kernel.rows, tile, part, parts)
                                         : Schedule::by_rows(kernel.rows, kernel.columns, kernel.kernels.rows, threads);
     const auto scratch = scratch_for<T>(threads, kernel.kernels.product_scratch(work));
     schedule.run(threads, [&](std::size_t t, int thread) {
@@ -293,11 +294,12 @@ void define(py::module_ &module) {
     module.def(
         "product",
         [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> vectors,
-           Array<T> out, bool symmetric, int threads) {
-            product<T>(choose(set), terms, steps, factor, vectors, out, symmetric, checked(threads));
+           Array<T> out, bool symmetric, int threads, long part, long parts) {
+            product<T>(choose(set), terms, steps, factor, vectors, out, symmetric, checked(threads), part, parts);
         },
         py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"),
-        py::arg("vectors").noconvert(), py::arg("out").noconvert(), py::arg("symmetric"), py::arg("threads"));
+        py::arg("vectors").noconvert(), py::arg("out").noconvert(), py::arg("symmetric"), py::arg("threads"),
+        py::arg("part") = 0, py::arg("parts") = 1);
     module.def(
         "dense",
         [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,

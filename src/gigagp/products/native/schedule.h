@@ -21,9 +21,11 @@ struct Task {
 
 class Schedule {
    public:
-    // K(X, X): every pair of stretches of rows once, in rounds of disjoint pairs (a round-robin tournament).
-    static Schedule symmetric(long n, long tile) {
+    // K(X, X): every pair of stretches of rows once, in rounds of disjoint pairs (a round-robin tournament). Of several
+    // parts, each has an equal share of the pairs, and all parts together have every pair once.
+    static Schedule symmetric(long n, long tile, long part = 0, long parts = 1) {
         Schedule made(std::max<long>(2, std::min<long>(n / (4 * tile) / 2 * 2, 128)));
+        made.part_ = part, made.parts_ = parts;
         const int count = made.n_stretches_;
         const std::vector<long> edges = split(n, count, tile);
         auto block = [&](int a, int b) { return Block{edges[a], edges[a + 1], edges[b], edges[b + 1]}; };
@@ -96,12 +98,14 @@ class Schedule {
 
     void add(Block block, int mirrored, int a, int b) {
         if (block.first_row == block.last_row || block.first_column == block.last_column) return;
+        if (offered_++ % parts_ != part_) return;
         tasks_.push_back({block, mirrored, {a, b}, {turn(a), turn(b)}});
     }
 
     int turn(int stretch) { return stretch < 0 ? 0 : seen_[stretch]++; }
 
     int n_stretches_;
+    long part_ = 0, parts_ = 1, offered_ = 0;
     std::vector<int> seen_;
     std::vector<Task> tasks_;
 };
