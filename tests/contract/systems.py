@@ -216,8 +216,9 @@ class System:
         Whether points beyond the bounding box of the rows are refused.
     streamed : bool
         Whether the rows are passed to `fit_table`.
-    random : bool
-        Whether the fit draws random numbers that affect predictions.
+    random : bool or None
+        Whether the fit draws random numbers that affect predictions. None: only through the step at which probes and
+        targets stop together, which can be the same for two seeds.
     keeps : object
         Optimizer of the cells: None, or one that does not change the hyperparameters where None is slow.
     learns : object
@@ -241,7 +242,7 @@ class System:
     by_features: bool = True
     inside: bool = False
     streamed: bool = False
-    random: bool = False
+    random: bool | None = False
     keeps: Any = None
     learns: Any = field(default_factory=lambda: optimization.Adam(steps=4))
     variant: bool = False
@@ -299,7 +300,7 @@ _BOUND = {"evidence": "bound"}
 _DENSE_GRID = {**_GRID, "by_features": False}
 _SOLVED_GRID = {**_GRID, "tolerance": _ROOT, "random": True, "learns": optimization.Adam(0.01, steps=4)}
 _STREAMED_GRID = {**_SOLVED_GRID, "refuses": NOT_ON_GRIDS | {"rows"}}
-_LOW_RANK = {**_SOLVED_GRID, "variance": "auto"}
+_LOW_RANK = {**_SOLVED_GRID, "variance": "auto", "random": None}
 _TRUNCATED = truncation.OneOverJ(base=4, maximum=12, step=2)
 
 # fmt: off
