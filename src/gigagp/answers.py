@@ -272,11 +272,11 @@ class Answers:
         When to use: where points are sought by gradients, as acquisition functions of Bayesian optimization do, or
         where many small sets of points each need a joint distribution. `predict` is for tables.
 
-        Mean, variance, covariance and samples have the derivatives of what they return, by closed forms of the
-        kernel; beyond some MiB, nothing of the size of training rows times points is kept for them. Three places have
-        none in the strict sense: at the training rows, values with a Matern-1/2 kernel have a kink (the derivative
-        returned there leaves out that row); predictions by `inference.Vecchia` jump a little where the nearest rows of
-        a point change; and the inputs of categories (`kernels.Categorical`) are treated as the numbers that they are.
+        Mean, variance, covariance and samples have the derivatives of what they return, by closed forms of the kernel;
+        beyond some MiB, nothing of the size of training rows times points is kept for them. Three places have none in
+        the strict sense: at the training rows, values with a Matern-1/2 kernel have a kink (the derivative returned
+        there leaves out that row); predictions by `inference.Vecchia` jump a little where the nearest rows of a point
+        change; and the inputs of categories (`kernels.Categorical`) are treated as the numbers that they are.
 
         Before `fit` it is the distribution of the prior; see `predict`.
 
