@@ -408,7 +408,7 @@ def test_more_refusals(tmp_path):
         GPRegressor("average").fit(X, Y, checkpoint=tmp_path / "c")
     with pytest.raises(InvalidInputError, match="one target"):
         GPRegressor("average").fit(X, np.stack([Y, Y], 1))
-    with pytest.raises(MemoryBudgetError, match="4 kernels on 60 rows"):
+    with pytest.raises(MemoryBudgetError, match="4 models on 60 rows"):
         GPRegressor("average", memory_budget=5 * 60 * 60 * 8).fit(X, Y)
     with pytest.raises(InvalidInputError, match="kernel of GPClassifier"):
         GPClassifier(kernel="auto").fit(X, Y > 0)

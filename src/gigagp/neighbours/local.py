@@ -14,8 +14,8 @@ from gigagp.model import NOISE
 #: above, variances have at least four correct digits, whatever the kernel and the rows.
 LOST = 1e-12
 
-#: Numbers that torch adds in one thread, and rows of a tall matrix whose product with itself it computes in one.
-_IN_ONE_THREAD, _PRODUCT_IN_ONE_THREAD = 2**14, 2**10
+#: Numbers that torch adds in one thread, and multiplications of a product of matrices that it computes in one.
+_IN_ONE_THREAD, _PRODUCT_IN_ONE_THREAD = 2**14, 2**15
 
 
 def total(values: Tensor) -> float:
@@ -26,10 +26,11 @@ def total(values: Tensor) -> float:
 def gram(values: Tensor) -> Tensor:
     """Return ``values' values`` of a tall matrix, added block by block, with the same bits for any number of threads.
 
-    MKL shares products of 4,096 rows between threads on some processors, and of 1,024 rows on none that we have seen.
+    On some processors MKL shares products of 100,000 multiplications between threads.
     """
-    found = values.new_zeros(values.shape[1], values.shape[1])
-    for part in values.split(_PRODUCT_IN_ONE_THREAD):
+    columns = values.shape[1]
+    found = values.new_zeros(columns, columns)
+    for part in values.split(max(_PRODUCT_IN_ONE_THREAD // max(columns, 1) ** 2, 1)):
         found += part.T @ part
     return found
 
