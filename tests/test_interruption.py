@@ -85,7 +85,7 @@ FITS = {
 }
 #: Steps between the points at which signals are sent: small enough for every stage, large enough for every commit.
 SLOW = {"sparse": 2, "quadruply given": 4}
-PLACES = [1, 3, 7, 15, 33, 73, 120, 160, 350, 770, 1700]
+PLACES = [1, 3, 7, 15, 33, 45, 73, 120, 160, 350, 770, 1700]
 
 
 @pytest.fixture

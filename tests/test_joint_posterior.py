@@ -75,6 +75,7 @@ def test_a_held_factor_does_not_pass(monkeypatch):
         explained = (prior_covariance(kernel, X) - function(X)).detach()
         return prior_covariance(kernel, X) - explained
 
+    monkeypatch.setattr("gigagp.inference.exact_posterior._SMALL_GRAPH", 0)
     monkeypatch.setattr("gigagp.inference.exact_posterior.by_batches", held)
     with pytest.raises(RuntimeError, match=r"not equal|mismatch"):
         right(moved(gp, ALL["covariance"]))
@@ -259,7 +260,8 @@ def test_what_has_no_normal_distribution_or_no_derivative_is_refused():
     "method", [inference.Exact(), inference.ComputationAware(5, actions.UnitVectors()), inference.Vecchia(5, 5)]
 )
 @pytest.mark.parametrize("asked", ["mean", "variance", "covariance"])
-def test_nothing_of_the_size_of_rows_times_points_is_kept(method, asked):
+def test_nothing_of_the_size_of_rows_times_points_is_kept(method, asked, monkeypatch):
+    monkeypatch.setattr("gigagp.inference.exact_posterior._SMALL_GRAPH", 0)  # few points may keep some MiB
     X, y = table(600)
     gp = GPRegressor(kernels.RBF(), method, optimizer=None, noise_variance=0.1).fit(X, y)
     points, kept = torch.from_numpy(X[:40]).view(20, 2, 4).requires_grad_(), []

@@ -158,13 +158,14 @@ def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
     def run(name, *, stop):
         command = [sys.executable, "-c", SLOW, str(tmp_path / name), kind, "60"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-        if stop:
-            for _ in range(3):
-                assert process.stdout.readline() == "step\n"
-            process.send_signal(signal.SIGTERM)
-        lines = process.stdout.read().split("\n")  # communicate would lose what readline has read ahead
-        return process.wait(timeout=100), lines
+        options = {"stdout": subprocess.PIPE, "text": True, "env": environment, "start_new_session": True}
+        with subprocess.Popen(command, **options) as process:
+            if stop:
+                for _ in range(3):
+                    assert process.stdout.readline() == "step\n"
+                process.send_signal(signal.SIGTERM)
+            lines = process.stdout.read().split("\n")  # communicate would lose what readline has read ahead
+        return process.returncode, lines
 
     expected = run("never", stop=False)
     assert expected[0] == 0

@@ -145,7 +145,9 @@ class _Beliefs:
         """Return the log density up to a constant; minus infinity if the likelihood cannot be computed at a vector."""
         model = self.space.decode(vector)
         try:
-            if self.likelihood.quick_value(model) is None:
+            if isinstance(self.likelihood, ExactObjective):
+                self.likelihood.value(model)
+            else:
                 self.likelihood.evaluate(model)
         except (NonFiniteError, NotPositiveDefiniteError):
             return -math.inf
