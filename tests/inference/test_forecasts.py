@@ -20,9 +20,9 @@ from gigagp.kernels import RBF, Linear, Matern
 from gigagp.means import resolve_mean
 from gigagp.model import Model
 
-SMALL = 300
-#: Subsets that leave a table of 400 rows to be learned whole.
-QUICK = optimization.Auto(subset_sizes=(100, 200))
+SMALL = 150
+#: Subsets that leave a table of 200 rows to be learned whole.
+QUICK = optimization.Auto(subset_sizes=(50, 100))
 
 
 def subject(n: int, d: int, noise: float = 0.05, seed: int = 0, gain: float = 0.1) -> Subject:
@@ -129,7 +129,7 @@ def rows(n: int, d: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def small(monkeypatch):
-    """Let ``inference="auto"`` forecast from 300 rows on."""
+    """Let ``inference="auto"`` forecast from 150 rows on."""
     monkeypatch.setattr("gigagp.planning.EXACT_ROWS", SMALL)
     monkeypatch.setattr("gigagp.inference.automatic.objective.EXACT_ROWS", SMALL)
 
@@ -138,28 +138,30 @@ def prefer(monkeypatch, kind, seconds: float = 1e-3):
     monkeypatch.setattr(kind, "forecast", lambda self, known: Forecast(seconds, 1.0, -9.0, 1e-3))
 
 
-@pytest.mark.parametrize(
-    "kind", [inference.SparseVariational, inference.Grid, inference.ComputationAware, inference.RandomFeatures]
-)
+@pytest.mark.parametrize("kind", [inference.SparseVariational, inference.Grid, inference.ComputationAware])
 def test_any_method_can_end_a_fit(kind, small, monkeypatch, tmp_path):
-    X, y = rows(500)
-    other = GPRegressor(optimizer=QUICK).fit(X[:400], y[:400])
+    X, y = rows(300)
+    other = GPRegressor(optimizer=QUICK).fit(X[:200], y[:200])
     prefer(monkeypatch, kind)
-    gp = GPRegressor(optimizer=QUICK).fit(X[:400], y[:400])
+    gp = GPRegressor(optimizer=QUICK).fit(X[:200], y[:200])
     assert isinstance(gp.inference_, kind)
     assert gp.plan_.chosen.inference == kind()
     assert not isinstance(other.inference_, kind)
     assert kind.__name__ in gp.describe()
-    np.testing.assert_allclose(gp.predict(X[400:]), other.predict(X[400:]), atol=0.2)
+    np.testing.assert_allclose(gp.predict(X[200:]), other.predict(X[200:]), atol=0.2)
     gp.save(tmp_path / "model.gp")
     again = gigagp.load(tmp_path / "model.gp")
     assert again.plan_ == gp.plan_
-    np.testing.assert_allclose(again.predict(X[400:]), gp.predict(X[400:]), rtol=1e-10)
+    np.testing.assert_allclose(again.predict(X[200:]), gp.predict(X[200:]), rtol=1e-10)
 
 
 def test_a_method_that_cannot_have_the_model_is_not_asked(small, monkeypatch):
     prefer(monkeypatch, inference.Grid)
-    X, y = rows(400, 5)
+    X, y = rows(200, 5)
+    for dtype in ("float32", "mixed"):  # grids are float64
+        narrow = GPRegressor(dtype=dtype, optimizer=QUICK).fit(X[:, :2], y)
+        assert not isinstance(narrow.inference_, inference.Grid)
+    assert isinstance(GPRegressor(optimizer=QUICK).fit(X[:, :2], y).inference_, inference.Grid)  # the control
     assert not isinstance(GPRegressor(optimizer=QUICK).fit(X, y).inference_, inference.Grid)  # five inputs
     with_slope = RBF(lengthscale=1.0) * Linear()
     assert not isinstance(GPRegressor(with_slope, optimizer=QUICK).fit(X[:, :2], y).inference_, inference.Grid)
@@ -167,32 +169,31 @@ def test_a_method_that_cannot_have_the_model_is_not_asked(small, monkeypatch):
 
 def test_hyperparameters_and_known_noise_leave_neighbours_and_solves(small, monkeypatch):
     prefer(monkeypatch, inference.SparseVariational)
-    X, y = rows(400)
+    X, y = rows(200)
     fixed = GPRegressor(Matern(lengthscale=1.0, variance=1.0), noise_variance=0.04, optimizer=None).fit(X, y)
-    known = GPRegressor(noise_variance=np.full(400, 0.04), optimizer=QUICK).fit(X, y)
+    known = GPRegressor(noise_variance=np.full(200, 0.04), optimizer=QUICK).fit(X, y)
     for gp in (fixed, known):
         assert isinstance(gp.inference_, inference.Vecchia | inference.Iterative)
         assert len(gp.plan_.options) == 2
 
 
 def test_memory_decides_too(small, monkeypatch):
-    X, y = rows(400)
-    whole = GPRegressor(memory_budget="1GiB", optimizer=QUICK).fit(X, y)
+    X, y = rows(200)
+    whole = GPRegressor(memory_budget="1GiB", optimizer=QUICK).plan(X, y)
     monkeypatch.setattr(
         inference.SparseVariational, "forecast", lambda self, known: Forecast(1e-3, 2.0**31, -9.0, 1e-3)
     )
-    gp = GPRegressor(memory_budget="1GiB", optimizer=QUICK).fit(X, y)
-    assert gp.inference_ == whole.inference_
-    assert "would take 2 GiB of memory" in gp.plan_.reason
-    assert isinstance(
-        GPRegressor(memory_budget="4GiB", optimizer=QUICK).fit(X, y).inference_, inference.SparseVariational
-    )
+    plan = GPRegressor(memory_budget="1GiB", optimizer=QUICK).plan(X, y)
+    assert plan.chosen.inference == whole.chosen.inference
+    assert "would take 2 GiB of memory" in plan.reason
+    larger = GPRegressor(memory_budget="4GiB", optimizer=QUICK).plan(X, y)
+    assert isinstance(larger.chosen.inference, inference.SparseVariational)
 
 
 def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, monkeypatch):
     """A deadline right after the choice leaves the neighbours' hyperparameters, which are not those of a bound."""
     prefer(monkeypatch, inference.SparseVariational)
-    X, y = rows(400)
+    X, y = rows(200)
     real = GPRegressor(time_budget=1e6, optimizer=QUICK).fit(X, y)
     assert isinstance(real.inference_, inference.SparseVariational)
 
@@ -209,7 +210,7 @@ def test_learning_of_a_bound_that_does_not_begin_ends_with_neighbours(small, mon
 def test_a_killed_fit_that_ends_with_inducing_points_resumes(small, monkeypatch, tmp_path):
     prefer(monkeypatch, inference.SparseVariational)
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (0.0,))
-    X, y = rows(400)
+    X, y = rows(200)
     whole = GPRegressor(random_state=0, optimizer=QUICK).fit(X, y)
     path = tmp_path / "fit.checkpoint"
     kind = type(inference.SparseVariational().objective(_table(X, y), torch.Generator()))

@@ -245,7 +245,8 @@ class AutomaticObjective(TableObjective):
             methods = [local, self._solving.settings]
         else:
             replaced: dict[type[Inference], Inference] = {Vecchia: local, Iterative: self._solving.settings}
-            methods = [replaced.get(kind) or kind() for kind in registered().values()]
+            kinds = [kind for kind in registered().values() if kind.forecast is not Inference.forecast]
+            methods = [one for kind in kinds if self._can_run(one := replaced.get(kind) or kind())]
         options = []
         for method in methods:
             try:
@@ -258,6 +259,13 @@ class AutomaticObjective(TableObjective):
                     found = replace(found, seconds=0.0)
                 options.append(Option(method, n, found.seconds, found.memory, found.nll, error, found.rmse))
         return options
+
+    def _can_run(self, method: Inference) -> bool:
+        """Whether a method has the precision of the table and runs on its device."""
+        table, can = self.table, method.abilities
+        if table.X.device.type != "cpu" and can.devices == "cpu":
+            return False
+        return method.mixes_precision if table.mixed else str(table.X.dtype).removeprefix("torch.") in can.dtypes
 
     def _products(self, model: Model) -> float:
         """Return the products with the kernel matrix that a solve is expected to take, by trial solves."""
