@@ -45,6 +45,9 @@ _GUIDE_PATIENCE = 2
 #: Nats an observation that are always worth another gradient after a guide, however many rows make it expensive. A fit
 #: of 16,000 rows of six inputs that passed by 0.0075 for 4 s ended 0.012 nats above the test score of one that did not.
 _MOST_GAIN = 0.004
+#: Kernel entries of a solve, about ten seconds, up to which this holds. On 36,000 rows of kin40k, where a solve takes a
+#: minute, a fit took more than twice the time with it.
+_FEW_ENTRIES = 1e10
 #: Nats an observation from which the next step after a guide is taken without a gradient at its end. If nothing moves,
 #: the last solve goes on from that of the last gradient; otherwise it begins anew, with the same preconditioner.
 _SMALLEST_STEP = 0.001
@@ -90,9 +93,10 @@ class Auto(Settings):
         Largest number of gradients on all rows after a guide.
     guided_gain : float, default 6e-8
         Predicted gain in nats, for each kernel entry that the gradient's solve has computed, that is worth a step after
-        a guide: about 50 nats for each second of a core. A gain of 0.004 nats an observation is worth it in any case.
-        The last step has no gradient at its end. If it promises less than 0.001 nats an observation, only the amplitude
-        is set (`Objective.amplified`), and the last solve goes on from the gradient's.
+        a guide: about 50 nats for each second of a core. A gain of 0.004 nats an observation is worth it in any case if
+        the solve has computed fewer than 1e10 entries. The last step has no gradient at its end. If it promises less
+        than 0.001 nats an observation, only the amplitude is set (`Objective.amplified`), and the last solve goes on
+        from the gradient's.
     polish_steps : int, default 100
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
         A warning says so if it ends the fit while another step is still worth its while.
@@ -356,7 +360,9 @@ class Auto(Settings):
         """Return the gain per observation that is worth another solve like the last one."""
         solve = trace.history[-1].solve
         epochs = 1.0 if solve is None else solve.epochs + solve.setup_epochs
-        return min(self.guided_gain * epochs * objective.n_rows**2 / objective.n_observations, _MOST_GAIN)
+        entries = epochs * objective.n_rows**2
+        worth = self.guided_gain * entries / objective.n_observations
+        return min(worth, _MOST_GAIN) if entries < _FEW_ENTRIES else worth
 
     def _average(
         self,
