@@ -426,9 +426,8 @@ def _warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
     approximation leaves out. If it ends there, predicted variances can be much too small.
     """
     X, Y = objective.table.X[:_CHECKED_ROWS], objective.table.Y[:_CHECKED_ROWS].double()
-    mean, variance = posterior.mean_and_variance(X)
-    variance = (variance + posterior.noise_at(X)).double().reshape(len(X), -1)
-    ratio = float(((Y - mean.double()).square() / variance).mean())
+    found = posterior.marginals(X, include_noise=True)
+    ratio = float(((Y - found.means[0].double()).square() / found.variances[0].double()[:, None]).mean())
     if ratio > _TOO_CERTAIN:
         msg = (
             f"Learning was ended early: squared errors at training rows are {ratio:.2g} times the predicted variances, "

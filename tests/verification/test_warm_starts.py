@@ -159,12 +159,12 @@ def test_14_frozen_right_hand_sides():
     for call, step in zip(calls, trace.history, strict=True):
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in step.hyperparameters.items()}
         model = start().replace(values)
-        again = objective._probes.right_hand_sides(model, objective._matrix(model), 2**30)
+        again = objective._probes.right_hand_sides(model, objective.matrix(model), 2**30)
         torch.testing.assert_close(call.right_hand_sides[:, 1:], again, rtol=1e-12, atol=1e-12)
     doubled = start().replace({NOISE: 4 * start().noise_variance})  # sigma doubled
     difference = objective._probes.right_hand_sides(
-        doubled, objective._matrix(doubled), 2**30
-    ) - objective._probes.right_hand_sides(start(), objective._matrix(start()), 2**30)
+        doubled, objective.matrix(doubled), 2**30
+    ) - objective._probes.right_hand_sides(start(), objective.matrix(start()), 2**30)
     torch.testing.assert_close(difference, objective._probes.noise, rtol=1e-12, atol=1e-12)
 
 

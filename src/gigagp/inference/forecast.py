@@ -10,6 +10,14 @@ import torch
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 
+#: Largest ratio of what successive doublings gain.
+_LARGEST_RATIO = 0.8
+
+
+def ratio_of_gains(before: float, after: float) -> float:
+    """Return the ratio of a geometric series of gains from two of them, at most 0.8, so that all others add up."""
+    return min(after / before, _LARGEST_RATIO) if before > 0 else _LARGEST_RATIO
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -205,7 +205,8 @@ class IterativeObjective(TableObjective):
     def _is_frozen(self) -> bool:
         return self._warm.kind != "none" or self._estimator.n_probes == 0
 
-    def _matrix(self, model: Model) -> KernelMatrix:
+    def matrix(self, model: Model) -> KernelMatrix:
+        """Return the matrix of the solves at a model."""
         table = self.table
         return kernel_matrix(model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed)
 
@@ -263,7 +264,7 @@ class IterativeObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Return the estimated gradient; the value is None."""
-        estimator, matrix = self._estimator, self._matrix(model)
+        estimator, matrix = self._estimator, self.matrix(model)
         self._current = None
         if self._probes is None or not self._is_frozen:
             self._probes = estimator.draw(model, self.table.X, self._probe_generator)
@@ -302,7 +303,7 @@ class IterativeObjective(TableObjective):
         fit and overestimate the determinant (Potapczynski et al. 2021, Theorem 1). For the value of a fitted model, use
         `Posterior.log_marginal_likelihood`, whose solve runs to convergence.
         """
-        solver, table, matrix = self._solver, self.table, self._matrix(model)
+        solver, table, matrix = self._solver, self.table, self.matrix(model)
         stacked = torch.cat([table.Y, table.basis], 1)
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = self._trend(solution).coefficients
@@ -370,7 +371,7 @@ class IterativeObjective(TableObjective):
         solved = part(tensors, "solved.")
         self._solved, self._fit = model.replace(solved) if solved else None, header["fit"]
         graph = None if self.reuse is None else self.reuse.graph
-        self._built.restore(model, tensors, self._solver, self._matrix, graph)
+        self._built.restore(model, tensors, self._solver, self.matrix, graph)
 
     def current_posterior(self) -> PathwisePosterior | None:
         """Return the posterior from the solutions of the last step; None without pathwise probes."""
@@ -389,7 +390,7 @@ class IterativeObjective(TableObjective):
         sufficient in number.
         """
         table, aware = self.table, self.settings.computational_uncertainty
-        matrix = RecordingMatrix(model, table) if aware else self._matrix(model)
+        matrix = RecordingMatrix(model, table) if aware else self.matrix(model)
         probes, n_samples = self._probes, self.settings.n_samples
         if n_samples == "auto":
             n_samples = _FEW_SAMPLES if is_compiled(model.kernel, table.X.device) and not aware else _MOST_SAMPLES

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from gigagp.inference.forecast import ratio_of_gains
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.model import Model
@@ -18,8 +19,6 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 SCORED_ROWS, _FEW_ROWS = 2000, 200
 #: Rows that are timed.
 _TIMED_ROWS = 300
-#: Largest ratio of successive gains of twice the neighbours, whose sum to infinity is what exact inference would gain.
-_LARGEST_RATIO = 0.8
 
 
 class LocalScores(NamedTuple):
@@ -97,5 +96,4 @@ def _limit(before: float, after: float) -> float:
     """Return the sum of the gains of doubling the neighbours again and again, given the last and the next of them."""
     if after <= 0:
         return 0.0
-    ratio = min(after / before, _LARGEST_RATIO) if before > 0 else _LARGEST_RATIO
-    return after / (1 - ratio)
+    return after / (1 - ratio_of_gains(before, after))

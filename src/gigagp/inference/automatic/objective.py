@@ -30,7 +30,6 @@ from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
-from gigagp.operators import KernelMatrix
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
 from gigagp.progress import current
@@ -77,8 +76,8 @@ class AutomaticObjective(TableObjective):
         self._neighbours: VecchiaObjective | None = None
         self._guide: VecchiaObjective | SubsetGuide | None = None
         self._chosen: Inference | None = None
-        self._settled: Model | None = None
-        self._began = False
+        #: model at which a method was chosen whose own learning has not begun
+        self._waiting: Model | None = None
         n, few = table.n_rows, table.n_inputs <= FEW_INPUTS
         self._row_seconds = _CONDITIONED * (90 if few else 200) ** 2
         self._ends_with_all = n <= _ALL_ROWS or n * self._row_seconds <= _REGRESSION
@@ -132,12 +131,12 @@ class AutomaticObjective(TableObjective):
 
     def evaluate(self, model: Model) -> Evaluation:
         """Evaluate the objective that ends the fit."""
-        self._chosen, self._began = self._chosen or self._solving.settings, True
+        self._chosen, self._waiting = self._chosen or self._solving.settings, None
         return self._ending.evaluate(model)
 
     def thin(self, rows: torch.Tensor) -> TableObjective:
         """Return the objective that ends the fit, on a subset of the rows."""
-        self._began = True
+        self._waiting = None
         return self._ending.thin(rows)
 
     def learn_remaining(self, model: Model, generator: torch.Generator) -> None:
@@ -200,7 +199,7 @@ class AutomaticObjective(TableObjective):
         if isinstance(self._chosen, Vecchia):
             assert self._neighbours is not None
             return self._neighbours
-        self._settled = model
+        self._waiting = model
         return self
 
     def _choose(self, model: Model, *, ends_here: bool = False) -> None:
@@ -269,15 +268,12 @@ class AutomaticObjective(TableObjective):
 
     def _products(self, model: Model) -> float:
         """Return the products with the kernel matrix that a solve is expected to take, by trial solves."""
-        table, solving = self.table, self._solving
-        matrix = KernelMatrix(
-            model.kernel, table.X, model.noise_variance, memory_budget=table.budget, mixed=table.mixed
-        )
-        _, solving.reuse = automatic(matrix)
+        solving = self._solving
+        _, solving.reuse = automatic(solving.matrix(model))
         choice = None if solving.reuse is None else solving.reuse.choice
         if choice is not None and choice.products < math.inf:
             return choice.products
-        return expected_products(table)
+        return expected_products(self.table)
 
     # Posteriors -----------------------------------------------------------------------------------------------------
 
@@ -289,8 +285,8 @@ class AutomaticObjective(TableObjective):
             return self._local_posterior(model, generator)
         substitute = self._substitute()
         if not isinstance(self._chosen, Iterative):
-            if substitute is not None and self._settled is not None and not self._began:  # too late for more learning
-                return self._instead(substitute, self._settled, generator)
+            if substitute is not None and self._waiting is not None:  # too late for more learning
+                return self._instead(substitute, self._waiting, generator)
             return self._ending.posterior(model, generator)
         substitute = None if self._budget == math.inf else substitute
         if substitute is not None and self._seconds_left() < _SHORT * self._last_seconds:

@@ -8,15 +8,13 @@ from itertools import pairwise
 
 import torch
 
-from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.forecast import Forecast, Subject, ratio_of_gains
 from gigagp.inference.sparse_variational.collapsed import CollapsedObjective
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.machine import MULTIPLICATION
 
 #: Rows of the largest trial, and the number of trials, each with half the rows of the next.
 _TRIAL_ROWS, _TRIALS = 8000, 3
-#: Largest ratio of what successive doublings of the rows gain.
-_LARGEST_RATIO = 0.8
 #: Products of all rows' features with m x m matrices in a gradient, and gradients of a fit: on some thousand rows, and
 #: then on all rows of a larger table. Measured on four tables: 20 to 200, and 5 to 30.
 _PRODUCTS, _FIRST, _LAST, _THINNED = 3, 80, 15, 16_000
@@ -67,8 +65,8 @@ def trials(settings: SparseSettings, subject: Subject, tested: int) -> list[floa
         taken = table.take_rows(others[: max(len(others) >> halvings, 1)].sort().values)
         objective = CollapsedObjective(settings, taken, torch.Generator().manual_seed(0))
         posterior = objective.posterior(objective.start(subject.model))
-        mean, variance = posterior.mean_and_variance(X)
-        variance = (variance + posterior.noise_at(X)).double().reshape(len(X), -1)
+        found = posterior.marginals(X, include_noise=True)
+        mean, variance = found.means[0], found.variances[0].double()[:, None]
         right = (Y - mean.double()).square().div(variance).mean() * variance
         scores.append(float(0.5 * (1 + (2 * math.pi * right).log().mean())) - local)
     return scores
@@ -79,5 +77,5 @@ def extrapolated(scores: list[float], doublings: float) -> float:
     gains = [one - other for one, other in pairwise(scores)]
     if gains[-1] <= 0 or doublings <= 0:
         return scores[-1]
-    ratio = min(gains[-1] / gains[-2], _LARGEST_RATIO) if gains[-2] > 0 else _LARGEST_RATIO
+    ratio = ratio_of_gains(gains[-2], gains[-1])
     return scores[-1] - gains[-1] * ratio * (1 - ratio**doublings) / (1 - ratio)
