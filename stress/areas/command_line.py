@@ -131,10 +131,10 @@ def _program(draw: Draw, folder: Path, arguments: list[str]) -> str:
         program.send_signal(signal.SIGINT)
         said = program.communicate(timeout=50.0)[1]
     draw.note(f"exit code {program.returncode}; {said[-1500:]}")
-    if program.returncode == -signal.SIGINT and not said:
-        return RIGHT  # the interpreter had no handler yet
     if "Traceback" in said:
         raise RuntimeError("a traceback after Ctrl-C in the program")
+    if program.returncode == -signal.SIGINT:
+        return RIGHT  # the interpreter has no handler at its start and at its end
     if program.returncode not in (0, 2, 130):
         raise Wrong(f"exit code {program.returncode} of the program after Ctrl-C")
     return RIGHT

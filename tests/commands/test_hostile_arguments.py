@@ -148,6 +148,25 @@ def test_an_interrupt_while_modules_are_imported_is_one_line():
     assert (command.communicate(timeout=30)[1], command.returncode) == ("gigagp: stopped.\n", 130)
 
 
+def test_an_interrupt_while_arguments_are_parsed_is_not_lost():
+    # Compiled code that parses can print and ignore a KeyboardInterrupt.
+    code = (
+        "import os, signal, typer\n"
+        "parser = typer.main.get_command\n"
+        "def parse(app):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('ignored')\n"
+        "    return parser(app)\n"
+        "typer.main.get_command = parse\n"
+        "from gigagp.commands import main\n"
+        "main(['--version'])\n"
+    )
+    command = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, text=True, capture_output=True)
+    assert (command.stdout, command.stderr, command.returncode) == ("", "gigagp: stopped.\n", 130)
+
+
 def test_cells_of_any_length_and_damaged_headers_are_one_line(refused, run, tmp_path):
     table = tmp_path / "t.csv"
     rows = "".join(f"{k},{'x' * 140_000},{k % 3}\n" for k in range(5))

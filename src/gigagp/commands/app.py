@@ -13,12 +13,12 @@ from typing import Annotated, NoReturn
 import typer
 
 import gigagp
-from gigagp.commands import EXIT_INTERRUPTED
 from gigagp.commands.compare import compare
 from gigagp.commands.demo import demo
 from gigagp.commands.diagnose import diagnose
 from gigagp.commands.evaluate import evaluate
 from gigagp.commands.fit import fit
+from gigagp.commands.interrupts import EXIT_INTERRUPTED, interruptible
 from gigagp.commands.plan import plan
 from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
@@ -38,13 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(fit)
-app.command()(plan)
-app.command()(compare)
-app.command()(predict)
-app.command()(evaluate)
-app.command()(plot)
-app.command()(demo)
+for _command in (fit, plan, compare, predict, evaluate, plot, demo):
+    app.command()(interruptible(_command))
 app.add_typer(diagnose, name="diagnose")
 
 

@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 import gigagp
 from gigagp.commands import options
 from gigagp.commands.blocks import read_inputs
+from gigagp.commands.interrupts import interruptible
 from gigagp.commands.methods import GRADIENTS, SOLVERS, choose_method
 from gigagp.commands.problem import choose_inputs, choose_rows, resolve_column
 from gigagp.data import Table, read_columns
@@ -41,6 +42,7 @@ def _group(context: typer.Context) -> None:
 
 
 @diagnose.command()
+@interruptible
 def bias(
     table: options.TablePath,
     target: Annotated[
