@@ -45,12 +45,12 @@ _GUIDE_PATIENCE = 2
 #: Nats an observation that are always worth another gradient after a guide, however many rows make it expensive. A fit
 #: of 16,000 rows of six inputs that passed by 0.0075 for 4 s ended 0.012 nats above the test score of one that did not.
 _MOST_GAIN = 0.004
-#: Kernel entries of a solve, about ten seconds, up to which this holds. On 36,000 rows of kin40k, where a solve takes a
-#: minute, a fit took more than twice the time with it.
-_FEW_ENTRIES = 1e10
 #: Nats an observation from which the next step after a guide is taken without a gradient at its end. If nothing moves,
 #: the last solve goes on from that of the last gradient; otherwise it begins anew, with the same preconditioner.
 _SMALLEST_STEP = 0.001
+#: Kernel entries of a solve, about ten seconds, up to which both hold. On 36,000 rows of kin40k, where a solve takes a
+#: minute, a fit took more than twice the time with the first, and 1.6 times the time with the second.
+_FEW_ENTRIES = 1e10
 #: Factors of lengthscales and standard deviations at a second start. From the first one alone, four of six tables of
 #: 100 or 300 labels ended 4 to 27 nats below the best of 16 starts; from the second, none did.
 _ROUGHER = (0.4, 3.0)
@@ -95,8 +95,8 @@ class Auto(Settings):
         Predicted gain in nats, for each kernel entry that the gradient's solve has computed, that is worth a step after
         a guide: about 50 nats for each second of a core. A gain of 0.004 nats an observation is worth it in any case if
         the solve has computed fewer than 1e10 entries. The last step has no gradient at its end. If it promises less
-        than 0.001 nats an observation, only the amplitude is set (`Objective.amplified`), and the last solve goes on
-        from the gradient's.
+        than 0.001 nats an observation, or solves are slower than that, only the amplitude is set
+        (`Objective.amplified`), and the last solve goes on from the gradient's.
     polish_steps : int, default 100
         Largest number of gradients on the middle subset, and again on all rows; 0 keeps the subset's hyperparameters.
         A warning says so if it ends the fit while another step is still worth its while.
@@ -335,7 +335,7 @@ class Auto(Settings):
             tolerance=enough,
             max_change=self.max_polish_change,
             patience=1 if guided else 2,
-            smallest_step=_SMALLEST_STEP if guided else 0.0,
+            smallest_step=partial(_smallest_step, objective, trace) if guided else lambda: 0.0,
             unfinished=(lambda predicted: None) if guided else self._warn_of_limit,
         )
         at_start = None if known is None else (known.value, known.gradient)
@@ -358,9 +358,7 @@ class Auto(Settings):
 
     def _worth(self, objective: Objective, trace: Trace) -> float:
         """Return the gain per observation that is worth another solve like the last one."""
-        solve = trace.history[-1].solve
-        epochs = 1.0 if solve is None else solve.epochs + solve.setup_epochs
-        entries = epochs * objective.n_rows**2
+        entries = _last_entries(objective, trace)
         worth = self.guided_gain * entries / objective.n_observations
         return min(worth, _MOST_GAIN) if entries < _FEW_ENTRIES else worth
 
@@ -392,3 +390,15 @@ class Auto(Settings):
                 space.box.clip(vector + step * min(1.0, self.max_polish_change / max(float(step.abs().max()), 1e-300))),
             )
         return space.decode(vector)
+
+
+def _last_entries(objective: Objective, trace: Trace) -> float:
+    """Return the number of kernel entries that the last solve has computed."""
+    solve = trace.history[-1].solve
+    epochs = 1.0 if solve is None else solve.epochs + solve.setup_epochs
+    return epochs * objective.n_rows**2
+
+
+def _smallest_step(objective: Objective, trace: Trace) -> float:
+    """Return the gain per observation that is worth a last solve that begins anew."""
+    return _SMALLEST_STEP if _last_entries(objective, trace) < _FEW_ENTRIES else math.inf

@@ -47,8 +47,8 @@ class QuasiNewton:
         See ``tolerance``.
     tolerance_without_values : float or None
         Replaces ``tolerance`` if there are only gradients, which come from unconverged solves.
-    smallest_step : float
-        Predicted decrease below which the loop returns a step of zero at its end, and not the next step.
+    smallest_step : callable
+        Returns the predicted decrease below which the loop returns a step of zero at its end, and not the next step.
     unfinished : callable
         Called with the predicted decrease if the steps are used up while it exceeds the tolerance.
     """
@@ -59,7 +59,7 @@ class QuasiNewton:
     memory: int = 10
     patience: int = 1
     tolerance_without_values: float | None = None
-    smallest_step: float = 0.0
+    smallest_step: Callable[[], float] = lambda: 0.0
     unfinished: Callable[[float], None] = lambda predicted: None
 
 
@@ -125,7 +125,7 @@ def minimise(
         enough = tolerance(vector) if callable(tolerance) else tolerance
         small = small + 1 if predicted < enough else 0
         current().towards(way.share(predicted, enough))
-        if small >= settings.patience and predicted < settings.smallest_step:
+        if small >= settings.patience and predicted < settings.smallest_step():
             return vector, torch.zeros_like(vector), True
         if small >= settings.patience:
             break
