@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from checkout import commit
 from kernel_choice import read
-from simulation_based_calibration import commit
 from sklearn.datasets import make_friedman1
 
 #: Tables with their training rows.

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from simulation_based_calibration import commit
+from checkout import commit
 
 UCI = ("pol", "elevators", "bike", "protein", "keggdirected", "kin40k", "parkinsons")
 #: Tables of places (and times): the file, and the columns, of which the last is the target.

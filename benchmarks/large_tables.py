@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+from checkout import commit
 from tables import read_split
 
 from gigagp import GPRegressor
@@ -100,7 +101,7 @@ def run_svgp(data: tuple[np.ndarray, ...], seconds: float, n_inducing: int) -> d
 
 def report(result: dict[str, object], table: str, results: list[dict[str, object]], path: Path | None) -> None:
     """Print one result and store it."""
-    result["table"] = table
+    result |= {"table": table, "commit": commit()}
     print(
         f"{table:10s} {result['library']:12s} {result['cpu_seconds']:8.0f} CPU s  RMSE {result['rmse']:.4f}  NLL "
         f"{result['nll']:.4f}  coverage {result['coverage_50']:.3f} {result['coverage_80']:.3f} "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from checkout import commit
 
 from gigagp import kernels, metrics
 
@@ -148,7 +148,5 @@ def write(path: Path | None, settings: dict[str, object], rows: list[dict[str, o
     """Write results as JSON with the commit of this checkout; after every result, so that a stopped run keeps them."""
     if path is None:
         return
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     kept = {name: str(value) for name, value in settings.items() if name not in ("json", "data")}
-    path.write_text(json.dumps({"commit": commit, "settings": kept, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({"commit": commit(), "settings": kept, "rows": rows}, indent=1) + "\n")

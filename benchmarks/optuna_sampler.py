@@ -13,7 +13,6 @@ import json
 import math
 import runpy
 import statistics
-import subprocess
 import time
 import warnings
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import optuna
 import torch
+from benchmarks.checkout import commit
 from benchmarks.search import hartmann
 
 #: Functions on the unit cube with their number of inputs, minimum, and number of trials.
@@ -78,9 +78,7 @@ def main() -> None:
             one |= {"worst": max(each["end"] for each in found)}
             summary.append(one)
             print(json.dumps(one), flush=True)
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    record = {"commit": commit, "optuna": optuna.__version__, "summary": summary, "runs": runs}
+    record = {"commit": commit(), "optuna": optuna.__version__, "summary": summary, "runs": runs}
     if options.json is not None:
         options.json.write_text(json.dumps(record, indent=1))
 

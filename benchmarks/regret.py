@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import time
 import warnings
 from pathlib import Path
@@ -30,6 +29,7 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.test_functions import Ackley, Branin, Hartmann
+from checkout import commit
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from gigagp import GPRegressor, inference, kernels
@@ -201,12 +201,6 @@ def read(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
     return {"curves": [], "large": []}
-
-
-def commit() -> str:
-    """Return the commit of this checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def write(path: Path, record: dict[str, Any]) -> None:

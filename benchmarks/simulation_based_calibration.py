@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import warnings
@@ -32,6 +31,8 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from checkout import commit
+
 from contract.calibration import (  # the table of all inferences is that of the tests
     NO_PRIOR,
     OWN_PRIOR,
@@ -43,7 +44,6 @@ from contract.systems import BY_NAME, SYSTEMS, System
 from gigagp import __version__, actions, inference
 from gigagp.errors import GigaGPWarning
 
-ROOT = Path(__file__).parents[1]
 BINS, LEVEL = 16, 0.01
 EXACT = BY_NAME["exact"]
 GAUSSIAN, *OTHERS = LIKELIHOODS
@@ -62,13 +62,6 @@ POLICIES: dict[str, actions.Policy] = {
     "rows": actions.UnitVectors(),
 }
 COUNTS = (2, 4, 8, 16)
-
-
-def commit() -> str:
-    """Return the commit of this checkout, with a mark if files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def report(name: str, kind: str, found: Ranks, seconds: float) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -67,21 +66,6 @@ def write(path: Path, text: str) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """Return a record, or None where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def commit() -> str:
-    """Return the commit of the checkout, with ``+changes`` where code differs from it."""
-    try:
-        head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head + ("+changes" if changed else "")
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkout import commit
 from benchmarks.papers import records
 from benchmarks.papers.experiment import Cell, Paper, cells, load
 
@@ -155,7 +156,7 @@ def run(
         Takes a line of progress.
     """
     started, failures = time.perf_counter(), 0
-    described = {"commit": records.commit(), "versions": records.versions()}
+    described = {"commit": commit(), "versions": records.versions()}
     for module in modules:
         paper: Paper = load(module)
         for job in jobs(module, level, folder, only, match):
