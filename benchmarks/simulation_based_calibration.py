@@ -37,6 +37,7 @@ from contract.calibration import (  # the table of all inferences is that of the
     NO_PRIOR,
     OWN_PRIOR,
     Ranks,
+    learned_spread,
     simulate,
 )
 from contract.problems import LIKELIHOODS
@@ -130,6 +131,21 @@ def never_overconfident(problems: int, mean: str) -> list[dict[str, Any]]:
     return rows
 
 
+def with_learning(problems: int) -> list[dict[str, Any]]:
+    """Compare samples at learned and at uncertain hyperparameters."""
+    print(f"\n{'hyperparameters':16s} {'problems':>8s} {'spread':>7s} {'s.e.':>6s}")
+    rows = []
+    for hyperparameters in ("learned", "laplace"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GigaGPWarning)  # learning ends early on some tables of pure noise
+            found = learned_spread(problems, hyperparameters)
+        row = {"hyperparameters": hyperparameters, "problems": problems, "spread": float(found.mean())}
+        row["standard_error"] = float(found.std() / problems**0.5)
+        print(f"{hyperparameters:16s} {problems:8d} {row['spread']:7.3f} {row['standard_error']:6.3f}", flush=True)
+        rows.append(row)
+    return rows
+
+
 def merged(earlier: dict[str, Any], rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
     """Return earlier figures with some rows replaced by new ones of another commit, in the order of kinds."""
     both = [*earlier["ranks"], *({**row, "commit": where} for row in rows)]
@@ -174,7 +190,10 @@ def main() -> None:
         "--aware-problems", type=int, default=100, help="number of problems per policy and number of actions"
     )
     parser.add_argument(
-        "--only", nargs="+", default=[], help="beginnings of names; their rows are replaced in the JSON, or added to it"
+        "--only",
+        nargs="+",
+        default=[],
+        help="beginnings of names, or hyperparameters; their rows are replaced in the JSON, or added to it",
     )
     parser.add_argument("--mean", choices=["zero", "constant", "linear"], default="linear")
     parser.add_argument("--json", type=Path)
@@ -184,6 +203,9 @@ def main() -> None:
     print(f"gigagp {__version__} at {where}: {options.problems} problems, mean {options.mean}, {BINS} bins")
     rows = ranks(options.problems, options.mean, options.only)
     aware = [] if options.only else never_overconfident(options.aware_problems, options.mean)
+    learned = []
+    if not options.only or "hyperparameters" in options.only:
+        learned = with_learning(options.problems)
     seconds = time.perf_counter() - began
     limits = [row for row in rows if row["kind"] == "exact limit"]
     rejected = [row["name"] for row in limits if row["rejected"]]
@@ -192,9 +214,11 @@ def main() -> None:
     if options.json:
         settings = {"problems": options.problems, "aware_problems": options.aware_problems, "mean": options.mean}
         found = {"version": __version__, "commit": where, "settings": settings, "bins": BINS, "seconds": seconds}
-        found |= {"ranks": rows, "never_overconfident": aware}
+        found |= {"ranks": rows, "never_overconfident": aware, "learned": learned}
         if options.only:
             found = merged(json.loads(options.json.read_text()), rows, where)
+            if learned:
+                found["learned"] = [{**row, "commit": where} for row in learned]
             rows = found["ranks"]
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.plot:

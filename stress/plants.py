@@ -115,6 +115,30 @@ def _half_files(put: Setter) -> None:
     put(tensor_file, "replacing", in_place)
 
 
+def _left_in(put: Setter) -> None:
+    """Leave no row out of its own prediction."""
+    from gigagp import GPRegressor
+    from gigagp.predictive_distribution import LeaveOneOut, PredictiveDistribution
+
+    left_out = PredictiveDistribution.leave_one_out
+
+    def left_in(self: GPRegressor) -> LeaveOneOut:
+        found, scaling = left_out(self), self.scaling_
+        rows = self.posterior_.X.double().numpy() * scaling.x_scale + scaling.x_centre
+        mean, std = self.predict(rows, return_std=True)
+        return found._replace(mean=mean, std=std + 1e-300)
+
+    put(PredictiveDistribution, "leave_one_out", left_in)
+
+
+def _other_joint(put: Setter) -> None:
+    """Leave a hundredth of the covariance of batches out."""
+    from gigagp.joint_posterior import JointPosterior
+
+    stddev = JointPosterior.stddev.fget
+    put(JointPosterior, "stddev", property(lambda self: 0.99 * stddev(self)))
+
+
 #: From a name to the area that finds the bug, and the function that plants it.
 PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "wide-variance": ("tables", _wide_variance),
@@ -122,6 +146,8 @@ PLANTS: dict[str, tuple[str, Callable[[Setter], None]]] = {
     "dropped-row": ("tables", _dropped_row),
     "batch-mean": ("tables", _batch_mean),
     "one-seed": ("tables", _one_seed),
+    "left-in": ("tables", _left_in),
+    "other-joint": ("tables", _other_joint),
     "ignored-arguments": ("arguments", _ignored_arguments),
     "no-checksum": ("models", _no_checksum),
     "half-files": ("kills", _half_files),

@@ -253,6 +253,12 @@ def test_what_has_no_normal_distribution_or_no_derivative_is_refused():
         mixed.log_prob(mixed.mean)
 
 
+def test_a_kernel_without_features_has_no_covariance():
+    X, y = table(20)
+    gp = GPRegressor(kernels.White(), inference.RandomFeatures(10), mean="zero", optimizer=None).fit(X, y)
+    assert not gp.posterior(X[:3]).covariance.any()
+
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 

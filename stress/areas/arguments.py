@@ -267,6 +267,7 @@ def _method(draw: Draw) -> str:
             ("predict_quantile", (X, draw.one_of([0.5, [0.1, 0.9], *odd])), {"hyperparameters": "learned"}),
             ("predictive_log_density", (X, draw.one_of([y, y[:-1], None])), {}),
             ("leave_one_out", (), {}),
+            ("posterior", (draw.one_of(bad_X),), {"variance": draw.one_of(["auto", *odd])}),
             ("sample_y", (X,), {"n_samples": draw.one_of(odd)}),
             ("sample_y", (X,), {"random_state": draw.one_of(["a", [], object(), 2.5, 10**400, 1j, -(10**400)])}),
             ("sample_functions", (draw.one_of(odd),), {}),
@@ -316,6 +317,8 @@ def _method(draw: Draw) -> str:
             if name == "partial_fit":  # scikit-learn checks whether the method exists
                 return RIGHT
             raise
+    if name == "posterior":
+        found = found.mean, found.stddev
     if found is not None and not hasattr(found, "fit") and not callable(found):
         parts = found if isinstance(found, tuple) else (found,)
         if not all(np.isfinite(np.asarray(part, dtype=float)).all() for part in parts):

@@ -11,6 +11,7 @@ import numpy as np
 from stress.draw import Draw
 from stress.oracle import kernel as formulas
 from stress.oracle.fitted import expected
+from stress.oracle.further import check_joint, check_left_out, check_uncertain
 from stress.outcome import Wrong
 
 #: Coordinates of points far from everything, on which the rest of a batch must not depend.
@@ -58,6 +59,12 @@ def check_regressor(
         covariance = np.asarray(gp.predict(new, return_cov=True)[1])
         if not np.isfinite(covariance).all():
             raise Wrong("covariance not finite")
+    if draw.chance(0.5):
+        check_left_out(gp, X, y, draw, warned=warned)
+    if draw.chance(0.2):
+        check_joint(gp, new, mean, std)
+    if draw.chance(0.05):
+        check_uncertain(gp, new)
     if draw.chance(0.3):
         score = gp.score(X, y)
         if not np.isfinite(score) and np.ptp(y, axis=0).min() > 0 and np.abs(y).max() < 1e150:

@@ -19,7 +19,7 @@ from contract import dense
 from contract.dense import Array, Covariance
 from contract.problems import Problem, Table, draw_targets
 from contract.systems import SYSTEMS, System
-from gigagp import kernels
+from gigagp import GPRegressor, inference, kernels
 
 N_ROWS, N_POINTS, LENGTHSCALE, NOISE = 24, 6, 0.6, 0.05
 PRIOR = dense.matern(1.5, LENGTHSCALE)
@@ -152,3 +152,40 @@ def simulate(
         scores.append((truth - found) / std)
         gains.append(std**2 - exact.variance)
     return Ranks(np.array(ranks), draws, np.array(scores), np.array(gains))
+
+
+def learned_spread(problems: int, hyperparameters: str, *, draws: int = 63) -> Array:
+    """Rank the truth among samples of fits that learn, for hyperparameters drawn from the fit's own prior.
+
+    Ranks of the points of a problem depend on each other, so that each problem gives one number.
+
+    Parameters
+    ----------
+    problems : int
+        Number of problems.
+    hyperparameters : {"learned", "laplace"}
+        Argument of `sample_y`.
+    draws : int
+        Number of samples per problem.
+
+    Returns
+    -------
+    array of shape (problems,)
+        Mean square of the normal scores of the points' ranks over its expectation, as `Ranks.spread`.
+    """
+    places = stats.norm.ppf((np.arange(draws + 1) + 0.5) / (draws + 1))
+    found = []
+    for seed in range(problems):
+        draw = np.random.default_rng([seed, 21])
+        X, new = draw.uniform(-1.7, 1.7, (N_ROWS, 1)), draw.uniform(-1.7, 1.7, (N_POINTS, 1))
+        # of the lengthscale, and of the standard deviations of the function and the noise (`optimization.prior`)
+        lengthscale, scale, noise = np.exp(draw.normal([0.0, 0.0, math.log(0.3)], [1.5, 1.0, 1.0]))
+        both = np.concatenate([X, new])
+        covariance = dense.matern(1.5, lengthscale)(both, both) + 1e-9 * np.eye(len(both))
+        f = scale * np.linalg.cholesky(covariance) @ draw.normal(size=len(both))
+        gp = GPRegressor(kernels.Matern(1.5), inference.Exact(), mean="zero", standardize=False, random_state=0)
+        gp.fit(X, f[:N_ROWS] + noise * draw.normal(size=N_ROWS))
+        samples = gp.sample_y(new, draws, random_state=seed, hyperparameters=hyperparameters)
+        scores = places[(samples < f[N_ROWS:, None]).sum(1)]
+        found.append(np.mean(scores**2) / np.mean(places**2))
+    return np.array(found)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from contract.calibration import NO_PRIOR, OWN_PRIOR, simulate
+from contract.calibration import NO_PRIOR, OWN_PRIOR, learned_spread, simulate
 from contract.problems import LIKELIHOODS
 from contract.systems import BY_NAME, SYSTEMS
 from gigagp import actions, inference
@@ -40,6 +40,17 @@ def test_laplace_approximations(likelihood):
         assert found.p_values(8)["all"] > LEVEL
     narrow = simulate(few, 10, mean="zero", likelihood=likelihood, shrink=0.5)  # the control
     assert narrow.p_values(8)["all"] < LEVEL
+
+
+def test_uncertain_hyperparameters():
+    """Samples have the right spread with uncertain hyperparameters, and are too narrow without: the control."""
+    uncertain, learned = learned_spread(50, "laplace"), learned_spread(50, "learned")
+
+    def error(values):
+        return values.std() / np.sqrt(len(values))
+
+    assert abs(uncertain.mean() - 1) < 3 * error(uncertain)
+    assert (learned - uncertain).mean() > 3 * error(learned - uncertain)
 
 
 def test_narrow_samples_are_found():

@@ -115,7 +115,7 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
             rows = within_batches(whitened.T, X)
             return (rows @ rows.mT).to(X)
 
-        return by_batches(product, X, self.budget // (24 * columns))
+        return by_batches(product, X, self.budget // (24 * max(columns, 1)))
 
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return samples of the weights as functions; they are exact for these features."""
