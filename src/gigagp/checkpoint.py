@@ -5,6 +5,7 @@ optimizers. It consists of the log of all evaluations on all rows (a few numbers
 after the last one (the solution blocks for warm starts). A resumed fit runs the optimizer from the beginning, answers
 its evaluations from the log, and computes only those that are missing. Stages on subsets take seconds and are repeated.
 An optimizer with many steps in many dimensions (Adam) stores its own state instead, so that the log stays short.
+A solve that a kill interrupts goes on from a second file (`gigagp.kept_solves`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
 from gigagp.inference.objective import TableObjective
+from gigagp.kept_solves import SolveFile
 from gigagp.model import NOISE, Model
 from gigagp.occasional_writes import OccasionalWrites
 from gigagp.optimization.history import SolveRecord, Step
@@ -120,6 +122,7 @@ class Checkpoint:
     ) -> None:
         self.path, self.identity, self.objective = Path(path), identity, objective
         self._writes = OccasionalWrites(self.path, interval)
+        self.solves = SolveFile(self.path.with_name(f"{self.path.name}.solve"), identity, interval)
         self._vectors: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
         self._steps: list[Step] = []
@@ -230,6 +233,7 @@ class Checkpoint:
         del self._vectors[self._stage :], self._gradients[self._stage :]
 
     def remove(self) -> None:
-        """Delete the file, because the fit is complete."""
+        """Delete the files, because the fit is complete."""
         if processes.is_first():
             self.path.unlink(missing_ok=True)
+            self.solves.remove()

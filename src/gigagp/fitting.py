@@ -33,6 +33,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.interruption import Interrupted, interruptible
+from gigagp.kept_solves import kept_in
 from gigagp.kernel_choice import KernelChoice
 from gigagp.likelihoods import AUTO, Gaussian
 from gigagp.means import Mean
@@ -404,7 +405,8 @@ def _finish(
 ) -> Fitted:
     """Learn, solve for the posterior, and remove the checkpoint unless learning was interrupted."""
     optimizer, deadline = arguments.optimizer, arguments.deadline
-    posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
+    with kept_in(None if trace.log is None else trace.log.solves):
+        posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
     early = trace.history.interrupted in ("learning", "time budget")
     if early and isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
         _warn_of_certainty(begun.objective, posterior)

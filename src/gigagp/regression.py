@@ -221,7 +221,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             `inference.RandomFeatures`, each score costs as much as the posterior at the end of a fit.
         checkpoint : str, path or None, default None
             File for the state of the fit while it runs (`gigagp.checkpoint`). After a kill, the same call continues
-            from it and returns the same bits. The file is removed at the end.
+            from it and returns the same bits. A long solve by conjugate gradients keeps its last iteration beside it,
+            in a file with ``.solve`` added to the name. The files are removed at the end.
 
         Returns
         -------

@@ -40,6 +40,11 @@ class LinearOperator(ABC):
         return torch.finfo(self.dtype).eps
 
     @property
+    def numbers(self) -> tuple[torch.Tensor, ...] | None:
+        """What determines the entries, for given rows and a given form of the kernel; None if that is not known."""
+        return None
+
+    @property
     def fast(self) -> LinearOperator:
         """Faster operator for loops whose errors are corrected later; this operator itself by default."""
         return self

@@ -122,6 +122,11 @@ class KernelMatrix(SymmetricMatrix):
             self.storage = "tiles"
 
     @property
+    def numbers(self) -> tuple[Tensor, ...]:
+        """The hyperparameters of the kernel, and the noise."""
+        return (*self.kernel.parameters().values(), self._noise)
+
+    @property
     def engine(self) -> str:
         """Name of the engine that computes entries and products."""
         return self._engine.name

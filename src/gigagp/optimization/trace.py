@@ -12,6 +12,7 @@ import torch
 
 from gigagp import interruption
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
+from gigagp.kept_solves import SolveFile
 from gigagp.model import Model
 from gigagp.optimization.history import History, Step, natural_values
 from gigagp.optimization.objective import Evaluation, Objective
@@ -26,6 +27,7 @@ class EvaluationLog(Protocol):
     """A record of the evaluations of one objective, for checkpoints; see `gigagp.checkpoint`."""
 
     objective: Any
+    solves: SolveFile
 
     def replay(self, vector: torch.Tensor, model: Model) -> tuple[Step, torch.Tensor] | None:
         """Return the next logged step and its gradient, or None at the end of the log."""

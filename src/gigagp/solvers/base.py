@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -225,6 +225,17 @@ class Problem:
         self._size = max(self._size, observed_size)
         moved = 4 * step_norms + torch.linalg.vector_norm(self.value, dim=0)
         self.drift += self.operator.fast.rounding * (self._size * moved + norms)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a loop has updated."""
+        size = torch.tensor(self._size, dtype=torch.float64)
+        return {"value": self.value, "residual": self.residual, "drift": self.drift, "size": size}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a state of the same problem."""
+        for name in ("value", "residual", "drift"):
+            getattr(self, name).copy_(state[name])
+        self._size = float(state["size"])
 
     def finish(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
 
-from gigagp import interruption
+from gigagp import interruption, kept_solves
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, Positive, Range, Words
 from gigagp.operators.base import LinearOperator
@@ -219,6 +220,7 @@ class _ConjugateGradientSolve:
             self._error_rule = StoppingRule(*self.solver.errors, self.rule.n_targets)
         margin = 1 + slack(problem.value.dtype)
         budget, way = int(self.solver.max_epochs), Approach()
+        keep = self._go_on()
         while True:
             if not recurrence.finite:
                 return Status.NOT_FINITE
@@ -244,6 +246,32 @@ class _ConjugateGradientSolve:
             self.iterations += 1
             if bool(coefficients.alpha.any()):
                 problem.account(step_norms, norms, recurrence.operator_size)
+            keep()
+
+    def _go_on(self) -> Callable[[], None]:
+        """Go on where a killed process stopped, in a fit with a checkpoint; return what keeps the state of the loop."""
+        file, numbers, problem = kept_solves.current(), self.problem.operator.numbers, self.problem
+        if file is None or numbers is None:
+            return lambda: None
+        how = "none" if self.preconditioner is None else self.preconditioner.describe()
+        key = file.key([*numbers, problem.right_hand_sides, problem.value], f"{self.solver} {self.rule} {how}")
+        state = file.state_of(key)
+        if state is not None:
+            problem.restore(state)
+            self.recurrence.restore(state)
+            self.iterations, self._idle = int(state["iterations"]), int(state["idle"])
+            self._best_true = float(state["best_true"])
+            self._corrected_at = state["corrected_at"].to(problem.drift) if len(state["corrected_at"]) else None
+        return lambda: file.keep(key, self._state)
+
+    def _state(self) -> kept_solves.State:
+        corrected_at = torch.zeros(0) if self._corrected_at is None else self._corrected_at
+        counts = {"iterations": torch.tensor(self.iterations), "idle": torch.tensor(self._idle)}
+        best_true = torch.tensor(self._best_true, dtype=torch.float64)
+        return {
+            **self.problem.state(), **self.recurrence.state(), **counts,
+            "best_true": best_true, "corrected_at": corrected_at,
+        }  # fmt: skip
 
     def finish(self, status: Status, detail: dict[str, object]) -> Solution:
         """Return the solution, with the tightest available bound on its error."""

@@ -7,7 +7,7 @@ its coefficients as a tridiagonal matrix.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -156,6 +156,25 @@ class Recurrence:
         if len(self._lengths) < (self._lengths.maxlen or 0):
             return torch.full_like(self.gamma, torch.inf)
         return torch.stack(list(self._lengths)).sum(0)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what the next steps depend on, beside the value and the residual; not for weighted sums."""
+        return {
+            "direction": self.direction,
+            "gamma": self.gamma,
+            "failed": self.failed.to(torch.uint8),
+            "frozen": self.frozen.to(torch.uint8),
+            "operator_size": torch.tensor(self.operator_size, dtype=torch.float64),
+            "lengths": torch.stack(list(self._lengths)) if self._lengths else torch.zeros(0),
+        }
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a state of the same systems."""
+        self.direction = state["direction"].to(self.direction)
+        self.gamma = state["gamma"].to(self.gamma)
+        self.failed, self.frozen = (state[name].to(self.failed) for name in ("failed", "frozen"))
+        self.operator_size = float(state["operator_size"])
+        self._lengths.extend(one.to(self.gamma) for one in state["lengths"])
 
     def _preconditioned(self) -> torch.Tensor:
         return self.residual if self._precondition is None else self._precondition(self.residual)
