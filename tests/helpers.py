@@ -66,6 +66,12 @@ def reference_block(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
     variance = values["variance"]
     if kernel.columns is not None:
         X, Z = X[:, list(kernel.columns)], Z[:, list(kernel.columns)]
+    if getattr(kernel, "metric", "euclidean") == "haversine":
+        return _reference_on_the_sphere(kernel, X, Z)
+    if getattr(kernel, "metric", "euclidean") == "rotated":
+        turn = torch.deg2rad(values["angle"])
+        matrix = torch.stack([torch.stack([turn.cos(), -turn.sin()]), torch.stack([turn.sin(), turn.cos()])])
+        X, Z = (torch.cat([points[:, :2] @ matrix, points[:, 2:]], 1) for points in (X, Z))
     differences = X[:, None, :] - Z[None, :, :]
     if isinstance(kernel, kernels.Constant):
         return variance.expand(len(X), len(Z))
@@ -77,7 +83,30 @@ def reference_block(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
     if isinstance(kernel, kernels.Periodic):
         sines = torch.sin(math.pi * differences / values["period"])
         return variance * torch.exp(-2 * (sines / lengthscale).square().sum(2))
-    q = (differences / lengthscale).square().sum(2)
+    return _reference_profile(kernel, (differences / lengthscale).square().sum(2))
+
+
+def great_circle(X: Tensor, Z: Tensor) -> Tensor:
+    """Return great-circle distances in km of longitudes and latitudes in degrees, by the haversine formula."""
+    X, Z = torch.deg2rad(X.double()), torch.deg2rad(Z.double())
+    apart = X[:, None, :] - Z[None, :, :]
+    h = (apart[..., 1] / 2).sin().square()
+    h = h + X[:, None, 1].cos() * Z[None, :, 1].cos() * (apart[..., 0] / 2).sin().square()
+    safe = torch.where(h > 0, h, 1.0).sqrt().clamp(max=1.0)
+    return torch.where(h > 0, 2 * 6371.0088 * torch.asin(safe), 0.0)
+
+
+def _reference_on_the_sphere(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
+    """Return the covariance by the chords that belong to great-circle distances, and by the other inputs."""
+    lengthscale = kernel.parameters()["lengthscale"]
+    chord = 2 * 6371.0088 * torch.sin(great_circle(X[:, :2], Z[:, :2]) / (2 * 6371.0088))
+    others = (X[:, None, 2:] - Z[None, :, 2:]) / lengthscale[1:]
+    return _reference_profile(kernel, (chord / lengthscale[0]).square() + others.square().sum(2))
+
+
+def _reference_profile(kernel: Kernel, q: Tensor) -> Tensor:
+    values = kernel.parameters()
+    variance = values["variance"]
     if isinstance(kernel, kernels.RBF):
         return variance * torch.exp(-q / 2)
     if isinstance(kernel, kernels.RationalQuadratic):
@@ -138,6 +167,8 @@ def all_kernels() -> dict[str, Kernel]:
         "matern12": kernels.Matern(0.5, lengthscale, 1.7),
         "matern32": kernels.Matern(1.5, lengthscale, 1.7),
         "matern52": kernels.Matern(2.5, lengthscale, 1.7),
+        "sphere": kernels.Matern(1.5, [90.0, 1.3, 0.8], 1.7, metric="haversine"),
+        "rotated": kernels.RBF(lengthscale, 1.7, metric="rotated", angle=35.0),
         "matern columns": kernels.Matern(1.5, [0.8, 1.9], 0.4, columns=[3, 1]),
         "rational quadratic": kernels.RationalQuadratic(lengthscale, 1.7, 0.8),
         "periodic": kernels.Periodic([1.1, 0.8, 1.5, 0.9], 0.7, [2.0, 3.1, 1.7, 2.6]),

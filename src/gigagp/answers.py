@@ -17,6 +17,7 @@ from gigagp.fields import Count, checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.posterior import Posterior, SampleFunctions
 from gigagp.joint_posterior import JointPosterior, points_of
+from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
 from gigagp.random import RandomState, generator_from
 from gigagp.scaling import Scaling
@@ -93,10 +94,12 @@ class Answers:
 
     def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
         X = model_inputs(self, X, reset=False)
+        names = getattr(self, "feature_names_in_", None)
+        require_taken(self.posterior_.model.kernel, X, names)
         points = torch.from_numpy(self.scaling_.inputs(X)).to(
             dtype=self.posterior_.dtype, device=self.posterior_.device
         )
-        refusal = self.posterior_.refusal(points, self.scaling_, getattr(self, "feature_names_in_", None))
+        refusal = self.posterior_.refusal(points, self.scaling_, names)
         if refusal is not None:
             raise refusal
         return X, points
@@ -318,14 +321,16 @@ class Answers:
         if include_noise and not resolve_likelihood(self.likelihood).has_noise:
             msg = f"include_noise of posterior must be False: {self.likelihood} targets have no noise variance."
             raise InvalidInputError(msg)
+        points, names = points_of(X, self.posterior_.n_inputs), getattr(self, "feature_names_in_", None)
+        require_taken(self.posterior_.model.kernel, points.reshape(-1, points.shape[-1]), names)
         return JointPosterior(
             self.posterior_,
             self.scaling_,
-            points_of(X, self.posterior_.n_inputs),
+            points,
             one_target=self._one_target,
             include_noise=include_noise,
             variance=variance,
-            names=getattr(self, "feature_names_in_", None),
+            names=names,
         )
 
     @guarded()

@@ -20,6 +20,7 @@ from gigagp.estimator import Estimator
 from gigagp.fields import check_parameters
 from gigagp.inference import Inference
 from gigagp.inference.table import TrainingTable
+from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Gaussian, Likelihood, resolve_likelihood
 from gigagp.means import LinearMean, Mean, resolve_mean
 from gigagp.memory import resolve_budget
@@ -188,6 +189,7 @@ class Problem:
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()
         start = start_model(estimator, mean, len(X), targets.shape[1])
+        require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
 
     def table(self) -> TrainingTable:

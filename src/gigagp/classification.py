@@ -20,6 +20,7 @@ from gigagp.fields import Count, Positive, Words, check_parameters, checks_argum
 from gigagp.fitted_state import fitted_to_state
 from gigagp.guard import scored, warn_of_interruption, whole_or_unchanged
 from gigagp.kernels import RBF, Kernel
+from gigagp.kernels.stationary import rows_check
 from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.model import HyperparameterUnits
@@ -178,7 +179,14 @@ class GPClassifier(ClassifierMixin, NestedArguments):
 
         def open_rows(mean: Mean) -> RowSource:
             return RowSource(
-                source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, labels=labels
+                source,
+                target,
+                inputs,
+                header=header,
+                chunk_rows=chunk_rows,
+                offset=mean.offset,
+                check=rows_check(self.kernel),
+                labels=labels,
             )
 
         with whole_or_unchanged(self, checkpoint):

@@ -19,6 +19,7 @@ from gigagp.guard import warn_of_interruption, whole_or_unchanged
 from gigagp.inference import Inference
 from gigagp.inference.posterior import GrowingPosterior
 from gigagp.inference.registry import adding_names
+from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Gaussian, resolve_likelihood
 
 
@@ -149,6 +150,7 @@ class FurtherRows(FittedModel):
             self._check_refit(method)
         X = model_inputs(self, X, reset=False)
         names = getattr(self, "feature_names_in_", None)
+        require_taken(self.posterior_.model.kernel, X, names)
         units = self.scaling_, self.target_transform_
         self._adopt(add_rows(self.posterior_, *units, X, y, noise_variance, names, method), self.scaling_)
         if refit:

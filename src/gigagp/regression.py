@@ -21,6 +21,7 @@ from gigagp.guard import guarded, scored, warn_of_interruption, whole_or_unchang
 from gigagp.inference.automatic.plan import Plan
 from gigagp.kernel_choice import KernelRule
 from gigagp.kernels import Kernel
+from gigagp.kernels.stationary import rows_check
 from gigagp.likelihoods import Likelihood
 from gigagp.means import Mean, MeanLike
 from gigagp.model import HyperparameterUnits
@@ -347,7 +348,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         """
 
         def open_rows(mean: Mean) -> RowSource:
-            return RowSource(source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset)
+            check = rows_check(self.kernel)
+            return RowSource(
+                source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
+            )
 
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit_source(open_rows, bounds, checkpoint)

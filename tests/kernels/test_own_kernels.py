@@ -187,7 +187,7 @@ def test_an_inherited_declaration_would_be_wrong(monkeypatch):
     monkeypatch.setattr(Doubled, "fused_profile", kernels.RBF.fused_profile)
     found = NativeTiles().product(kernel, X, X, V, budget=BUDGET)
     assert relative_error(found, kernel.block(X, X) @ V) > 0.1
-    monkeypatch.setattr(Doubled, "has_closed_form", kernels.RBF.has_closed_form)
+    monkeypatch.setattr(Doubled, "has_closed_form", lambda self: True)
     found = TorchTiles().product(kernel, X, X, V, budget=BUDGET)
     assert relative_error(found, kernel.block(X, X) @ V) > 0.1
 

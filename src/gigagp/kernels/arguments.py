@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import shown
+from gigagp.kernels.geometry import MetricName
 
 #: What a constructor takes for a hyperparameter.
 ParameterLike = float | Sequence[float] | np.ndarray | Tensor | None
@@ -27,6 +28,13 @@ class LeafOptions(TypedDict, total=False):
     columns: Sequence[int] | None
     fixed: Sequence[str] | bool
     bounds: BoundsLike
+
+
+class StationaryOptions(LeafOptions, total=False):
+    """Arguments that kernels of the scaled distance take beside these; see `gigagp.kernels.StationaryKernel`."""
+
+    metric: MetricName
+    angle: ParameterLike
 
 
 def checked_value(value: ParameterLike, name: str, owner: str, *, per_input: bool) -> Tensor | None:

@@ -33,6 +33,8 @@ class OfInputs(ABC):
     _groups: tuple[int, ...] | None
     #: Factors of the inputs where one lengthscale serves all of them and standardizing gave them different units.
     _input_weights: Tensor | None
+    #: What is added after the factors; None: nothing.
+    _input_origin: Tensor | None
     _n_inputs: int | None
 
     @abstractmethod
@@ -82,13 +84,23 @@ class OfInputs(ABC):
     def active(self, X: Tensor) -> Tensor:
         """Return the columns that the kernel depends on, shape (n, number of active inputs)."""
         chosen = X if self._columns is None else X[:, list(self._columns)]
-        return chosen if self._input_weights is None else chosen * self._input_weights.to(chosen)
+        if self._input_weights is None:
+            return chosen
+        weighted = chosen * self._input_weights.to(chosen)
+        return weighted if self._input_origin is None else weighted + self._input_origin.to(chosen)
+
+    def shared_values(self) -> tuple[int, ...] | None:
+        """Return the number of the value that each coordinate of a point has; None: each input has its own."""
+        return self._groups
 
     def by_input(self, name: str, like: Tensor | None = None) -> Tensor:
-        """Return the values of a hyperparameter of inputs, one for each active input, shape (n_active,)."""
-        value = self.value(name, like)
-        if self._groups is not None and self._ard:
-            return value[list(self._groups)]
+        """Return the values of a hyperparameter of inputs, one for each active input, shape (n_active,).
+
+        With a metric of its own a kernel has coordinates in place of active inputs, here and in `by_value`.
+        """
+        value, shared = self.value(name, like), self.shared_values()
+        if shared is not None and self._ard:
+            return value[list(shared)]
         return value.expand(self.n_active)
 
     def lengths(self, name: str = "lengthscale") -> Tensor:
@@ -100,10 +112,11 @@ class OfInputs(ABC):
         """Return numbers of the active inputs, shape (n_active, ...), summed over the inputs that share a value."""
         if not self._ard:
             return by_input.sum(0, keepdim=True)
-        if self._groups is None:
+        shared = self.shared_values()
+        if shared is None:
             return by_input
-        members = torch.tensor(self._groups, device=by_input.device)
-        return torch.stack([by_input[members == group].sum(0) for group in range(max(self._groups) + 1)])
+        members = torch.tensor(shared, device=by_input.device)
+        return torch.stack([by_input[members == group].sum(0) for group in range(max(shared) + 1)])
 
     def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
         """Return this unbound kernel with one value of its hyperparameters of inputs for each group of inputs.

@@ -96,6 +96,7 @@ class Leaf(OfInputs, Kernel):
             self._require_within(name, self._values[name])
         self._n_inputs = None
         self._input_weights = None
+        self._input_origin = None
         self._groups = None
 
     # Construction ---------------------------------------------------------------------------------------------------
@@ -118,13 +119,10 @@ class Leaf(OfInputs, Kernel):
         if n_active < 1:
             msg = f"{owner} needs data with at least one column; got {n_inputs}."
             raise InvalidInputError(msg)
-        if self._groups is not None:
-            if len(self._groups) != n_active:
-                msg = (
-                    f"groups of {owner} must have one number for each of {n_active} active inputs; got {self._groups}."
-                )
-                raise InvalidInputError(msg)
-            n_active = max(self._groups) + 1  # values, of which each group has one
+        if self._groups is not None and len(self._groups) != n_active:
+            msg = f"groups of {owner} must have one number for each of {n_active} active inputs; got {self._groups}."
+            raise InvalidInputError(msg)
+        n_active = self._n_values(n_active)
         bound = copy.copy(self)
         bound._n_inputs = n_inputs
         bound._bounds = {
@@ -145,6 +143,10 @@ class Leaf(OfInputs, Kernel):
         for name in bound._bounds:
             bound._require_within(name, bound._values[name])
         return bound
+
+    def _n_values(self, n_active: int) -> int:
+        """Return how many values a hyperparameter of so many active inputs has; each group of inputs has one."""
+        return n_active if self._groups is None else max(self._groups) + 1
 
     def _for_inputs(self, label: str, name: str, value: Tensor, n_active: int) -> Tensor:
         """Return numbers for a hyperparameter: one for each active input where its shape says so."""
@@ -170,8 +172,8 @@ class Leaf(OfInputs, Kernel):
             msg = f"{name} of {owner} must lie within its bounds {bounds}; got {value.tolist()}."
             raise InvalidInputError(msg)
 
-    def default(self, name: str, n_active: int) -> float:
-        """Return the value that ``name`` takes when nothing was given."""
+    def default(self, name: str, n_active: int) -> float | list[float]:
+        """Return the value, or one for each of ``n_active``, that ``name`` takes when nothing was given."""
         return float(n_active) ** 0.5 if name == "lengthscale" else 1.0
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -259,9 +261,8 @@ class Leaf(OfInputs, Kernel):
             name: None if given is None else bound.value(name) * factors[name] for name, given in self._values.items()
         }
         other._bounds = {name: pair.multiplied(factors[name]) for name, pair in bound._bounds.items()}
-        other = other.bind(len(units.scale))
-        other._input_weights = self._weights_in(units)
-        return other
+        other._input_weights, other._input_origin = self._weights_in(units), self._origin_in(units)
+        return other.bind(len(units.scale))
 
     def _weights_in(self, units: Units) -> Tensor | None:
         """Return the factors of standardized inputs with which one lengthscale serves all of them."""
@@ -270,14 +271,24 @@ class Leaf(OfInputs, Kernel):
             return None
         return lengths / lengths.log().mean().exp()
 
-    def with_input_weights(self, weights: Sequence[float]) -> Self:
-        """Return this kernel with the given factors of its active inputs; for kernels from files."""
+    def _origin_in(self, units: Units) -> Tensor | None:
+        """Return what is added to the weighted inputs; most kernels depend on differences and need nothing."""
+        return None
+
+    def with_input_weights(self, weights: Sequence[float], origin: Sequence[float] | None = None) -> Self:
+        """Return this kernel with factors of its active inputs, and what is added to them; for kernels from files."""
         numbers = torch.as_tensor(weights, dtype=torch.float64)
         if numbers.shape != (self.n_active,) or not bool((torch.isfinite(numbers) & (numbers > 0)).all()):
             msg = f"input_weights of {type(self).__name__} must be {self.n_active} positive numbers; got {weights!r}."
             raise InvalidInputError(msg)
         other = copy.copy(self)
         other._input_weights = numbers
+        if origin is not None:
+            places = torch.as_tensor(origin, dtype=torch.float64)
+            if places.shape != numbers.shape or not bool(torch.isfinite(places).all()):
+                msg = f"input_origin of {type(self).__name__} must be {self.n_active} finite numbers; got {origin!r}."
+                raise InvalidInputError(msg)
+            other._input_origin = places
         return other
 
     def in_own_units(self, units: Units) -> Self:
@@ -285,7 +296,7 @@ class Leaf(OfInputs, Kernel):
         if not self.says_units:
             return self
         other = self.multiplied(self.unit_factors(units))
-        other._input_weights = None
+        other._input_weights = other._input_origin = None
         return other
 
     def white(self, X: Tensor) -> Tensor:
@@ -347,6 +358,8 @@ class Leaf(OfInputs, Kernel):
             found["groups"] = list(self._groups)
         if self._input_weights is not None:
             found["input_weights"] = self._input_weights.tolist()
+        if self._input_origin is not None:
+            found["input_origin"] = self._input_origin.tolist()
         if self._bounds:
             found["bounds"] = {name: pair.to_plain() for name, pair in self._bounds.items()}
         return found
@@ -378,8 +391,9 @@ class Leaf(OfInputs, Kernel):
         return {**self.__dict__, "_values": plain, "_bounds": {k: pair.to_plain() for k, pair in self._bounds.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         values = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in state["_values"].items()}
         bounds = checked_bounds(state["_bounds"], self.shapes, type(self).__name__)
         shapes = {k: v.shape for k, v in values.items() if v is not None and state["_n_inputs"] is not None}
         bounds = {k: pair.expand(shapes[k]) if k in shapes else pair for k, pair in bounds.items()}
-        self.__dict__.update({**state, "_values": values, "_bounds": bounds})
+        self.__dict__.update({"_values": values, "_bounds": bounds})

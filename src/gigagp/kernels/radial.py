@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gigagp.fields import OneOf, Remedy, Words, checked
 from gigagp.indexed_random import IndexedDraws
-from gigagp.kernels.arguments import LeafOptions, ParameterLike
+from gigagp.kernels.arguments import ParameterLike, StationaryOptions
 from gigagp.kernels.fused import Profile
 from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.profiles import matern_profile
@@ -48,6 +48,23 @@ class RBF(StationaryKernel):
     bounds : mapping of str to (lower, upper), optional
         The range that learning keeps to, such as ``{"lengthscale": (0.1, 10.0)}``: in the units of the value, one
         number or one for each active input, None where there is no bound. Every optimizer respects them.
+    metric : {"euclidean", "haversine", "rotated"}
+        What the distance of two points is.
+
+        - ``"euclidean"``: that of the inputs, each in units of its lengthscale.
+        - ``"haversine"``: that of points on the Earth. The first two active inputs are longitude and latitude in
+          degrees, in this order; longitudes may run from -180 to 180 or from 0 to 360. They share one lengthscale,
+          which is in **kilometres** and comes first. Distances are chords through the Earth, which makes kernels of any
+          smoothness positive definite: ``2 R sin(s / 2 R)`` for a great-circle distance s and the radius R of 6371 km.
+          The chord is 0.1 % shorter at 1000 km, 1 % at 3,100 km and 10 % at 10,000 km.
+        - ``"rotated"``: that of the inputs after the axes of the first two are turned by `angle`. Their lengthscales,
+          the first two, are along and across it. Give both inputs in the same unit.
+
+        Further active inputs, such as time, have lengthscales of their own.
+    angle : float, optional
+        Only for ``metric="rotated"``: the direction of the first lengthscale in degrees, counterclockwise from the axis
+        of the first active input to that of the second. It is learned. Directions are the same after 180 degrees, so
+        that 180, the default, stands for 0; it has to be positive.
     """
 
     words: ClassVar[dict[str, dict[str, Any]]] = {"rbf": {}}
@@ -78,7 +95,7 @@ class RBF(StationaryKernel):
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the same by index; without a tail, because the normal draws are frequencies already."""
         weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
-        return {"normal": numbers.normal(self.n_active), "weight": weight}
+        return {"normal": numbers.normal(self.n_coordinates), "weight": weight}
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return normal draws: their directions, and lengths from chi-square quantiles with one degree an input."""
@@ -98,7 +115,7 @@ class Matern(StationaryKernel):
     ----------
     nu : {0.5, 1.5, 2.5}
         Functions are continuous (0.5), once (1.5) or twice (2.5) differentiable in mean square.
-    lengthscale, variance, ard, columns, fixed, bounds
+    lengthscale, variance, ard, columns, fixed, bounds, metric, angle
         As for `RBF`.
 
     References
@@ -118,7 +135,7 @@ class Matern(StationaryKernel):
         nu: float = 1.5,
         lengthscale: ParameterLike = None,
         variance: ParameterLike = None,
-        **options: Unpack[LeafOptions],
+        **options: Unpack[StationaryOptions],
     ) -> None:
         self._nu: float = checked(nu, _Smoothness, "nu", "Matern")
         super().__init__(lengthscale, variance, **options)
@@ -198,7 +215,7 @@ class RationalQuadratic(StationaryKernel):
 
     Parameters
     ----------
-    lengthscale, variance, ard, columns, fixed, bounds
+    lengthscale, variance, ard, columns, fixed, bounds, metric, angle
         As for `RBF`.
     alpha : float, optional
         Small values mix more lengthscales, large ones approach `RBF`. Default 1.
@@ -219,7 +236,7 @@ class RationalQuadratic(StationaryKernel):
         lengthscale: ParameterLike = None,
         variance: ParameterLike = None,
         alpha: ParameterLike = None,
-        **options: Unpack[LeafOptions],
+        **options: Unpack[StationaryOptions],
     ) -> None:
         super().__init__(lengthscale, variance, alpha=alpha, **options)
 

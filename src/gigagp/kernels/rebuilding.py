@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from gigagp.kernels.arguments import LeafOptions
+from gigagp.kernels.arguments import StationaryOptions
 from gigagp.kernels.base import Kernel
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
 
 #: What a description has besides arguments of the constructor.
-_OF_DATA = ("kernel", "n_inputs", "groups", "input_weights")
-_DEFAULTS: dict[str, Any] = {"ard": True, "columns": None, "fixed": (), "bounds": None}
+_OF_DATA = ("kernel", "n_inputs", "groups", "input_weights", "input_origin")
+_DEFAULTS: dict[str, Any] = {
+    "ard": True,
+    "columns": None,
+    "fixed": (),
+    "bounds": None,
+    "metric": "euclidean",
+    "angle": None,
+}
 
 
 def arguments_of(kernel: Kernel) -> dict[str, Any]:
@@ -55,7 +62,9 @@ def rebuilt(kernel: Kernel, changes: Mapping[str, Any]) -> Kernel:
     leaf = made if kernel.groups is None else made.with_groups(kernel.groups)
     if kernel.n_inputs is not None:
         leaf = leaf.bind(kernel.n_inputs)
-    return leaf.with_input_weights(described["input_weights"]) if "input_weights" in described else leaf
+    if "input_weights" not in described:
+        return leaf
+    return leaf.with_input_weights(described["input_weights"], described.get("input_origin"))
 
 
 @cache
@@ -64,5 +73,5 @@ def _constructor(cls: type[Kernel]) -> tuple[str, ...]:
     found = inspect.signature(cls).parameters.values()
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):
-        names += [*getattr(cls, "shapes", ()), *LeafOptions.__annotations__]
+        names += [*getattr(cls, "shapes", ()), *StationaryOptions.__annotations__]
     return tuple(dict.fromkeys(names))

@@ -88,10 +88,11 @@ def from_dict(description: Mapping[str, Any], custom: Custom = NOTHING, n_inputs
             kernel: Kernel = cls(*parts, **values)
         else:
             weights, groups = values.pop("input_weights", None), values.pop("groups", None)
+            origin = values.pop("input_origin", None)
             leaf = cls(**values)
             leaf = leaf if groups is None else leaf.with_groups(groups)
             leaf = leaf if bound_to is None else leaf.bind(bound_to)
-            kernel = leaf if weights is None else leaf.with_input_weights(weights)
+            kernel = leaf if weights is None else leaf.with_input_weights(weights, origin)
     except TypeError as error:
         msg = f"The description of {name} has arguments that it does not take: {error}."
         raise InvalidInputError(msg) from error

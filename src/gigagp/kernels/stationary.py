@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gigagp.errors import InvalidInputError
+from gigagp.fields import checked
 from gigagp.indexed_random import IndexedDraws
 from gigagp.kernels.arguments import BoundsLike, ParameterLike
+from gigagp.kernels.base import Kernel
 from gigagp.kernels.distances import squared_distances
 from gigagp.kernels.fused import Profile
+from gigagp.kernels.geometry import MetricName, geometry_of
 from gigagp.kernels.hyperparameter import Hyperparameter
 from gigagp.kernels.leaf import Leaf
 from gigagp.kernels.spectral import tail_probabilities
-from gigagp.kernels.units import Unit
+from gigagp.kernels.units import Unit, Units
 from gigagp.random import standard_normal
 
 #: The three forms of a profile, which a class has to write together for its closed forms to be used.
 _FORMS = frozenset({"profile", "profile_", "profile_derivatives_"})
 #: Methods that closed forms rely on as `StationaryKernel` has them.
-_RELIED_ON = ("block", "scale", "active", "value", "lengths")
+_RELIED_ON = ("block", "scale", "coordinates", "active", "value", "lengths")
 
 
 class StationaryKernel(Leaf):
@@ -49,7 +54,7 @@ class StationaryKernel(Leaf):
 
     Parameters
     ----------
-    lengthscale, variance, ard, columns, fixed, bounds
+    lengthscale, variance, ard, columns, fixed, bounds, metric, angle
         As for `RBF`.
     **more : float or array-like
         Other hyperparameters of the class, by name.
@@ -82,11 +87,21 @@ class StationaryKernel(Leaf):
         columns: Sequence[int] | None = None,
         fixed: Sequence[str] | bool = (),
         bounds: BoundsLike = None,
+        metric: MetricName = "euclidean",
         **more: ParameterLike,
     ) -> None:
+        owner = type(self).__name__
+        self._metric = checked(metric, MetricName, "metric", owner)
+        self._geometry = geometry_of(self._metric, owner, ard=ard, more=more)
+        if self._geometry is not None and self._geometry.hyperparameters:
+            added = self._geometry.hyperparameters
+            self.shapes = {**self.shapes, **dict.fromkeys(added, False)}  # type: ignore[misc]
+            self.units = {**self.units, **dict.fromkeys(added, "none")}  # type: ignore[misc]
+        elif more.get("angle", 0) is None and "angle" not in self.shapes:
+            del more["angle"]  # as `arguments_of` gives it
         unknown = sorted(set(more) - set(self.shapes))
         if unknown:
-            msg = f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}"
+            msg = f"{owner}() got an unexpected keyword argument {unknown[0]!r}"
             raise TypeError(msg)
         values: dict[str, Any] = {
             **dict.fromkeys(self.shapes),
@@ -105,7 +120,138 @@ class StationaryKernel(Leaf):
         """
         own = {name: getattr(self, name) for name in _added_arguments(type(self)) if hasattr(self, name)}
         plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in own.items()}
-        return {**plain, **super().settings()}
+        metric = {} if self._geometry is None else {"metric": self._metric}
+        return {**plain, **super().settings(), **metric}
+
+    # Metrics --------------------------------------------------------------------------------------------------------
+
+    @property
+    def metric(self) -> MetricName:
+        """What distances between points are: ``"euclidean"``, ``"haversine"`` or ``"rotated"``."""
+        return self._metric
+
+    @property
+    def angle(self) -> Tensor | None:
+        """Direction of the first lengthscale in degrees; None if not settled, or without the rotated metric."""
+        return self._values.get("angle")
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates of a point, which are the active inputs or what the metric makes of them."""
+        shared = self.shared_values()
+        return self.n_active if self._geometry is None or shared is None else len(shared)
+
+    def shared_values(self) -> tuple[int, ...] | None:
+        """Return the number of the lengthscale that each coordinate has; None: each input has its own."""
+        return self._groups if self._geometry is None else self._geometry.groups(self.n_active)
+
+    def _n_values(self, n_active: int) -> int:
+        if self._geometry is None:
+            return super()._n_values(n_active)
+        if n_active < 2:
+            msg = (
+                f"columns of {type(self).__name__} must have two inputs or more with metric={self._metric!r}; "
+                f"got {n_active}."
+            )
+            raise InvalidInputError(msg)
+        return max(self._geometry.groups(n_active)) + 1
+
+    def with_groups(self, groups: Sequence[int], columns: Sequence[int] | None = None) -> Self:
+        """Return this kernel with one lengthscale for each group of inputs; see `OfInputs.with_groups`."""
+        other = super().with_groups(groups, columns)
+        if self._geometry is not None and other.groups is not None:
+            msg = (
+                f"columns of {type(self).__name__} must be columns of numbers with metric={self._metric!r}, and not "
+                "of categories or of dates with a season."
+            )
+            raise InvalidInputError(msg)
+        return other
+
+    def default(self, name: str, n_active: int) -> float | list[float]:
+        """Return the value that ``name`` takes when nothing was given."""
+        if self._geometry is None or name not in ("lengthscale", "angle"):
+            return super().default(name, n_active)
+        if name == "angle":
+            return 180.0  # the same as 0, and positive
+        return self._geometry.default_lengths(n_active, standardized=self._input_weights is not None)
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Return the coordinates whose distances count: the active inputs, or what the metric makes of them.
+
+        Raises
+        ------
+        InvalidInputError
+            If rows in the data's own units are not in the range of the metric.
+        """
+        active = self.active(X)
+        if self._geometry is None:
+            return active
+        if self._input_weights is None:
+            self.require_taken(X)
+        values = {name: self.value(name) for name in self._geometry.hyperparameters}
+        return self._geometry.coordinates(active, values, self._length_unit())
+
+    def require_taken(self, X: Tensor, names: Sequence[str] | None = None) -> None:
+        """Refuse rows (n, d) in the data's own units, of inputs with these names, that the metric does not take."""
+        columns = self._active_columns(X.shape[1])
+        refused = None if self._geometry is None else self._geometry.refusal(X.detach()[:, columns])
+        if refused is not None:
+            row, position, allowed = refused
+            column = columns[position]
+            label = str(column) if names is None else repr(names[column])
+            msg = (
+                f"Column {label} of X must have {allowed}, for {type(self).__name__} with metric={self._metric!r}; "
+                f"got {float(X[row, column]):g} in row {row}."
+            )
+            raise InvalidInputError(msg)
+
+    def _length_unit(self) -> float:
+        """Return the unit of the first lengthscale in the metric's own."""
+        if self._geometry is None or self._input_weights is None or self._input_origin is None:
+            return 1.0
+        return float(self._geometry.lengths(self._input_weights, self._input_origin)[0])
+
+    def unit_factors(self, units: Units) -> dict[str, Tensor]:
+        """Return the factors from standardized hyperparameters to own units; see `Kernel.unit_factors`."""
+        found = super().unit_factors(units)
+        if self._geometry is not None and found:
+            columns = self._active_columns(len(units.scale))
+            found["lengthscale"] = self._geometry.lengths(units.scale[columns], units.centre[columns])
+        return found
+
+    def in_own_units(self, units: Units) -> Self:
+        """Return this kernel in the data's own units, its angle at most 180; see `Kernel.in_own_units`."""
+        other = super().in_own_units(units)
+        if "angle" in self.shapes and self._geometry is not None and "angle" not in self._bounds:
+            turned = torch.remainder(other.value("angle"), 180.0)
+            other = other.replace({"angle": torch.where(turned > 0, turned, turned + 180.0)})
+        return other
+
+    def _weights_in(self, units: Units) -> Tensor | None:
+        if self._geometry is None:
+            return super()._weights_in(units)
+        return self._geometry.weights(units.scale[self._active_columns(len(units.scale))])
+
+    def _origin_in(self, units: Units) -> Tensor | None:
+        if self._geometry is None:
+            return None
+        return self._geometry.origin(units.centre[self._active_columns(len(units.scale))])
+
+    def lengths(self, name: str = "lengthscale") -> Tensor:
+        """Return one lengthscale for each active input; see `OfInputs.lengths`.
+
+        Raises
+        ------
+        InvalidInputError
+            If the metric has no lengthscale along each input.
+        """
+        if self._geometry is not None:
+            msg = (
+                f"kernel of a grid over the inputs must have lengthscales along them; got {self!r} with "
+                f'metric={self._metric!r}. Use inference="auto", inference.Iterative or inference.Vecchia.'
+            )
+            raise InvalidInputError(msg)
+        return super().lengths(name)
 
     # Values ---------------------------------------------------------------------------------------------------------
 
@@ -115,8 +261,8 @@ class StationaryKernel(Leaf):
         return 1.0
 
     def scale(self, X: Tensor) -> Tensor:
-        """Return the active inputs in units of their lengthscales, shape (n, number of active inputs)."""
-        return self.active(X) / self.by_input("lengthscale", X)
+        """Return the coordinates in units of their lengthscales, shape (n, n_coordinates)."""
+        return self.coordinates(X) / self.by_input("lengthscale", X)
 
     @abstractmethod
     def profile(self, q: Tensor) -> Tensor:
@@ -137,18 +283,18 @@ class StationaryKernel(Leaf):
 
     # Closed forms and compiled engines ------------------------------------------------------------------------------
 
-    @classmethod
-    def has_closed_form(cls) -> bool:
+    def has_closed_form(self) -> bool:
         """Whether `profile_` and `profile_derivatives_` compute what `block` does, so that engines may use them.
 
         True where one class has written all three forms of the profile, and no class derived from it has replaced one
-        of them or anything that they rely on.
+        of them or anything that they rely on. There is none for the derivative by an angle.
         """
+        cls = type(self)
         last = next(base for base in cls.__mro__ if vars(base).keys() & {*_FORMS, "distance_factor"})
         return (
             vars(last).keys() >= _FORMS
             and all(getattr(cls, name) is getattr(StationaryKernel, name) for name in _RELIED_ON)
-            and set(cls.shapes) <= {"lengthscale", "variance", "alpha"}
+            and set(self.shapes) <= {"lengthscale", "variance", "alpha"}
         )
 
     def profile_(self, p: Tensor) -> Tensor:
@@ -183,14 +329,14 @@ class StationaryKernel(Leaf):
 
     def draw_frequencies(self, n_frequencies: int, generator: torch.Generator, law: str) -> dict[str, Tensor]:
         """Return normal directions of the frequencies, the tail probabilities that set their length, and weights."""
-        normal = standard_normal(n_frequencies, self.n_active, generator=generator)
+        normal = standard_normal(n_frequencies, self.n_coordinates, generator=generator)
         tail, weight = tail_probabilities(n_frequencies, generator, balanced=law == "balanced")
         return {"normal": normal, "tail": tail, "weight": weight}
 
     def draw_at(self, numbers: IndexedDraws) -> dict[str, Tensor]:
         """Return the same by index, from the spectral density itself."""
         weight = torch.ones(1, 1, dtype=torch.float64, device=numbers.index.device)
-        return {"normal": numbers.normal(self.n_active), "tail": numbers.uniform(1), "weight": weight}
+        return {"normal": numbers.normal(self.n_coordinates), "tail": numbers.uniform(1), "weight": weight}
 
     def frequencies(self, draw: Mapping[str, Tensor]) -> Tensor:
         """Return frequencies at unit lengthscales, (number of frequencies, active inputs).
@@ -208,6 +354,30 @@ class StationaryKernel(Leaf):
         """Return the root of variance times weights, and inputs times frequencies."""
         omega = self.frequencies(draw).to(dtype=X.dtype, device=X.device)
         return (self.value("variance", X) * draw["weight"].T.to(X)).sqrt(), self.scale(X) @ omega.T
+
+
+def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] | None = None) -> None:
+    """Refuse rows (n, d) in the data's own units that a metric of the kernel does not take, such as latitudes above 90.
+
+    Raises
+    ------
+    InvalidInputError
+        Naming the column and the row.
+    """
+    if _has_ranges(kernel):
+        rows = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X))
+        for leaf in kernel.bind(rows.shape[1]).leaves():
+            if isinstance(leaf, StationaryKernel):
+                leaf.require_taken(rows, names)
+
+
+def rows_check(kernel: object) -> Callable[[Tensor], None] | None:
+    """Return `require_taken` for the rows of a stream; None where the kernel takes all rows, or is no kernel yet."""
+    return partial(require_taken, kernel) if isinstance(kernel, Kernel) and _has_ranges(kernel) else None
+
+
+def _has_ranges(kernel: Kernel) -> bool:
+    return any(isinstance(leaf, StationaryKernel) and leaf.metric != "euclidean" for leaf in kernel.leaves())
 
 
 @cache

@@ -17,6 +17,8 @@ from gigagp.neighbours.search import NeighbourTree
 FEW_INPUTS, FEW_NEIGHBOURS = 3, 30
 #: Hyperparameters that decide who is near, and the change of their logarithms up to which a graph is kept.
 _SHAPES, _MOVED = ("lengthscale", "period"), 0.25
+#: The same for an angle, in degrees.
+_TURNED = 10.0
 
 #: Coordinates up to which rows around a point are taken at several scales, the ratio of their numbers of rows, and the
 #: fewest rows of a scale.
@@ -260,7 +262,10 @@ class NeighbourGraph:
         old, new = self.kernel.parameters(), kernel.parameters()
         if not self._is_on(X, n_neighbours) or _shapes(old) != _shapes(new):
             return False
-        return all(bool(((new[k] / old[k]).log().abs() <= _MOVED).all()) for k in old if k.split(".")[-1] in _SHAPES)
+        kinds = {name: name.split(".")[-1] for name in old}
+        turned = (abs(float(new[k] - old[k])) for k, kind in kinds.items() if kind == "angle")
+        ratios = ((new[k] / old[k]).log().abs() for k, kind in kinds.items() if kind in _SHAPES)
+        return all(bool((ratio <= _MOVED).all()) for ratio in ratios) and all(one <= _TURNED for one in turned)
 
     def is_of(self, kernel: Kernel, X: Tensor, n_neighbours: int) -> bool:
         """Whether the graph is the one of exactly this kernel."""

@@ -59,6 +59,9 @@ class WeakPrior:
             elif name == "variance":
                 centres.append(log_target_scale)
                 widths.append(1.0)
+            elif name == "angle":  # half a turn to either side of the same direction as 0
+                centres.append(math.log(180.0))
+                widths.append(1.0)
             else:
                 centres.append(0.0)
                 widths.append(1.0)

@@ -21,6 +21,7 @@ from gigagp.kernels import Constant, Kernel, Linear, Periodic, Product, Stationa
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.distances import ROUNDING_ERROR, common_offset
 from gigagp.kernels.fused import Profile
+from gigagp.kernels.geometry import Rotation
 from gigagp.kernels.leaf import Leaf
 
 #: Bound on the relative rounding error of a gradient.
@@ -284,7 +285,15 @@ def _term(kernel: Leaf, X: Tensor, Z: Tensor, derivatives: bool) -> tuple[Term, 
     left, right = kernel.scale(left) * root, kernel.scale(right) * root
     centre = common_offset(right)  # rounding errors of distances grow with the norms
     left, right = left - centre, right - centre
-    return Term(profile, left, left if Z is X else right, left.shape[1], kernel.fused_alpha()), factor
+    inputs = left.shape[1]
+    if derivatives and kernel.metric == "rotated":
+        # The derivative by the angle needs sums of (e_1 - f_1) (e_2 - f_2): four products of functions of e and of f.
+        one = torch.ones_like
+        e, f = (points[:, :2].unbind(1) for points in (left, right))
+        left = torch.cat([left, torch.stack([e[0] * e[1], e[0], e[1], one(e[0])], 1)], 1)
+        right = torch.cat([right, torch.stack([one(f[0]), -f[1], -f[0], f[0] * f[1]], 1)], 1)
+        return Term(profile, left, right, inputs, kernel.fused_alpha()), factor
+    return Term(profile, left, left if Z is X else right, inputs, kernel.fused_alpha()), factor
 
 
 def _periodic_term(kernel: Periodic, left: Tensor, right: Tensor, derivatives: bool) -> Term:
@@ -321,6 +330,8 @@ def _derivatives(kernel: Leaf, term: Term, sums: TermSums) -> dict[str, Tensor]:
         found["period"] = -turned / kernel.value("period").detach()
     if "alpha" in kernel.shapes:
         found["alpha"] = torch.tensor(sums.alpha, dtype=torch.float64)
+    if isinstance(kernel, StationaryKernel) and kernel.metric == "rotated":
+        found["angle"] = more.sum() * Rotation.slope(lengthscale)
     found["lengthscale"] = -2 * kernel.by_value(by_square) / lengthscale
     return found
 

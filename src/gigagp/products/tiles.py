@@ -173,12 +173,10 @@ class StationaryTiles(Tiles):
     def points_gradient(self) -> Tensor:
         """Return the derivatives in the active columns of Z, and zeros in the others."""
         assert self.by_point is not None, "follow_points comes first"
-        lengthscale = self.stationary.lengths().detach().to(self.by_point)
-        scaled = self.by_point * (self.factor * self.stationary.distance_factor**0.5 / lengthscale)
-        if self.stationary.columns is None:
-            return scaled
-        whole = scaled.new_zeros(self.Z.shape)
-        return whole.index_add_(1, torch.tensor(self.stationary.columns, device=whole.device), scaled)
+        root = self.stationary.distance_factor**0.5
+        with torch.enable_grad():  # by_point is of scaled coordinates
+            points = self.Z.detach().to(torch.float64).requires_grad_()
+            return torch.autograd.grad(self.stationary.scale(points) * root, points, self.factor * self.by_point)[0]
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the derivatives in the lengthscales, the variance and alpha."""

@@ -203,6 +203,8 @@ class RowSource:
     offset : callable, optional
         Known part of the targets: takes inputs, float64 of shape (n, d), and returns values of shape (n,), which are
         subtracted from every target.
+    check : callable, optional
+        Takes inputs, float64 of shape (n, d), and raises `InvalidInputError` for rows that the model cannot use.
     labels : Labels, optional
         If given, the target is a column of class labels, and chunks hold their signs (`Labels.signs`).
 
@@ -234,9 +236,10 @@ class RowSource:
         header: bool | None = None,
         chunk_rows: int = CHUNK_ROWS,
         offset: Callable[[np.ndarray], np.ndarray] | None = None,
+        check: Callable[[torch.Tensor], None] | None = None,
         labels: Labels | None = None,
     ) -> None:
-        self._source, self._offset = source, offset
+        self._source, self._offset, self._check = source, offset, check
         self.chunk_rows, self.labels = int(chunk_rows), labels
         self.input_names: list[str] | None = None
         self.target_names: list[str] | None = None
@@ -327,6 +330,8 @@ class RowSource:
 
     def prepared(self, chunk: Chunk) -> Chunk:
         """Return a chunk with targets as the fit models them: signs of labels, or without their known part."""
+        if self._check is not None:
+            self._check(chunk.X)
         if self.labels is not None:
             return replace(chunk, Y=torch.from_numpy(self.labels.signs(chunk.Y[:, 0].numpy())))
         if self._offset is None:

@@ -65,6 +65,9 @@ def check_terms(kernel: Kernel) -> None:
     """
     d = kernel.n_inputs
     assert d is not None, "the kernel is bound"
+    for leaf in kernel.leaves():
+        if "lengthscale" in leaf.shapes:
+            leaf.lengths()  # refuses metrics without a lengthscale along each input
     whole = range(d) if sum_columns(kernel) is None else None
     for one in components(kernel, whole)[0]:
         k = len(one.columns)

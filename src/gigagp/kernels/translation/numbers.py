@@ -122,8 +122,10 @@ def require_plain(leaf: Leaf, place: str, package: str) -> None:
     InvalidInputError
         If there is such a thing; the message names the part.
     """
-    reason = None
-    if leaf.groups is not None:
+    reason, metric = None, getattr(leaf, "metric", "euclidean")
+    if metric != "euclidean":
+        reason = f"{package} has no metric={metric!r}"
+    elif leaf.groups is not None:
         reason = "several of its inputs share one lengthscale"
     elif leaf._input_weights is not None:
         reason = "its inputs have different units behind one lengthscale; take it from kernel_, in the data's own units"
