@@ -15,8 +15,8 @@ from gigagp.inference import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Pages of integrations, with the name of the package that they need.
-OPTIONAL = {"botorch"}
+#: Pages of integrations, with the packages that they need, and the extra that installs these.
+OPTIONAL = {"botorch": (["botorch"], "botorch"), "maps": (["geopandas", "rioxarray", "xarray"], "geo")}
 FENCE = re.compile(r"^```(\w*)(.*)$")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -42,8 +42,9 @@ def blocks(text: str) -> list[tuple[int, str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    if page.stem in OPTIONAL:
-        pytest.importorskip(page.stem, reason=f"{page.name} needs the extra {page.stem}")
+    needed, extra = OPTIONAL.get(page.stem, ([], ""))
+    for package in needed:
+        pytest.importorskip(package, reason=f"{page.name} needs the extra {extra}")
     monkeypatch.chdir(tmp_path)  # pages may write files
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # and register an inference
     names: dict[str, object] = {"__name__": "__page__"}

@@ -1,0 +1,180 @@
+"""Grids of maps: cells in rows from north to south, as xarray and GeoTIFF have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gigagp.errors import InvalidInputError
+from gigagp.geo.places import Places, needed
+
+#: Most cells of a map that nobody asked for by its coordinates.
+_MOST_CELLS = 25_000_000
+_NAMES = (("y", "x"), ("latitude", "longitude"), ("lat", "lon"))
+
+
+@dataclass(frozen=True)
+class Raster:
+    """Centres of the cells of a map.
+
+    Attributes
+    ----------
+    y, x : ndarray of shape (n_y,), (n_x,)
+        Centres along each axis.
+    dims : tuple of str
+        Names of the dimensions of y and of x.
+    places : Places
+        Those of the rows, whose reference system the map has.
+    """
+
+    y: np.ndarray
+    x: np.ndarray
+    dims: tuple[str, str]
+    places: Places
+
+    @classmethod
+    def of(
+        cls,
+        places: Places,
+        resolution: Any = None,
+        bounds: Any = None,
+        template: Any = None,
+        x: Any = None,
+        y: Any = None,
+    ) -> Raster:
+        """Return the grid that one of the arguments asks for; see `gigagp.geo.Kriging.predict`."""
+        asked = [resolution is not None, template is not None, x is not None or y is not None]
+        if sum(asked) != 1 or (x is None) != (y is None) or (bounds is not None and resolution is None):
+            msg = "A map of Kriging takes either resolution (with bounds, if any), or template, or both x and y."
+            raise InvalidInputError(msg)
+        if template is not None:
+            found = next((names for names in _NAMES if set(names) <= set(template.coords)), None)
+            if found is None:
+                got = ", ".join(map(str, template.coords))
+                msg = f"template of Kriging must have coordinates y and x, or latitude and longitude; got {got}."
+                raise InvalidInputError(msg)
+            _require_same_system(places, template)
+            down, across = (_axis(np.asarray(template[name]), name) for name in found)
+            return cls(down, across, found, places)
+        if resolution is None:
+            return cls(_axis(y, "y"), _axis(x, "x"), places.dims, places)
+        steps = _steps(resolution)
+        corners = _bounds(places, bounds)
+        counts = np.maximum(np.ceil((corners[2:] - corners[:2]) / steps - 1e-9), 1)
+        if counts.prod() > _MOST_CELLS:
+            msg = (
+                f"resolution of Kriging makes {counts.prod():,.0f} cells; at most {_MOST_CELLS:,} are computed at once."
+            )
+            raise InvalidInputError(msg)
+        across, up = (corners[k] + steps[k] * (np.arange(int(counts[k])) + 0.5) for k in (0, 1))
+        if places.is_geographic:  # the last cell may reach beyond the pole, but not its centre
+            up = up[up <= 90.0]
+        return cls(up[::-1], across, places.dims, places)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of cells along y and along x."""
+        return len(self.y), len(self.x)
+
+    def points(self) -> np.ndarray:
+        """Return the centres row by row, shape (n_y * n_x, 2)."""
+        across, down = np.meshgrid(self.x, self.y)
+        return np.stack([across.ravel(), down.ravel()], 1)
+
+    def cells(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper corners of the cells row by row, each of shape (n_y * n_x, 2).
+
+        Raises
+        ------
+        InvalidInputError
+            If the centres are not evenly spaced, so that cells have no size.
+        """
+        sizes = np.array([_spacing(self.x, self.dims[1]), _spacing(self.y, self.dims[0])])
+        low, high = self.points() - sizes / 2, self.points() + sizes / 2
+        if self.places.is_geographic:
+            low[:, 1], high[:, 1] = low[:, 1].clip(-90, 90), high[:, 1].clip(-90, 90)
+        return low, high
+
+    def dataset(self, variables: dict[str, np.ndarray], attributes: dict[str, dict[str, str]]) -> Any:
+        """Return an xarray.Dataset of variables, (n_y * n_x,) each, with the reference system of the rows."""
+        xarray = needed("xarray", "A map")
+        found = xarray.Dataset(
+            {name: (self.dims, values.reshape(self.shape), attributes[name]) for name, values in variables.items()},
+            coords={self.dims[0]: self.y, self.dims[1]: self.x},
+        )
+        if self.places.crs is None:
+            return found
+        needed("rioxarray", "A map with a coordinate reference system")
+        placed = found.rio.set_spatial_dims(self.dims[1], self.dims[0])
+        return placed.rio.write_crs(self.places.crs).rio.write_coordinate_system()
+
+
+def _steps(resolution: Any) -> np.ndarray:
+    try:
+        steps = np.broadcast_to(np.asarray(resolution, dtype=np.float64), (2,))
+    except (TypeError, ValueError):
+        steps = np.zeros(2)
+    if not (np.isfinite(steps) & (steps > 0)).all():
+        msg = f"resolution of Kriging must be a positive number, or one along x and one along y; got {resolution!r}."
+        raise InvalidInputError(msg)
+    return steps
+
+
+def _bounds(places: Places, bounds: Any) -> np.ndarray:
+    if bounds is None:
+        low, high = places.X.min(0), places.X.max(0)
+        if places.is_geographic:
+            low[0], high[0] = _longitudes(places.X[:, 0])
+        return np.concatenate([low, high])
+    try:
+        corners = np.asarray(bounds, dtype=np.float64)
+    except (TypeError, ValueError):
+        corners = np.zeros(0)
+    if corners.shape != (4,) or not np.isfinite(corners).all() or not (corners[:2] < corners[2:]).all():
+        msg = (
+            f"bounds of Kriging must be (west, south, east, north), with west < east and south < north; got {bounds!r}."
+        )
+        raise InvalidInputError(msg)
+    return corners
+
+
+def _longitudes(longitude: np.ndarray) -> tuple[float, float]:
+    """Return the range of longitudes; of rows on both sides of the date line it reaches beyond 180 degrees."""
+    around = np.sort((longitude + 180.0) % 360.0 - 180.0)
+    gaps = np.diff(around, append=around[0] + 360.0)
+    last = int(np.argmax(gaps))
+    if gaps[last] <= 180.0 or last == len(gaps) - 1:
+        return float(longitude.min()), float(longitude.max())
+    return float(around[last + 1]), float(around[last] + 360.0)
+
+
+def _axis(values: Any, name: str) -> np.ndarray:
+    try:
+        axis = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        axis = np.zeros(0)
+    if axis.ndim != 1 or not len(axis) or not np.isfinite(axis).all():
+        msg = f"{name} of a map of Kriging must be finite numbers along one axis; got {values!r}."
+        raise InvalidInputError(msg)
+    return axis
+
+
+def _spacing(axis: np.ndarray, name: str) -> float:
+    steps = np.abs(np.diff(axis))
+    if not len(steps) or not np.allclose(steps, steps[0], rtol=1e-6, atol=0) or steps[0] == 0:
+        msg = f"{name} of the cells of Kriging must be evenly spaced, two centres or more; give resolution and bounds."
+        raise InvalidInputError(msg)
+    return float(steps[0])
+
+
+def _require_same_system(places: Places, template: Any) -> None:
+    """Refuse a template in another reference system than the rows; one that says nothing is taken as it is."""
+    if places.crs is None:
+        return
+    needed("rioxarray", "A map with a coordinate reference system")
+    system = template.rio.crs
+    if system is not None and places.crs != needed("pyproj", "A map").CRS.from_user_input(system):
+        msg = f"template of Kriging must have the crs of the rows, {places.crs}; got {system}. Use rio.reproject."
+        raise InvalidInputError(msg)
