@@ -11,6 +11,7 @@ import torch
 
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
+from gigagp.kernels.stationary import require_own_units
 from gigagp.kernels.units import Units
 from gigagp.means import Mean
 from gigagp.student_noise import StudentNoise
@@ -238,6 +239,7 @@ class StartModel:
             model = self._model(self.kernel.standardized(units), units.variance)
             _require_numbers(model, units, may_be_zero=self._has_no_noise)
             return model
+        require_own_units(self.kernel)
         is_known = self.noise_variance is not None and self.noise_variance.ndim == 1
         return self._model(self.kernel.bind(len(units.scale)), units.variance if is_known else 1.0)
 

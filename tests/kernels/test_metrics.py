@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -161,6 +162,37 @@ def test_derivatives_in_the_points():
         assert np.allclose(points.grad[:, k].numpy(), (up - down) / 2e-4, rtol=1e-5, atol=1e-8)
 
 
+def test_streamed_rows_are_the_same_rows():
+    y = np.sin(EVERYWHERE[:, 1] / 20)
+    gp = GPRegressor(kernels.Matern(1.5, 900.0, metric="haversine"), inference.Vecchia(), optimizer=None)
+    held = gp.fit(EVERYWHERE, y).predict(EVERYWHERE + 0.01 * (EVERYWHERE[:, 1:] < 80))
+    streamed = gp.fit_table((EVERYWHERE, y)).predict(EVERYWHERE + 0.01 * (EVERYWHERE[:, 1:] < 80))
+    assert abs(held - streamed).max() < 1e-9
+
+
+def test_rows_at_a_pole_are_taken_again():
+    """Rows are read back from a fit in its precision, a little beyond 90 degrees in float32."""
+    y = np.sin(EVERYWHERE[:, 1] / 20)
+    gp = GPRegressor(kernels.Matern(metric="haversine"), inference.Exact(), dtype="float32").fit(EVERYWHERE, y)
+    again = gp.condition_on([[3.0, 90.0]], [1.0], refit=True)
+    assert again.posterior_.n_rows == len(EVERYWHERE) + 1
+
+
+class WithAngle(kernels.StationaryKernel):
+    """A kernel with a hyperparameter of the name that rotations use."""
+
+    shapes: ClassVar = {**kernels.StationaryKernel.shapes, "angle": False}
+    units: ClassVar = {**kernels.StationaryKernel.units, "angle": "none"}
+
+    def profile(self, q):
+        return torch.exp(-q * self.value("angle", q))
+
+
+def test_a_class_may_have_an_angle_of_its_own():
+    X = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    assert WithAngle(1.0, angle=3.0).block(X, X)[0, 1].item() == pytest.approx(math.exp(-3))
+
+
 SPHERE = kernels.Matern(metric="haversine")
 
 
@@ -182,6 +214,8 @@ SPHERE = kernels.Matern(metric="haversine")
         (lambda gp, X, y: kernels.RBF(metric="geodesic"), "metric of RBF"),
         (lambda gp, X, y: kernels.RBF(angle=30.0), 'angle of RBF needs metric="rotated"'),
         (lambda gp, X, y: kernels.RBF(metric="rotated", angle=-30.0), "angle of RBF must be positive"),
+        (lambda gp, X, y: gp.set_params(hyperparameter_units="standardized").fit(X, y), "hyperparameter_units"),
+        (lambda gp, X, y: WithAngle(metric="rotated"), "the class has another hyperparameter angle"),
         (lambda gp, X, y: kernels.to_gpytorch(SPHERE.bind(2)), "no metric='haversine'"),
     ],
 )

@@ -18,6 +18,8 @@ MetricName = Literal["euclidean", "haversine", "rotated"]
 EARTH_RADIUS = 6371.0088
 #: Range of longitudes and of latitudes in degrees. Both conventions of longitude fit.
 _LONGITUDES, _LATITUDES = (-180.0, 360.0), (-90.0, 90.0)
+#: How far beyond it numbers may be, in degrees: rows of a fit that are read back from float32 are rounded.
+_ROUNDING = 1e-4
 #: Lengthscale of a kernel on the sphere that was given none and knows no rows, in km.
 _DEFAULT_LENGTH = 1000.0
 #: First over second lengthscale of a rotated kernel that was given none: at a ratio of one no angle is better than
@@ -107,7 +109,7 @@ class Sphere(Geometry):
     def refusal(self, active: Tensor) -> tuple[int, int, str] | None:
         """Return the place of the first number that is no longitude or latitude."""
         for position, (name, (low, high)) in enumerate((("longitudes", _LONGITUDES), ("latitudes", _LATITUDES))):
-            outside = (active[:, position] < low) | (active[:, position] > high)
+            outside = (active[:, position] < low - _ROUNDING) | (active[:, position] > high + _ROUNDING)
             if bool(outside.any()):
                 allowed = f"{name} in degrees, from {low:g} to {high:g} (longitude comes first, then latitude)"
                 return int(outside.nonzero()[0]), position, allowed
@@ -161,8 +163,10 @@ class Rotation(Geometry):
 _GEOMETRIES: dict[str, Geometry] = {one.name: one for one in (Sphere(), Rotation())}
 
 
-def geometry_of(metric: str, owner: str, *, ard: bool, more: Mapping[str, Any]) -> Geometry | None:
+def geometry_of(metric: str, owner: str, *, ard: bool, angle: Any) -> Geometry | None:
     """Return the geometry of a metric; None for distances of the inputs themselves.
+
+    ``angle`` is what a constructor was given for that of a rotation.
 
     Raises
     ------
@@ -170,8 +174,8 @@ def geometry_of(metric: str, owner: str, *, ard: bool, more: Mapping[str, Any]) 
         If a kernel with these arguments has no such metric.
     """
     geometry = _GEOMETRIES.get(metric)
-    if more.get("angle") is not None and metric != "rotated":
-        msg = f'angle of {owner} needs metric="rotated"; got angle={more["angle"]!r} with metric={metric!r}.'
+    if angle is not None and metric != "rotated":
+        msg = f'angle of {owner} needs metric="rotated"; got angle={angle!r} with metric={metric!r}.'
         raise InvalidInputError(msg)
     if geometry is not None and not ard:
         msg = f"ard of {owner} must be True with metric={metric!r}, whose coordinates have lengthscales of their own."

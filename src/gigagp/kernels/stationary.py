@@ -92,13 +92,16 @@ class StationaryKernel(Leaf):
     ) -> None:
         owner = type(self).__name__
         self._metric = checked(metric, MetricName, "metric", owner)
-        self._geometry = geometry_of(self._metric, owner, ard=ard, more=more)
-        if self._geometry is not None and self._geometry.hyperparameters:
-            added = self._geometry.hyperparameters
-            self.shapes = {**self.shapes, **dict.fromkeys(added, False)}  # type: ignore[misc]
-            self.units = {**self.units, **dict.fromkeys(added, "none")}  # type: ignore[misc]
-        elif more.get("angle", 0) is None and "angle" not in self.shapes:
-            del more["angle"]  # as `arguments_of` gives it
+        taken = "angle" in self.shapes  # by something else of a class of a user's own
+        angle = None if taken else more.pop("angle", None)
+        self._geometry = geometry_of(self._metric, owner, ard=ard, angle=angle)
+        if self._geometry is not None and "angle" in self._geometry.hyperparameters:
+            if taken:
+                msg = f"metric of {owner} must not be {metric!r}: the class has another hyperparameter angle."
+                raise InvalidInputError(msg)
+            self.shapes = {**self.shapes, "angle": False}  # type: ignore[misc]
+            self.units = {**self.units, "angle": "none"}  # type: ignore[misc]
+            more["angle"] = angle
         unknown = sorted(set(more) - set(self.shapes))
         if unknown:
             msg = f"{owner}() got an unexpected keyword argument {unknown[0]!r}"
@@ -369,6 +372,17 @@ def require_taken(kernel: Kernel, X: Tensor | np.ndarray, names: Sequence[str] |
         for leaf in kernel.bind(rows.shape[1]).leaves():
             if isinstance(leaf, StationaryKernel):
                 leaf.require_taken(rows, names)
+
+
+def require_own_units(kernel: Kernel) -> None:
+    """Refuse a kernel whose numbers are those of the standardized problem, where there are no degrees."""
+    for leaf in kernel.leaves():
+        if isinstance(leaf, StationaryKernel) and leaf.metric == "haversine":
+            msg = (
+                'hyperparameter_units of GPRegressor must be "own" with metric="haversine", whose inputs are degrees; '
+                'got "standardized".'
+            )
+            raise InvalidInputError(msg)
 
 
 def rows_check(kernel: object) -> Callable[[Tensor], None] | None:
