@@ -11,7 +11,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.geo.places import Places, needed
 from gigagp.regression import GPRegressor
 
-#: Numbers that the covariances of a batch of cells hold, about.
+#: Numbers that the covariances of a batch of cells, with each other and with the rows of the fit, hold, about.
 _BATCH_NUMBERS = 4_000_000
 #: Most points along a side of the bounds of a polygon in which no point was found.
 _MOST_POINTS = 256
@@ -44,7 +44,7 @@ def means_of_cells(
     nodes, weights = (nodes + 1) / 2, weights / 2
     across, down = (part.ravel() for part in np.meshgrid(nodes, nodes))
     weight = np.outer(weights, weights).ravel()
-    batch = max(1, _BATCH_NUMBERS // n_points**4)
+    batch = max(1, _BATCH_NUMBERS // (n_points**2 * max(n_points**2, gp.posterior_.n_rows)))
     found = []
     for first in range(0, len(low), batch):
         cells = slice(first, first + batch)
