@@ -41,6 +41,24 @@ def matern(nu: float, lengthscale: Array | float, variance: float = 1.0) -> Cova
     return covariance
 
 
+def at(places: Callable[[Array], Array], covariance: Covariance) -> Covariance:
+    """Return the covariance of other coordinates of the rows."""
+    return lambda A, B: covariance(places(A), places(B))
+
+
+def on_earth(rows: Array) -> Array:
+    """Return points in space, in km, of longitudes and latitudes in degrees."""
+    longitude, latitude = np.radians(rows[:, 0]), np.radians(rows[:, 1])
+    equator = np.cos(latitude)
+    return 6371.0088 * np.stack([equator * np.cos(longitude), equator * np.sin(longitude), np.sin(latitude)], 1)
+
+
+def turned(degrees: float) -> Callable[[Array], Array]:
+    """Return a function from rows to coordinates along and across a direction."""
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return lambda rows: rows @ np.array([[c, -s], [s, c]])
+
+
 def rational_quadratic(lengthscale: Array | float, variance: float, alpha: float) -> Covariance:
     return lambda A, B: variance * (1 + squares(A, B, lengthscale) / (2 * alpha)) ** -alpha
 

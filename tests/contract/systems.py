@@ -274,7 +274,7 @@ class System:
 
 
 NOT_MIXED = frozenset({"mixed"})
-NOT_ON_GRIDS = frozenset({"mixed", "float32"})
+NOT_ON_GRIDS = frozenset({"mixed", "float32", "sphere", "rotated"})
 _GRID = {
     "limit": _grid,
     "variance": "solve",

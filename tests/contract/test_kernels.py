@@ -25,6 +25,16 @@ KERNELS = {
     "sum": (kernels.RBF(L) + kernels.Constant(0.4), dense.added(dense.rbf(L), dense.constant(0.4)), 0.0),
     "product": (kernels.RBF(L) * kernels.Matern(2.5, 2.0), dense.multiplied(dense.rbf(L), dense.matern(2.5, 2.0)), 0.0),
     "rbf and linear": (kernels.RBF(L) + kernels.Linear(0.2), dense.added(dense.rbf(L), dense.linear(0.2)), 0.0),
+    "sphere": (
+        kernels.Matern(1.5, 150.0, 1.2, metric="haversine"),
+        dense.at(dense.on_earth, dense.matern(1.5, 150.0, 1.2)),
+        0.0,
+    ),
+    "rotated": (
+        kernels.Matern(2.5, L, 1.2, metric="rotated", angle=35.0),
+        dense.at(dense.turned(35.0), dense.matern(2.5, L, 1.2)),
+        0.0,
+    ),
     "white": (kernels.Matern(1.5, L) + kernels.White(0.15), dense.matern(1.5, L), 0.15),
 }
 

@@ -148,7 +148,7 @@ def _is_geographic(crs: Any, *, named: bool) -> bool:
             msg = f"crs of Kriging must be one of degrees for columns of longitudes and latitudes; got {crs}."
             raise InvalidInputError(msg)
         return False
-    units = {axis.unit_name for axis in crs.axis_info}
+    units = {axis.unit_name for axis in crs.axis_info[:2]}
     if not units <= {"degree", "degree (supplier to define representation)"}:
         msg = f"A geographic crs of Kriging must be in degrees; got {crs} in {', '.join(sorted(units))}. Use to_crs."
         raise InvalidInputError(msg)
