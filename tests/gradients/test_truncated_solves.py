@@ -93,7 +93,7 @@ def test_warm_starts_stay_unbiased_over_the_lengths(estimator):
         model, objective = model_of("constant"), objective_of(LAW, estimator, warm_start=warm_start)
         objective.evaluate(model)
         assert not objective.deterministic
-        right = objective._probes.right_hand_sides(model, objective._matrix(model), 2**30)
+        right = objective._probes.right_hand_sides(model, objective.matrix(model), 2**30)
         found = []
         for _ in range(80):
             objective._warm.blocks = [0.5 * torch.cat([Y, torch.ones(60, 1), right], 1)]  # a poor start each time
