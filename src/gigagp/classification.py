@@ -11,7 +11,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from gigagp import intake
+from gigagp import intake, plots
 from gigagp.custom import Custom
 from gigagp.data.labels import Labels
 from gigagp.encoding import Encode
@@ -299,6 +299,19 @@ class GPClassifier(ClassifierMixin, NestedArguments):
         """Return the lower bound of the log marginal likelihood, summed over one-against-the-rest problems."""
         check_is_fitted(self)
         return self.latent_.log_marginal_likelihood()
+
+    def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
+        """Draw the latent function of one of the classes; see `gigagp.plots.plot`.
+
+        Parameters
+        ----------
+        X, y : array-like, optional
+            Rows to average over with more than three inputs. Labels are not drawn.
+        **options
+            Arguments of `gigagp.plots.plot`; ``target`` is the number of the class, if there are more than two.
+        """
+        check_is_fitted(self)
+        return plots.plot(self, X, y, **options)
 
     # -------------------------------------------------------------- persistence
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from gigagp import plots
 from gigagp.custom import Custom
 from gigagp.description import describe
 from gigagp.estimator import FittedEstimator
@@ -56,6 +57,31 @@ class FittedModel(PredictiveDistribution, NestedArguments, FittedEstimator):
         """Return the methods that ran and the hyperparameters, in standardized units and in the data's own."""
         check_is_fitted(self, "posterior_")
         return describe(self)
+
+    def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
+        """Draw the picture that suits the fitted model, by the number of its inputs.
+
+        A curve with bands of 50 and 95 % and the forecast apart; maps of mean and uncertainty; or relevance and partial
+        dependence. It needs matplotlib (``pip install "gigagp[plot]"``).
+
+        Parameters
+        ----------
+        X, y : array-like, optional
+            Data points to draw. None: the rows of the fit, if the model keeps them.
+        **options
+            Arguments of `gigagp.plots.plot`, such as ``upper`` for a forecast, ``label`` or ``path``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        InvalidInputError
+            If matplotlib is not installed, or an argument is invalid.
+        """
+        check_is_fitted(self, "posterior_")
+        return plots.plot(self, X, y, **options)
 
     # -------------------------------------------------------------- persistence
 

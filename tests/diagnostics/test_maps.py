@@ -36,7 +36,7 @@ def test_values_are_predictions(d):
 
 
 def test_slices_of_three_inputs(monkeypatch):
-    monkeypatch.setattr("gigagp.diagnostics.maps._BLOCK", 10)  # predicted in parts
+    monkeypatch.setattr("gigagp.plots.view.BLOCK", 10)  # predicted in parts
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     gp = GPRegressor(kernels.RBF(1.0), inference.Exact(), None).fit(frame, Y)
     found = diagnostics.map_values(gp, across="b", at=[0.5, 1.5], lower=[0, 0, 0], upper=[1, 1, 2], resolution=4)
@@ -85,9 +85,9 @@ def test_a_map_is_a_file_that_says_what_it_shows(tmp_path, d, ending):
     if ending == "svg":
         text = content.decode()
         expected = {
-            1: ["input 1", "height", "mean", "± 2 standard deviations"],
-            2: ["input 2", "height: mean", "height: standard deviation"],
-            3: ["height: mean, input 3 = 1", "height: standard deviation, input 3 = 1"],
+            1: ["input 1", "height", "mean", "50 % of the function", "95 % of the function"],
+            2: ["input 2", "height: mean", "height: uncertainty", "standard deviation of the function"],
+            3: ["height: mean, input 3 = 1", "height: uncertainty, input 3 = 1"],
         }[d]
         found = text.replace(f"input 3 = {np.mean([X[:, 2].min(), X[:, 2].max()]):.4g}", "input 3 = 1")
         assert [word for word in expected if f"<!-- {word} -->" not in found] == []
@@ -96,12 +96,12 @@ def test_a_map_is_a_file_that_says_what_it_shows(tmp_path, d, ending):
 @pytest.mark.parametrize(
     ("d", "options", "match"),
     [
-        (2, {"target": 1}, "target of a map must be from 0 to 0"),
+        (2, {"target": 1}, "target of a picture must be from 0 to 0"),
         (2, {"resolution": 1}, "resolution of map_values"),
         (2, {"across": 0}, "only for maps of three inputs"),
         (2, {"at": [1.0]}, "only for maps of three inputs"),
         (2, {"lower": [0.0]}, "lower of a map must be 2 finite numbers"),
-        (2, {"upper": [np.nan, 1]}, "upper of a map must be 2 finite numbers"),
+        (2, {"upper": [np.nan, 1]}, "upper of a picture must be finite numbers for input 1"),
         (2, {"lower": [9, 9]}, "must be below upper"),
         (3, {"across": "depth"}, "across of a map must be one of input 1, input 2, input 3"),
         (3, {"across": 3}, "across of a map"),

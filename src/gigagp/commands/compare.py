@@ -41,7 +41,7 @@ def compare(
     if out is not None:
         check_folder(out)
     if plot is not None:
-        from gigagp.diagnostics.plots import check_plot
+        from gigagp.figures import check_plot
 
         check_plot(plot)
         check_folder(plot)

@@ -97,7 +97,7 @@ def bias(
 ) -> None:
     """Estimate likelihood and gradient many times, and report their bias, variance and cost."""
     from gigagp import diagnostics
-    from gigagp.diagnostics.plots import check_plot
+    from gigagp.figures import check_plot
     from gigagp.progress import meter_for
 
     if plot is not None:

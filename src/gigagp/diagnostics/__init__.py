@@ -3,9 +3,9 @@
 from gigagp.diagnostics.bias import BiasReport, BiasRow, measure_bias
 from gigagp.diagnostics.comparison import Compared, Comparison, compare
 from gigagp.diagnostics.inducing import inducing_distance, latent_share
-from gigagp.diagnostics.maps import MapValues, map_values, plot_map
-from gigagp.diagnostics.plots import plot_bias
+from gigagp.diagnostics.plots import plot_bias, plot_map
 from gigagp.diagnostics.solves import InverseSpectrum, inverse_spectrum, squared_distance
+from gigagp.plots import MapValues, map_values
 
 __all__ = [
     "BiasReport",

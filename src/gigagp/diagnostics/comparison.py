@@ -13,11 +13,11 @@ import numpy as np
 from sklearn.base import clone
 
 from gigagp import intake
-from gigagp.diagnostics.plots import check_plot
 from gigagp.duration import in_words, resolve_duration
 from gigagp.encoding import Encode, TableEncoder
 from gigagp.errors import GigaGPError, InvalidInputError
 from gigagp.fields import Fraction, Positive, checks_arguments
+from gigagp.figures import check_plot, new_figure, save_figure
 from gigagp.inference import Grid, SparseVariational, Vecchia
 from gigagp.metrics import coverage, gaussian_nll, rmse
 from gigagp.progress import Verbosity, meter_for
@@ -112,11 +112,7 @@ class Comparison:
             If matplotlib is not installed or the extension is unknown.
         """
         check_plot(path)
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(10, 4.2)
         errors, against = figure.subplots(1, 2)
         shown = sorted((one for one in self.models if one.rmse is not None), key=lambda one: one.rmse or 0.0)
         colours = ["tab:blue" if one.name == self.best else "0.7" for one in shown]
@@ -131,7 +127,7 @@ class Comparison:
         against.plot(ends, ends, color="0.3", lw=1)
         against.set_xlabel(f"predicted by {self.best}, with 95 % intervals")
         against.set_ylabel("held-out target")
-        figure.savefig(path)
+        save_figure(figure, path)
 
 
 @checks_arguments

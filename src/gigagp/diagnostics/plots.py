@@ -1,32 +1,21 @@
-"""Plots of bias reports; matplotlib is an optional extra."""
+"""Files with plots of bias reports and of fitted functions; matplotlib is an optional extra."""
 
 from __future__ import annotations
 
 import os
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from gigagp.diagnostics.bias import BiasReport
 from gigagp.errors import InvalidInputError
+from gigagp.figures import check_plot, new_figure, save_figure
+from gigagp.plots import plot
 
 #: Largest number of lines in a plot; of more, only the worst are shown.
 _SHOWN = 40
-_ENDINGS = (".png", ".pdf", ".svg")
-
-
-def check_plot(path: str | os.PathLike[str]) -> None:
-    """Raise `InvalidInputError` unless a plot can be written to this file; called before any expensive work."""
-    if Path(path).suffix.lower() not in _ENDINGS:
-        msg = f"a plot must be a file that ends in {', '.join(_ENDINGS)}; got {os.fspath(path)}."
-        raise InvalidInputError(msg)
-    try:
-        import matplotlib.figure  # noqa: F401  (checks that it is installed)
-    except ImportError as error:
-        msg = 'plots need matplotlib. Install it with pip install "gigagp[plot]".'
-        raise InvalidInputError(msg) from error
 
 
 def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.PathLike[str]) -> None:
@@ -53,12 +42,8 @@ def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.Pat
         msg = "reports of plot_bias must hold at least one report; got none."
         raise InvalidInputError(msg)
     check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = _shown(by_name)
-    figure = Figure(figsize=(7.5, 1.4 + 0.28 * len(names) * (0.6 + 0.4 * len(by_name))), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.5, 1.4 + 0.28 * len(names) * (0.6 + 0.4 * len(by_name)))
     axes = figure.subplots()
     for number, (label, report) in enumerate(by_name.items()):
         lowered = (number + 0.5) / len(by_name) - 0.5
@@ -89,7 +74,12 @@ def plot_bias(reports: BiasReport | Mapping[str, BiasReport], path: str | os.Pat
     else:
         figure.legend(loc="outside lower center", ncols=min(len(by_name), 4))
     axes.set_title(title, fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
+
+
+def plot_map(model: Any, path: str | os.PathLike[str], *, label: str | None = None, **options: Any) -> None:
+    """Write the picture that `GPRegressor.plot` draws to a file; the options are those of `gigagp.plots.plot`."""
+    plot(model, path=path, label=label, **options)
 
 
 def _shown(reports: Mapping[str, BiasReport]) -> list[str]:

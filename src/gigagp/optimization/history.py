@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from gigagp.estimate import Estimate
 from gigagp.model import Model
+from gigagp.optimization.history_plot import HistoryQuantity, draw_history
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ _PLAIN = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The steps of a fit, in order.
 
@@ -148,6 +149,36 @@ class History:
             for step in self.steps
         ]
         return replace(self, steps=steps)
+
+    def plot(self, quantity: HistoryQuantity = "hyperparameters", *, ax: Any = None) -> Any:
+        """Draw how a quantity moved during the fit; it needs matplotlib (``pip install "gigagp[plot]"``).
+
+        Parameters
+        ----------
+        quantity : {"hyperparameters", "gradient", "objective", "validation"}, default "hyperparameters"
+            ``"hyperparameters"``: each over its last value, so that lines end at 1; of more than eight, those that
+            moved most. ``"gradient"``: the norm of the gradient for each row. ``"objective"``: values, for each stage.
+            ``"validation"``: RMSE of the validation rows.
+        ax : matplotlib axes, optional
+            Where to draw. None: a new figure.
+
+        Returns
+        -------
+        matplotlib axes
+
+        Raises
+        ------
+        InvalidInputError
+            If matplotlib is missing, the quantity is unknown, or the history has no such values.
+        """
+        return draw_history(self.steps, quantity, ax)
+
+    def __repr__(self) -> str:
+        """Return the number of steps and their stages."""
+        stages = ", ".join(dict.fromkeys(step.stage for step in self.steps))
+        seconds = f" in {self.steps[-1].seconds:.4g} s" if self.steps else ""
+        ended = f", ended by {self.interrupted}" if self.interrupted else ""
+        return f"History({len(self.steps)} steps{seconds}{': ' if stages else ''}{stages}{ended})"
 
     @property
     def epochs(self) -> float:

@@ -1,0 +1,64 @@
+"""Names, ticks and proportions of axes, and which data points there is room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gigagp.plots.view import Axis
+
+#: Names of columns that are degrees on a globe, and pairs of coordinates in the same unit of length.
+_LONGITUDES, _LATITUDES = {"lon", "long", "lng", "longitude"}, {"lat", "latitude"}
+_PLANE = ({"x", "y"}, {"easting", "northing"}, {"east", "north"}, {"x1", "x2"})
+
+
+def is_longitude(name: str) -> bool:
+    """Whether a column holds longitudes, by its name."""
+    return _word(name) in _LONGITUDES
+
+
+def is_latitude(name: str) -> bool:
+    """Whether a column holds latitudes, by its name."""
+    return _word(name) in _LATITUDES
+
+
+def are_in_a_plane(names: tuple[str, str]) -> bool:
+    """Whether two columns are coordinates in one unit, by their names."""
+    return {_word(name) for name in names} in _PLANE
+
+
+def _word(name: str) -> str:
+    return name.split("(")[0].split("[")[0].strip().lower()
+
+
+def labelled(name: str) -> str:
+    """Return the label of an axis; degrees where the name says that it is a longitude or a latitude."""
+    has_unit = "(" in name or "[" in name
+    return f"{plain(name)} (°)" if (is_longitude(name) or is_latitude(name)) and not has_unit else plain(name)
+
+
+def plain(text: str) -> str:
+    """Return a user's text, such as the name of a column, as matplotlib shows it literally and in one short line."""
+    text = " ".join(text.split())
+    text = text if len(text) <= 40 else f"{text[:39]}…"
+    return text.replace("$", r"\$")
+
+
+def dress(matplotlib_axis: Any, axis: Axis) -> None:
+    """Label an axis; dates get ticks at whole years, months or days."""
+    matplotlib_axis.set_label_text(labelled(axis.name))
+    if axis.is_date:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(minticks=3, maxticks=7)
+        matplotlib_axis.set_major_locator(locator)
+        matplotlib_axis.set_major_formatter(ConciseDateFormatter(locator))
+
+
+def thinned(places: np.ndarray, most: int) -> tuple[np.ndarray, str]:
+    """Return at most so many of the places, drawn at random, and words about what was left out."""
+    if len(places) <= most:
+        return places, ""
+    kept = np.random.default_rng(0).choice(places, most, replace=False)
+    return kept, f" ({most:,} of {len(places):,} rows)"

@@ -1,0 +1,175 @@
+"""`plot`: the picture that suits a model, by the number of its inputs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args
+
+import numpy as np
+
+from gigagp.errors import InvalidInputError
+from gigagp.fields import CountOrZero, checks_arguments
+from gigagp.figures import check_plot, new_figure, require_matplotlib, save_figure, style
+from gigagp.plots.axes import plain
+from gigagp.plots.curves import curve
+from gigagp.plots.dependence import draw_dependence, partial_dependence_values
+from gigagp.plots.importance import relevance, relevance_values
+from gigagp.plots.maps import MOST_INPUTS, map_values
+from gigagp.plots.surfaces import Aspect, Quantity, colour_limits, draw_map
+from gigagp.plots.view import View
+
+#: Inputs whose dependence is drawn, of those that matter most.
+_DEPENDENCES = 5
+
+
+@checks_arguments
+def plot(
+    model: Any,
+    X: Any = None,
+    y: Any = None,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    label: str | None = None,
+    target: CountOrZero = 0,
+    lower: Any = None,
+    upper: Any = None,
+    include_noise: bool = False,
+    resolution: int | None = None,
+    across: str | int | None = None,
+    at: Any = None,
+    aspect: Aspect = "auto",
+) -> Any:
+    """Draw the picture that suits a fitted model.
+
+    - One input: data points, mean, and bands of 50 and 95 %, with what lies beyond the data apart (`curve`).
+    - Two inputs: a map of the mean with the data points, and a map of the uncertainty (`surface`).
+    - Three inputs: maps in slices of one of them, all with the same colours.
+    - More inputs, or columns of categories: relevance of the inputs, and the partial dependence on those that matter
+      most (`relevance`, `partial_dependence`).
+
+    Parameters
+    ----------
+    model : GPRegressor or GPClassifier
+        A fitted model. Of a classifier, the latent function is drawn.
+    X, y : array-like, optional
+        Data points to draw, and with more than three inputs the rows to average over. None: the rows of the fit, if the
+        model keeps them.
+    path : str or path, optional
+        File for the picture, written atomically; its extension determines the format (PNG, PDF, SVG). None: the figure
+        is shown where pyplot shows figures, such as in a notebook.
+    label : str, optional
+        Name of the target, with its unit.
+    target : int, default 0
+        Number of the target, from 0, if there are several.
+    lower, upper : sequence of numbers or dates, optional
+        Corners of the region, one entry for each input. None: the range of the rows of the fit.
+    include_noise : bool, default False
+        Whether uncertainty is that of new measurements instead of the function.
+    resolution : int, optional
+        Number of points along an axis. None: as many as the kernel asks for along a curve, 160 on maps, and 40 for
+        partial dependences.
+    across : str or int, optional
+        With three inputs, the one that is constant in each slice, by name or number from 0. None: the last one.
+    at : sequence of float, optional
+        With three inputs, its values, one for each slice. None: a sixth, a half and five sixths of its range.
+    aspect : {"auto", "geographic", "equal", "free"}, default "auto"
+        Proportions of maps; see `surface`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InvalidInputError
+        If matplotlib is not installed, the file cannot be written, or an argument is invalid.
+    """
+    if path is None:
+        require_matplotlib()
+    else:
+        check_plot(path)
+    view, is_shown = View(model, target), path is None
+    d, is_numeric = len(view.axes), len(view.axes) == len(view.columns)
+    is_map = 0 < d <= MOST_INPUTS and (is_numeric or lower is not None or upper is not None)
+    given = {"across": across, "at": at}
+    if not is_map:
+        for name, value in {**given, "lower": lower, "upper": upper}.items():
+            if value is not None:
+                msg = f"{name} of a picture is for models of up to {MOST_INPUTS} inputs; it has {len(view.columns)}."
+                raise InvalidInputError(msg)
+    if is_map and d != MOST_INPUTS and any(value is not None for value in given.values()):
+        msg = f"across and at are only for maps of three inputs; the model has {d}."
+        raise InvalidInputError(msg)
+    with style():
+        if is_map and d == 1:
+            figure = new_figure(8.0, 4.6, shown=is_shown)
+            ends = [_single(end, name) for end, name in ((lower, "lower"), (upper, "upper"))]
+            curve(
+                model, X, y, ax=figure.add_subplot(), lower=ends[0], upper=ends[1], target=target, label=label,
+                include_noise=include_noise, resolution=resolution,
+            )  # fmt: skip
+        elif is_map:
+            found = map_values(
+                model, target=target, lower=lower, upper=upper, include_noise=include_noise,
+                resolution=160 if resolution is None else resolution, **given,
+            )  # fmt: skip
+            figure = _maps(view, found, _rows(view, X, y), label, aspect, include_noise, is_shown)
+        else:
+            figure = _dependences(view, X, label, 40 if resolution is None else resolution, is_shown)
+    if path is not None:
+        save_figure(figure, path)
+    return figure
+
+
+def _single(end: Any, name: str) -> Any:
+    """Return the end of a curve, which may be in a sequence as corners of maps are."""
+    if np.ndim(end) == 0:
+        return end
+    if len(end) != 1:
+        msg = f"{name} of a map must be 1 finite numbers, one per input; got {end!r}."
+        raise InvalidInputError(msg)
+    return end[0]
+
+
+def _rows(view: View, X: Any, y: Any) -> Any:
+    return view.rows if X is None and y is None else view.given(X, y)
+
+
+def _maps(view: View, found: Any, rows: Any, label: str | None, aspect: Aspect, noise: bool, is_shown: bool) -> Any:
+    count = len(found.at)
+    figure = new_figure(11.0, 4.4 * count, shown=is_shown)
+    grid = figure.subplots(count, 2, squeeze=False, sharex=True, sharey=True)
+    shared = {"mean": colour_limits(found.mean), "std": colour_limits(found.std)}
+    for place in range(count):
+        for ax, quantity in zip(grid[place], get_args(Quantity), strict=True):
+            near = rows if found.across is None else None  # rows of all slices would cover each of them
+            draw_map(
+                ax, view, found, near, quantity=quantity, label=label, aspect=aspect, include_noise=noise, place=place,
+                limits=shared[quantity],
+            )  # fmt: skip
+            if found.across is not None:
+                ax.set_title(f"{ax.get_title()}, {plain(found.across)} = {found.at[place]:.4g}")
+    return figure
+
+
+def _dependences(view: View, X: Any, label: str | None, resolution: int, is_shown: bool) -> Any:
+    """Draw the relevance of the inputs, and the dependence on those that matter most."""
+    values = relevance_values(view.model, X, target=view.target)
+    weight = values.lengthscales_in_spread if np.isnan(values.sensitivity).any() else values.sensitivity
+    chosen = np.argsort(-weight, kind="stable")[:_DEPENDENCES]
+    columns = 3 if len(chosen) > 1 else 2
+    rows = -(-(len(chosen) + 1) // columns)
+    figure = new_figure(3.7 * columns, 3.2 * rows, shown=is_shown)
+    grid = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+    relevance(view.model, ax=grid[0], found=values)
+    grid[0].set_xlabel(grid[0].get_xlabel().replace(" (", "\n("))
+    for ax, k in zip(grid[1:], chosen, strict=False):
+        axis = view.columns[k]
+        found = partial_dependence_values(view.model, axis.number, X, target=view.target, resolution=resolution)
+        draw_dependence(ax, view, axis, found, label)
+    lows, highs = zip(*(ax.get_ylim() for ax in grid[1 : len(chosen) + 1]), strict=True)
+    for ax in grid[1 : len(chosen) + 1]:
+        ax.set_ylim(min(lows), max(highs))  # one scale, so that what matters more looks so
+    for ax in grid[len(chosen) + 1 :]:
+        ax.set_axis_off()
+    return figure

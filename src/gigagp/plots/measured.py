@@ -1,0 +1,139 @@
+"""Measurements beside their predictions: of test rows, or of each row of the fit from all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from gigagp.errors import InvalidInputError
+from gigagp.inference.rows_posterior import RowsPosterior
+from gigagp.likelihoods import Gaussian
+from gigagp.plots.view import View
+
+#: Probabilities at which predictive distributions that are not normal are compared with measurements.
+_LEVELS = np.concatenate([[0.005], np.linspace(0.025, 0.975, 39), [0.995]])
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Measurements beside their predictions.
+
+    Attributes
+    ----------
+    y, mean : ndarray of shape (n,)
+        Measurements and predicted means, in the target's units.
+    std : ndarray of shape (n,)
+        Standard deviations of the predictions, with the noise.
+    rank : ndarray of shape (n,)
+        Probability that the prediction gave to values below the measurement; evenly distributed if it is calibrated.
+    log_density : ndarray of shape (n,)
+        Log density of the measurements, in nats.
+    source : str
+        What the rows are, in words.
+    outside : float
+        Share of the rows with an input outside of the range of the fit.
+    """
+
+    y: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    rank: np.ndarray
+    log_density: np.ndarray
+    source: str
+    outside: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.y)
+
+    def share_inside(self, level: float) -> float:
+        """Return the share of the measurements inside their central intervals of a probability."""
+        return float(np.mean(np.abs(2 * self.rank - 1) <= level + 1e-12))
+
+
+def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> Predicted:
+    """Return measurements beside their predictions.
+
+    Parameters
+    ----------
+    model : GPRegressor
+        A fitted model whose noise is part of its predictions.
+    X, y : array-like, optional
+        Test rows. None: the rows of the fit, each predicted from all others (`GPRegressor.leave_one_out`).
+    target : int, default 0
+        Number of the target, from 0.
+
+    Raises
+    ------
+    InvalidInputError
+        If the rows cannot be used, the noise of new rows is not known, or the model can leave no row out.
+    """
+    view = View(model, target)
+    if view.is_classifier:
+        msg = "pictures of errors need a GPRegressor; gigagp.report has those of a GPClassifier."
+        raise InvalidInputError(msg)
+    if X is None and y is None:
+        return _left_out(view)
+    rows = view.given(X, y)
+    if not view.noise_is_known:
+        msg = (
+            "pictures of errors need predictions of measurements, and this model has no noise of new rows: its "
+            f"likelihood is {view.model.likelihood_.name}, or the noise of each row of the fit was given."
+        )
+        raise InvalidInputError(msg)
+    mean, std = view.mean_and_std(rows.X, include_noise=True)
+    density = _log_density(view, rows.X, rows.y)
+    outside = np.zeros(len(rows.y), dtype=bool)
+    for axis in view.axes:
+        low, high = view.range_of(axis)
+        slack = 1e-9 * (high - low)
+        values = rows.X[:, axis.places[0]]
+        outside |= (values < low - slack) | (values > high + slack)
+    has_places = len(view.regressor.posterior_.places()) > 0
+    share = float(outside.mean()) if has_places else 0.0
+    return Predicted(rows.y, mean, std, _ranks(view, rows.X, rows.y, mean, std), density, "test rows", share)
+
+
+def _is_normal(view: View) -> bool:
+    posterior, likelihood = view.regressor.posterior_, view.model.likelihood_
+    is_gaussian = isinstance(likelihood, Gaussian) and posterior.model.student is None
+    return is_gaussian and view.regressor.target_transform_.is_identity and not posterior.is_mixture
+
+
+def _ranks(view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    if _is_normal(view):
+        return ndtr((y - mean) / std)
+    quantiles = view.quantiles(X, _LEVELS.tolist(), include_noise=True)
+    # Half way between two levels is inside the intervals that contain both.
+    bounds = np.concatenate([[0.0], _LEVELS, [1.0]])
+    return (0.5 * (bounds[1:] + bounds[:-1]))[(y[:, None] > quantiles).sum(1)]
+
+
+def _log_density(view: View, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    n_targets = view.regressor.posterior_.n_targets
+    table = y if n_targets == 1 else np.repeat(y[:, None], n_targets, 1)  # other targets are not read
+    return view.of_target(view.plain.predictive_log_density(X, table))
+
+
+def _left_out(view: View) -> Predicted:
+    if view.rows is None:
+        msg = "this model does not keep its rows: pictures of errors need X and y."
+        raise InvalidInputError(msg)
+    found = view.model.leave_one_out()  # refuses where there is none
+    y, mean, std, density = view.rows.y, *(view.of_target(part) for part in found[:3])
+    if _is_normal(view):
+        rank = ndtr((y - mean) / std)
+    else:
+        posterior = view.regressor.posterior_
+        left = posterior.left_out()
+        if posterior.model.student is not None or posterior.is_mixture or left is None:
+            msg = "leaving rows out is available here for normal predictions only: pictures of errors need X and y."
+            raise InvalidInputError(msg)
+        assert isinstance(posterior, RowsPosterior)
+        z = (posterior.table.Y.double() - left.mean) / left.variance.sqrt()[:, None]  # of the transformed target
+        rank = ndtr(z.cpu().numpy()[:, view.target])
+    return Predicted(y, mean, std, rank, density, "rows of the fit, each predicted from all others")

@@ -1,0 +1,282 @@
+"""A fitted model as pictures see it: columns to draw along, rows to draw, and predictions of encoded inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gigagp import intake
+from gigagp.cells import Place
+from gigagp.encoding import TableEncoder, fitted_encoder, model_inputs
+from gigagp.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
+from gigagp.encoding.reading import SECONDS_A_DAY, read_cells
+from gigagp.errors import InvalidInputError
+from gigagp.inference.rows_posterior import RowsPosterior
+
+if TYPE_CHECKING:
+    from gigagp.estimator import FittedEstimator
+
+#: Number of points that are predicted at a time.
+BLOCK = 2**14
+
+
+class Rows(NamedTuple):
+    """Rows that a picture shows.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, n_encoded)
+        Encoded inputs in their own units.
+    y : ndarray of shape (n,)
+        Target in its own units.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One column of the table, along which a picture may run.
+
+    Attributes
+    ----------
+    name : str
+        Name of the column.
+    number : int
+        Its number in the table.
+    places : tuple of int
+        Its encoded columns; the first one has its numbers, or its days.
+    column : Column or None
+        What the encoder knows of the column; None for a table of numbers.
+    """
+
+    name: str
+    number: int
+    places: tuple[int, ...]
+    column: Column | None = None
+
+    @property
+    def is_date(self) -> bool:
+        """Whether values are days since the earliest date of the fit."""
+        return isinstance(self.column, Dates)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The categories of the column; none for numbers and dates."""
+        return self.column.categories if isinstance(self.column, Categories) else ()
+
+    def shown(self, values: np.ndarray) -> np.ndarray:
+        """Return values as matplotlib shows them: numbers, or dates as datetime64."""
+        if not isinstance(self.column, Dates):
+            return np.asarray(values, dtype=float)
+        seconds = self.column.origin + np.asarray(values, dtype=float) * SECONDS_A_DAY
+        return (seconds * 1e3).astype("datetime64[ms]")
+
+    def value(self, given: Any, argument: str) -> float:
+        """Return a number that a user has given for this axis; dates may be texts or dates.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is neither a finite number nor, on an axis of dates, a date.
+        """
+        try:
+            if isinstance(self.column, Dates) and not isinstance(given, int | float):
+                moment = np.datetime64(given, "ms").astype(np.int64)
+                return float((moment / 1e3 - self.column.origin) / SECONDS_A_DAY)
+            found = float(given)
+        except (TypeError, ValueError, OverflowError):
+            found = np.nan
+        if not np.isfinite(found):
+            what = "dates, or days since the earliest," if self.is_date else "finite numbers"
+            msg = f"{argument} of a picture must be {what} for {self.name}; got {given!r}."
+            raise InvalidInputError(msg)
+        return found
+
+    def encoded(self, values: Any) -> np.ndarray:
+        """Return the encoded columns, shape (m, width), of numbers, days, or texts of categories."""
+        if self.column is None:
+            return np.asarray(values, dtype=float)[:, None]
+        cells = self.column.at(np.asarray(values)) if isinstance(self.column, Dates) else pa.array(values)
+        return self.column.encode(read_cells(cells, Place("X", [self.name]), self.column.kind), [])
+
+
+class View:
+    """A fitted model, and one of its targets.
+
+    Parameters
+    ----------
+    model : GPRegressor or GPClassifier
+        A fitted model. Of a classifier, the latent function is seen.
+    target : int
+        Number of the target, from 0.
+
+    Attributes
+    ----------
+    regressor : GPRegressor
+        The model, or the latent functions of a classifier.
+    columns : list of Axis
+        All columns of the table that the model uses.
+    axes : list of Axis
+        Those that are numbers or dates.
+
+    Raises
+    ------
+    InvalidInputError
+        If the model is not fitted, or there is no such target.
+    """
+
+    def __init__(self, model: Any, target: int = 0) -> None:
+        self.regressor: FittedEstimator = getattr(model, "latent_", model)
+        if getattr(self.regressor, "posterior_", None) is None:
+            msg = "model of a picture must be fitted."
+            raise InvalidInputError(msg)
+        self.is_classifier = hasattr(model, "latent_")
+        n_targets = self.regressor.posterior_.n_targets
+        if not 0 <= target < n_targets:
+            msg = f"target of a picture must be from 0 to {n_targets - 1}; got {target!r}."
+            raise InvalidInputError(msg)
+        self.model, self.target = model, target
+        self.encoder: TableEncoder | None = fitted_encoder(self.regressor)
+        names = getattr(model, "feature_names_in_", None)
+        self.names = None if names is None else [str(name) for name in names]
+        self.columns = _columns(self.encoder, self.names, int(self.regressor.n_features_in_))
+        self.axes = [axis for axis in self.columns if not axis.categories and _varies(axis)]
+
+    @cached_property
+    def plain(self) -> Any:
+        """The regressor for inputs that are encoded already, and without names."""
+        found: Any = copy.copy(self.regressor)
+        for name in ("encoder_", "feature_names_in_"):
+            found.__dict__.pop(name, None)
+        found.encode, found.n_features_in_ = "strict", len(self.regressor.scaling_.x_centre)
+        return found
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether targets are the function with noise added, so that both are in the same units."""
+        return bool(self.regressor.likelihood_.has_noise)  # type: ignore[attr-defined]
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether the noise of a new row is known."""
+        return self.has_noise and not self.regressor.posterior_.model.noise_is_known
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """The rows of the fit in their own units; None if the model does not keep them."""
+        posterior, scaling = self.regressor.posterior_, self.regressor.scaling_
+        if not isinstance(posterior, RowsPosterior) or self.is_classifier:
+            return None
+        X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        Y = scaling.original(posterior.table.Y.double().cpu().numpy()) + posterior.model.mean.offset(X)[:, None]
+        return Rows(X, self.regressor.target_transform_.inverse(Y[:, self.target]))
+
+    def given(self, X: Any, y: Any) -> Rows:
+        """Return rows that a user has given, after a check."""
+        if X is None or y is None:
+            msg = "X and y of a picture must be given together."
+            raise InvalidInputError(msg)
+        encoded = self.inputs(X)
+        targets = intake.targets(y, len(encoded))
+        if targets.ndim == 2:
+            if targets.shape[1] <= self.target:
+                msg = f"y of a picture must have target {self.target}, from 0; got {targets.shape[1]} target(s)."
+                raise InvalidInputError(msg)
+            targets = targets[:, self.target]
+        return Rows(encoded, targets)
+
+    def inputs(self, X: Any) -> np.ndarray:
+        """Return the encoded inputs of a user's table."""
+        owner: Any = self.regressor if self.encoder is not None else self.model
+        return model_inputs(owner, X, reset=False)
+
+    def range_of(self, axis: Axis) -> tuple[float, float]:
+        """Return the range of a column in the fit, or two standard deviations around the mean if it is not kept."""
+        scaling, place = self.regressor.scaling_, axis.places[0]
+        places = self.regressor.posterior_.places()
+        if len(places):
+            values = places[:, place].double().cpu().numpy()
+            low, high = float(values.min()), float(values.max())
+        else:
+            low, high = -2.0, 2.0
+        scale, centre = scaling.x_scale[place], scaling.x_centre[place]
+        return low * scale + centre, high * scale + centre
+
+    # Predictions ----------------------------------------------------------------------------------------------------
+
+    def points(self, axes: Sequence[Axis], values: np.ndarray) -> np.ndarray:
+        """Return encoded inputs, shape (m, n_encoded), with values (m, k) of some columns and typical other cells."""
+        m = len(values)
+        if self.encoder is None:
+            found = np.broadcast_to(self._typical, (m, len(self._typical))).copy()
+        else:
+            cells = self.encoder.table(np.zeros((1, len(self.encoder.axes))), self.names)
+            if self.encoder.axes:
+                typical = [_fill(self.encoder.columns[k]) for k in self.encoder.axes]
+                cells = self.encoder.table(np.array([typical]), self.names)
+            found = np.repeat(self.encoder.transform(cells), m, 0)
+        for axis, column in zip(axes, values.T, strict=True):
+            found[:, list(axis.places)] = axis.encoded(column)
+        return found
+
+    @cached_property
+    def _typical(self) -> np.ndarray:
+        """The medians of the columns, or their means where the rows are not kept."""
+        return self.regressor.scaling_.x_centre if self.rows is None else np.median(self.rows.X, 0)
+
+    def mean_and_std(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of the target at encoded inputs, each of shape (m,)."""
+        means, stds = [], []
+        for start in range(0, len(X), BLOCK):
+            block = X[start : start + BLOCK]
+            mean, std = self.plain.predict(block, return_std=True, include_noise=include_noise)
+            means.append(self.of_target(mean))
+            stds.append(self.of_target(std))
+        return np.concatenate(means), np.concatenate(stds)
+
+    def quantiles(self, X: np.ndarray, levels: Sequence[float], include_noise: bool = False) -> np.ndarray:
+        """Return quantiles at encoded inputs, shape (m, len(levels))."""
+        found = []
+        for start in range(0, len(X), BLOCK):
+            block = self.plain.predict_quantile(X[start : start + BLOCK], list(levels), include_noise=include_noise)
+            found.append(block if block.ndim == 2 else block[:, self.target])
+        return np.concatenate(found)
+
+    def of_target(self, values: np.ndarray) -> np.ndarray:
+        """Return the part of an answer that belongs to the target."""
+        return values if values.ndim == 1 else values[:, self.target]
+
+    def label(self, given: str | None) -> str:
+        """Return a name for the target."""
+        if given is not None:
+            return given
+        return "target" if self.has_noise else "latent function"
+
+
+def _columns(encoder: TableEncoder | None, names: list[str] | None, n_columns: int) -> list[Axis]:
+    names = [f"input {k + 1}" for k in range(n_columns)] if names is None else names
+    if encoder is None:
+        return [Axis(name, k, (k,)) for k, name in enumerate(names)]
+    found = []
+    for k, (column, parts) in enumerate(zip(encoder.columns, encoder.inputs, strict=True)):
+        if not isinstance(column, LeftOut):
+            found.append(Axis(names[k], k, tuple(place for part in parts for place in part), column))
+    return found
+
+
+def _varies(axis: Axis) -> bool:
+    return not isinstance(axis.column, Numbers) or axis.column.varies
+
+
+def _fill(column: Column) -> float:
+    return column.fill if isinstance(column, Numbers | Dates) else 0.0
