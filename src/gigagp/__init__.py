@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         operators,
         optimization,
         planning,
+        plots,
         presets,
         search,
         solvers,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gigagp.diagnostics.comparison import compare
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
+    from gigagp.reports import report
 
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
@@ -55,7 +57,9 @@ _HOMES = {
     "operators": None,
     "optimization": None,
     "planning": None,
+    "plots": None,
     "presets": None,
+    "report": "gigagp.reports",
     "search": None,
     "solvers": None,
     "truncation": None,
@@ -80,7 +84,9 @@ __all__ = [
     "operators",
     "optimization",
     "planning",
+    "plots",
     "presets",
+    "report",
     "search",
     "solvers",
     "truncation",

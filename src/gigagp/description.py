@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 
+from gigagp.brief import brief, rounded
 from gigagp.encoding import fitted_encoder
 from gigagp.estimator import FittedEstimator
 from gigagp.model import NOISE, Model
@@ -14,95 +16,137 @@ from gigagp.student_noise import LEAST_DF, OUTLIER_WEIGHT
 _SHOWN = 12
 
 
+class Hyperparameter(NamedTuple):
+    """One number of a model.
+
+    Attributes
+    ----------
+    label : str
+        Name, with the input in brackets.
+    standardized : float
+        Value in units of the standardized problem.
+    own : float or None
+        Value in the data's own units; None where the kernel does not say how it is scaled.
+    """
+
+    label: str
+    standardized: float
+    own: float | None
+
+
 def describe(estimator: FittedEstimator) -> str:
     """Return the settings of a fit, its outcome, and the hyperparameters in standardized and own units.
 
     A user-defined kernel that does not define the units of its hyperparameters has only standardized values.
     """
-    posterior, scaling = estimator.posterior_, estimator.scaling_
+    lines = []
+    for word, text in facts(estimator):
+        lines += [f"{word if not k else '':13s} {line}" for k, line in enumerate(text.splitlines())]
+    lines += [] if estimator.kernel_choice_ is None else estimator.kernel_choice_.lines()
+    if (encoder := fitted_encoder(estimator)) is not None:
+        lines += ["columns", *encoder.describe()]
+    lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
+    found, hidden = hyperparameters(estimator)
+    for one in found:
+        own = "not known" if one.own is None else f"{one.own:14.6g}"
+        lines.append(f"{one.label:34s} {one.standardized:14.6g} {own:>14s}")
+    lines += [f"{name} has {count} more values, see kernel_.parameters()" for name, count in hidden.items()]
+    if estimator.scaling_.y_scale.size > 1:
+        lines.append("variances      shares of the variance of each target, which are scaled separately")
+    lines += [f"at its bound  {label}" for label in at_bounds(estimator.posterior_.model)]
+    return "\n".join(lines)
+
+
+def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return what was fitted, what ran and how it ended: words of at most 13 letters, each with a text."""
+    posterior = estimator.posterior_
     optimizer = "none" if estimator.optimizer_ is None else type(estimator.optimizer_).__name__
-    lines = [
-        f"rows          {posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}",
+    epochs = estimator.history_.epochs
+    found = [
+        ("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}"),
         *_transform(estimator),
         *_noise(estimator),
-        f"inference     {estimator.inference_.describe()}",
-        f"solver        {estimator.solver_}",
-        f"engine        {estimator.engine_}",
-        f"optimizer     {optimizer}, {len(estimator.history_)} evaluations, "
-        f"{estimator.history_.epochs:.4g} epochs of kernel products",
+        ("inference", estimator.inference_.describe()),
+        ("solver", brief(estimator.solver_)),
+        ("engine", estimator.engine_),
+        ("optimizer", f"{optimizer}, {len(estimator.history_)} evaluations, {epochs:.4g} epochs of kernel products"),
     ]
     if estimator.plan_ is not None:
-        words = str(estimator.plan_).splitlines()
-        lines += [f"{'forecast' if not k else '':13s} {line}" for k, line in enumerate(words)]
+        found.append(("forecast", str(estimator.plan_)))
     if estimator.history_.interrupted == "learning":
-        lines.append("interrupted   Ctrl-C ended the learning; these are the best hyperparameters so far")
+        found.append(("interrupted", "Ctrl-C ended the learning; these are the best hyperparameters so far"))
     if estimator.history_.interrupted == "time budget":
-        lines.append("time budget   it ended the learning; these are the best hyperparameters so far")
-    lines += _truncated_solves(estimator)
+        found.append(("time budget", "it ended the learning; these are the best hyperparameters so far"))
+    found += _truncated_solves(estimator)
     final = posterior.final_solve
     if final is not None:
-        lines.append(
-            f"last solve    {final.status.lower()}, {final.iterations} iterations, relative residual "
-            f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)"
+        found.append(
+            (
+                "last solve",
+                f"{final.status.lower()}, {final.iterations} iterations, relative residual "
+                f"{final.relative_residual_targets:.2g} (targets), {final.relative_residual_probes:.2g} (probes)",
+            )
         )
-    lines += [f"{word:13s} {note}" for word, note in posterior.notes().items()]
-    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", repr(estimator.kernel_))  # the table below has long lists
-    lines.append(f"kernel        {structure}")
-    lines += [] if estimator.kernel_choice_ is None else estimator.kernel_choice_.lines()
-    names = getattr(estimator, "feature_names_in_", None)
+    found += posterior.notes().items()
+    structure = re.sub(r"\[[^\]]{40,}\]", "[...]", rounded(repr(estimator.kernel_)))  # a table has long lists
+    return [*found, ("kernel", structure)]
+
+
+def hyperparameters(estimator: FittedEstimator) -> tuple[list[Hyperparameter], dict[str, int]]:
+    """Return the numbers of a model, and by name how many more there are of those with more than twelve."""
+    posterior = estimator.posterior_
     encoder = fitted_encoder(estimator)
-    if encoder is not None:
-        lines += ["columns", *encoder.describe()]
-        names = encoder.labels
+    names = getattr(estimator, "feature_names_in_", None) if encoder is None else encoder.labels
     n_inputs = posterior.n_inputs if encoder is None else len(encoder.labels)
-    factors = posterior.model.unit_factors(scaling.units())
-    lines.append(f"{'hyperparameter':34s} {'standardized':>14s} {'own units':>14s}")
+    factors = posterior.model.unit_factors(estimator.scaling_.units())
+    found, hidden = [], {}
     for name, value in posterior.model.parameters().items():
         numbers = np.atleast_1d(value.double().cpu().numpy())
         factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
         is_per_input = numbers.size == n_inputs and not name.endswith(NOISE)
-        for index, number in enumerate(numbers[:_SHOWN]):
+        for index, number in enumerate(numbers[:_SHOWN].tolist()):
             label = name
             if numbers.size > 1:
                 label = f"{name}[{names[index] if names is not None and is_per_input else index}]"
-            own = "not known" if factor is None else f"{number * factor[index]:14.6g}"
-            lines.append(f"{label:34s} {number:14.6g} {own:>14s}")
+            found.append(Hyperparameter(label, number, None if factor is None else float(number * factor[index])))
         if numbers.size > _SHOWN:
-            lines.append(f"{name} has {numbers.size - _SHOWN} more values, see kernel_.parameters()")
-    if scaling.y_scale.size > 1:
-        lines.append("variances      shares of the variance of each target, which are scaled separately")
-    lines += [f"at its bound  {label}" for label in _at_bounds(posterior.model)]
-    return "\n".join(lines)
+            hidden[name] = numbers.size - _SHOWN
+    return found, hidden
 
 
-def _transform(estimator: FittedEstimator) -> list[str]:
-    """Return a line about the transform of the target, or no line if none was asked for."""
+def _transform(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about the transform of the target, or none if none was asked for."""
     transform = estimator.target_transform_
     if transform.is_identity and not transform.note:
         return []
-    return [f"target        {transform.words()}" + (f"; {transform.note}" if transform.note else "")]
+    return [("target", transform.words() + (f"; {transform.note}" if transform.note else ""))]
 
 
-def _noise(estimator: FittedEstimator) -> list[str]:
-    """Return lines about Student-t noise and its outliers, or about the choice of the noise, if there is any."""
+def _noise(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return facts about Student-t noise and its outliers, or about the choice of the noise, if there is any."""
     model, note = estimator.posterior_.model, estimator.likelihood_note_
     if model.student is None:
-        return [f"noise         {note}"] if note else []
+        return [("noise", note)] if note else []
     weights = model.student.weights(model.noise_variance).double().cpu()
     scale = np.sqrt(model.student.squared_scale) * estimator.scaling_.y_scale[0]
     count = int((weights < OUTLIER_WEIGHT).sum())
-    lines = [
-        f"noise         Student-t with {model.student.df:.3g} degrees of freedom and the scale {scale:.4g}"
-        + (f"; {note}" if note else ""),
-        f"outliers      {count:,} rows of {len(weights):,} have weights below {OUTLIER_WEIGHT:g}: they hardly move the "
-        "function (noise_weights_)",
-    ]
+    words = (
+        f"{count:,} rows of {len(weights):,} have weights below {OUTLIER_WEIGHT:g}: they hardly move the function "
+        "(noise_weights_)"
+    )
     if model.student.df <= LEAST_DF:
-        lines.append(f"              {LEAST_DF:g} is the least number of degrees of freedom that is learned")
-    return lines
+        words += f"\n{LEAST_DF:g} is the least number of degrees of freedom that is learned"
+    return [
+        (
+            "noise",
+            f"Student-t with {model.student.df:.3g} degrees of freedom and the scale {scale:.4g}"
+            + (f"; {note}" if note else ""),
+        ),
+        ("outliers", words),
+    ]
 
 
-def _at_bounds(model: Model) -> list[str]:
+def at_bounds(model: Model) -> list[str]:
     """Return the learned hyperparameters that ended at a bound, with its side."""
     values, found = model.parameters(), []
     for name, pair in model.kernel.bounds().items():
@@ -113,13 +157,12 @@ def _at_bounds(model: Model) -> list[str]:
     return found
 
 
-def _truncated_solves(estimator: FittedEstimator) -> list[str]:
-    """Return a line about solves that were cut at a random length, or no line if there were none."""
+def _truncated_solves(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about solves that were cut at a random length, or none if there were none."""
     solves = [step.solve for step in estimator.history_ if step.solve is not None and step.solve.lengths is not None]
     if not solves:
         return []
     mean = sum(solve.iterations for solve in solves) / len(solves)
     early = sum(bool(solve.ended_early) for solve in solves)
-    return [
-        f"truncation    {len(solves)} solves cut at random, {mean:.4g} iterations on average; {early} converged before"
-    ]
+    words = f"{len(solves)} solves cut at random, {mean:.4g} iterations on average; {early} converged before"
+    return [("truncation", words)]

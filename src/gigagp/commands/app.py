@@ -22,6 +22,7 @@ from gigagp.commands.interrupts import EXIT_INTERRUPTED, interruptible
 from gigagp.commands.plan import plan
 from gigagp.commands.plot import plot
 from gigagp.commands.predict import predict
+from gigagp.commands.report import report
 from gigagp.errors import FitInterruptedWarning, GigaGPError, GigaGPWarning
 from gigagp.memory import is_lack_of_memory
 
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (fit, plan, compare, predict, evaluate, plot, demo):
+for _command in (fit, plan, compare, predict, evaluate, plot, report, demo):
     app.command()(interruptible(_command))
 app.add_typer(diagnose, name="diagnose")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from gigagp import interruption
+from gigagp.brief import brief
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, Positive, Words
 from gigagp.gradients import GradientEstimator, Pathwise, PathwiseProbes, Probes
@@ -146,7 +147,7 @@ class Iterative(Inference):
         resolved = self.resolve()
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
-        return f"iterative ({resolved.solver!r}, {resolved.gradient!r}, warm start: {warm}{aware})"
+        return f"iterative ({brief(resolved.solver)}, {brief(resolved.gradient)}, warm start: {warm}{aware})"
 
 
 def expected_products(table: TrainingTable) -> float:

@@ -40,7 +40,7 @@ def labelled(name: str) -> str:
 
 def plain(text: str) -> str:
     """Return a user's text, such as the name of a column, as matplotlib shows it literally and in one short line."""
-    text = " ".join(text.split())
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     text = text if len(text) <= 40 else f"{text[:39]}…"
     return text.replace("$", r"\$")
 
@@ -62,3 +62,17 @@ def thinned(places: np.ndarray, most: int) -> tuple[np.ndarray, str]:
         return places, ""
     kept = np.random.default_rng(0).choice(places, most, replace=False)
     return kept, f" ({most:,} of {len(places):,} rows)"
+
+
+def below(ax: Any) -> None:
+    """Put the legend below the axes, where it covers nothing, with markers that can be seen."""
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    found = ax.legend(
+        handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, handlelength=1.4, columnspacing=1.2
+    )
+    for handle in found.legend_handles:
+        if hasattr(handle, "set_sizes"):
+            handle.set_sizes([14.0])
+            handle.set_alpha(0.8)

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from gigagp.fields import CountOrZero, checks_arguments
 from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
-from gigagp.plots.axes import plain, thinned
+from gigagp.plots.axes import below, plain, thinned
 from gigagp.plots.measured import Predicted, predicted
 
 #: Most points of a picture, and bins of the running mean.
@@ -62,7 +62,7 @@ def residuals(
     with style():
         ax = axes_or_new(ax)
         kept, words = thinned(np.arange(found.n), _SHOWN)
-        size, alpha = float(np.clip(4000 / len(kept), 1.5, 16)), float(np.clip(300 / len(kept), 0.15, 0.7))
+        size, alpha = float(np.clip(6000 / len(kept), 2, 16)), float(np.clip(600 / len(kept), 0.2, 0.7))
         ax.scatter(
             found.mean[kept],
             left[kept],
@@ -101,7 +101,7 @@ def residuals(
                 fontsize="small",
                 color=GUIDE,
             )
-        _legend(ax)
+        below(ax)
     return ax
 
 
@@ -168,7 +168,7 @@ def calibration(
         ax.set_aspect("equal")
         ax.set_xlabel("probability of the interval (%)")
         ax.set_ylabel("rows inside (%)")
-        _legend(ax)
+        below(ax)
     return ax
 
 
@@ -176,7 +176,3 @@ def chance_band(n: int, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the central 95 % of the shares of n independent rows, each of which is inside with a probability."""
     low, high = (binom.ppf(q, n, levels) / n for q in (0.025, 0.975))
     return np.where(levels <= 0, 0.0, low), np.where(levels >= 1, 1.0, high)
-
-
-def _legend(ax: Any) -> None:
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, handlelength=1.4, columnspacing=1.2)

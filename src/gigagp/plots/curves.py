@@ -9,7 +9,7 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
-from gigagp.plots.axes import dress, thinned
+from gigagp.plots.axes import below, dress, thinned
 from gigagp.plots.maps import region
 from gigagp.plots.view import Axis, Rows, View
 
@@ -98,7 +98,7 @@ def curve(
             ax.set_xlim(ends[0], ends[1])
         dress(ax.xaxis, axis)
         ax.set_ylabel(view.label(label))
-        _legend(ax)
+        below(ax)
     return ax
 
 
@@ -188,18 +188,3 @@ def _draw_points(ax: Any, axis: Axis, rows: Rows | None, low: float, high: float
         rasterized=len(kept) > 500,
         zorder=2.5 if len(kept) < 2000 else 0.5,
     )
-
-
-def _legend(ax: Any) -> None:
-    """Put the legend below the axes, where it covers nothing."""
-    handles, labels = ax.get_legend_handles_labels()
-    if handles:
-        ax.legend(
-            handles,
-            labels,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.16),
-            ncols=2,
-            handlelength=1.4,
-            columnspacing=1.2,
-        )

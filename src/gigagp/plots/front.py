@@ -138,7 +138,7 @@ def _rows(view: View, X: Any, y: Any) -> Any:
 def _maps(view: View, found: Any, rows: Any, label: str | None, aspect: Aspect, noise: bool, is_shown: bool) -> Any:
     count = len(found.at)
     figure = new_figure(11.0, 4.4 * count, shown=is_shown)
-    grid = figure.subplots(count, 2, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(count, 2, squeeze=False)
     shared = {"mean": colour_limits(found.mean), "std": colour_limits(found.std)}
     for place in range(count):
         for ax, quantity in zip(grid[place], get_args(Quantity), strict=True):
@@ -162,7 +162,6 @@ def _dependences(view: View, X: Any, label: str | None, resolution: int, is_show
     figure = new_figure(3.7 * columns, 3.2 * rows, shown=is_shown)
     grid = figure.subplots(rows, columns, squeeze=False).reshape(-1)
     relevance(view.model, ax=grid[0], found=values)
-    grid[0].set_xlabel(grid[0].get_xlabel().replace(" (", "\n("))
     for ax, k in zip(grid[1:], chosen, strict=False):
         axis = view.columns[k]
         found = partial_dependence_values(view.model, axis.number, X, target=view.target, resolution=resolution)

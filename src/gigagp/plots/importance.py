@@ -189,7 +189,7 @@ def relevance(
                 values[order], places, xerr=2 * found.standard_error[order], fmt="none", color=ORANGE, capsize=2
             )
             ax.set_xlim(0, max(1.08 * float(ends.max()), 1e-9))
-            ax.set_xlabel("share of the function's variance (± 2 standard errors)")
+            ax.set_xlabel("share of the function's variance\n(± 2 standard errors)")
         else:
             for place, k in zip(places, order, strict=True):
                 words = "no lengthscale" if not np.isfinite(found.lengthscale[k]) else f"{found.lengthscale[k]:.3g}"
@@ -197,7 +197,7 @@ def relevance(
                     words, (values[k], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
                 )
             ax.set_xlim(0, 1.22 * top)
-            ax.set_xlabel("standard deviations per lengthscale (number: lengthscale in own units)")
+            ax.set_xlabel("standard deviations per lengthscale\n(beside: lengthscale in own units)")
         hidden = len(values) - len(order)
         if hidden:
             ax.set_title(f"the {len(order)} of {len(values)} inputs that matter most", fontsize=9, color=GUIDE)

@@ -108,16 +108,17 @@ def draw_map(
     colours = VALUES if quantity == "mean" else SPREADS
     x, y = (axis.shown(one) for axis, one in zip(pair, places, strict=True))
     mesh = ax.pcolormesh(x, y, values.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
-    if rows is not None:
-        _draw_points(ax, pair, rows, mesh if quantity == "mean" and view.has_noise else None)
     dress(ax.xaxis, pair[0])
     dress(ax.yaxis, pair[1])
+    if rows is not None:
+        _draw_points(ax, pair, rows, mesh if quantity == "mean" and view.has_noise else None)
     _proportion(ax, pair, places, aspect)
     ax.set_xlim(x[0], x[-1])
     ax.set_ylim(y[0], y[-1])
     name = plain(view.label(label))
     of = "measurements" if include_noise else "the function"
-    bar = ax.figure.colorbar(mesh, ax=ax, extend=_extended(values, low, high), shrink=0.9)
+    beside = ax.inset_axes((1.03, 0.0, 0.045, 1.0))  # as high as the map, whatever its proportions
+    bar = ax.figure.colorbar(mesh, cax=beside, extend=_extended(values, low, high))
     bar.set_label(name if quantity == "mean" else f"standard deviation of {of}")
     ax.set_title(f"{name}: mean" if quantity == "mean" else f"{name}: uncertainty")
 
@@ -149,10 +150,8 @@ def _draw_points(ax: Any, pair: list[Axis], rows: Rows, mesh: Any) -> None:
         alpha = float(np.clip(1000 / len(kept), 0.3, 0.8))
         colour = INK if mesh is not None else "white"
         ax.scatter(x, y, s=size, color=colour, alpha=alpha, linewidth=0, rasterized=True)
-        if words and mesh is not None:
-            ax.annotate(
-                f"points{words}", (1, 1), xycoords="axes fraction", ha="right", va="bottom", fontsize=6, color="#555555"
-            )
+    if words:
+        ax.set_xlabel(f"{ax.get_xlabel()}\npoints{words}")
 
 
 def _proportion(ax: Any, pair: list[Axis], places: list[np.ndarray], aspect: Aspect) -> None:

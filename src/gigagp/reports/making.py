@@ -1,0 +1,237 @@
+"""`gigagp.report`: a fitted model and its predictions of test rows on one page."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gigagp
+from gigagp import intake, metrics
+from gigagp.classification import GPClassifier
+from gigagp.description import facts, hyperparameters
+from gigagp.encoding import fitted_encoder
+from gigagp.errors import GigaGPWarning, InvalidInputError
+from gigagp.fields import CountOrZero, checks_arguments
+from gigagp.figures import require_matplotlib
+from gigagp.files import check_folder, replacing
+from gigagp.plots.checks import calibration, residuals
+from gigagp.plots.measured import predicted
+from gigagp.plots.view import Rows, View
+from gigagp.regression import GPRegressor
+from gigagp.reports.assessment import Assessment, about_the_fit, of_classes, of_regression, repeated_rows
+from gigagp.reports.illustrations import of_the_function, of_the_history, reliability
+from gigagp.reports.page import Page, Picture, picture
+
+
+@checks_arguments
+def report(
+    model: Any,
+    X: Any,
+    y: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    label: str | None = None,
+    target: CountOrZero = 0,
+    title: str | None = None,
+) -> str:
+    """Describe a fitted model and its predictions of test rows on one HTML page.
+
+    When to use: to see, or to show others, what was fitted, how good it is, and what to be careful about. The page has
+    a description in words, scores, the function, residuals, calibration, relevance of the inputs, the course of the
+    learning, and the hyperparameters in both units. It is one file that needs no network and no scripts, and can be
+    read on a phone and printed.
+
+    Parameters
+    ----------
+    model : GPRegressor or GPClassifier
+        A fitted model.
+    X : array-like of shape (m, d)
+        Inputs of test rows, which the fit has not seen.
+    y : array-like of shape (m,) or (m, n_targets)
+        Their targets, or labels of classes.
+    path : str or path, optional
+        File of the page, ``.html``, written atomically. None: the page is only returned.
+    label : str, optional
+        Name of the target, with its unit.
+    target : int, default 0
+        Number of the target, from 0, if there are several. Of a classifier with more than two classes, it is the class
+        whose latent function is drawn.
+    title : str, optional
+        Heading of the page.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    InvalidInputError
+        If matplotlib is not installed (``pip install "gigagp[plot]"``), the file cannot be written, the model is not
+        fitted, or the rows do not suit it. Raised before any picture is drawn.
+    """
+    require_matplotlib()
+    if path is not None:
+        if Path(path).suffix.lower() not in (".html", ".htm"):
+            msg = f"a report must be a file that ends in .html; got {os.fspath(path)}."
+            raise InvalidInputError(msg)
+        check_folder(path)
+    if not isinstance(model, GPRegressor | GPClassifier):
+        msg = f"model of report must be a fitted GPRegressor or GPClassifier; got {type(model).__name__}."
+        raise InvalidInputError(msg)
+    view = View(model, target)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        content = _page(view, X, y, label, title)
+        remarks = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, GigaGPWarning)))
+    for one in caught:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    found = content(remarks)
+    if path is not None:
+        with replacing(path) as file:
+            file.write(found.encode())
+    return found
+
+
+def _page(view: View, X: Any, y: Any, label: str | None, title: str | None) -> Any:
+    """Return a function of the warnings, in words, that makes the page."""
+    if isinstance(view.model, GPClassifier):
+        assessment, of_errors, test = _classes(view, X, y)
+        called = label or "class"
+    else:
+        rows = view.given(X, y)
+        assessment, of_errors = _errors(view, X, y, rows, label)
+        called, test = label or "target", rows.X
+    pictures = of_the_function(view, X, test, label)
+    learning = of_the_history(view)
+
+    def finish(remarks: list[str]) -> str:
+        assessment.cautions.extend(remarks)
+        regressor = view.regressor
+        page = Page(title or f"Gaussian process for {called}")
+        page.heading("In words")
+        page.text(*_what_was_fitted(view, called))
+        page.text(*assessment.summary)
+        page.heading("What to be careful about")
+        if assessment.cautions:
+            page.box("careful", assessment.cautions)
+        else:
+            page.box("fine", ["The checks of this report have found nothing. They cannot see everything."])
+        page.heading("How good it is")
+        page.table(("score", "value", "meaning"), assessment.scores)
+        page.pictures(of_errors)
+        page.heading("What the model has learned")
+        page.pictures(pictures)
+        if learning:
+            page.heading("How it was learned")
+            page.pictures(learning)
+        page.heading("Hyperparameters")
+        numbers, hidden = hyperparameters(regressor)
+        shown = [
+            (one.label, f"{one.standardized:.4g}", "not known" if one.own is None else f"{one.own:.4g}")
+            for one in numbers
+        ]
+        page.table(("name", "standardized", "own units"), shown, numbers=(1, 2))
+        if hidden:
+            page.text("Not shown: " + ", ".join(f"{count} more of {name}" for name, count in hidden.items()) + ".")
+        page.heading("What ran")
+        page.table(("", ""), facts(regressor))
+        encoder = fitted_encoder(regressor)
+        if encoder is not None:
+            page.heading("Columns")
+            page.table(("", ""), [(column.label, column.describe()) for column in encoder.columns])
+        return page.html(
+            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(test):,} test rows",
+            f"Made by gigagp {gigagp.__version__}. It needs no network.",
+        )
+
+    return finish
+
+
+def _what_was_fitted(view: View, called: str) -> list[str]:
+    regressor = view.regressor
+    names = [axis.name for axis in view.columns]
+    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    kind = "classifier" if view.is_classifier else "regression"
+    learned = len(regressor.history_)
+    seconds = f" in {regressor.history_[-1].seconds:.3g} seconds" if learned else ""
+    steps = f"Its hyperparameters were learned{seconds}, by {_counted(learned, 'step')}." if learned else ""
+    inference = type(regressor.inference_).__name__
+    return [
+        f"A Gaussian-process {kind} predicts {called} from {_counted(len(names), 'input')}: {listed}.",
+        f"It was fitted to {regressor.posterior_.n_rows:,} rows by {inference} inference.",
+        steps,
+    ]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[Assessment, list[Picture]]:
+    """Return the assessment of predictions of numbers, and its pictures."""
+    repeated = repeated_rows(view, rows)
+    if not view.noise_is_known:
+        mean, _ = view.mean_and_std(rows.X)
+        known = view.regressor.posterior_.model.noise_is_known
+        why = (
+            "the noise of each row of the fit was given"
+            if known
+            else f"its likelihood is {view.model.likelihood_.name}"
+        )
+        found = Assessment(
+            cautions=[f"The error bars are not checked: the noise of new rows is not known, because {why}."]
+        )
+        if view.has_noise:
+            value = f"{metrics.rmse(rows.y, mean):.4g}"
+            found.summary = [f"On {len(rows.y):,} test rows predictions miss by {value} (root mean square error)."]
+            found.scores = [("RMSE", value, "error of the mean, in the target's units")]
+        found.cautions += [*([repeated] if repeated else []), *about_the_fit(view)]
+        return found, []
+    measured = predicted(view.model, X, y, target=view.target)
+    assessment = of_regression(view, measured)
+    if repeated:
+        assessment.cautions.insert(0, repeated)
+    inside = 100 * measured.share_inside(0.95)
+    pictures = [
+        picture(
+            lambda ax: residuals(view.model, ax=ax, label=label, found=measured),
+            f"Scatter of measured minus predicted {label or 'target'} of {measured.n:,} test rows, against the prediction.",
+            "Residuals of the test rows. Orange points are means over groups with two standard errors; a trend in them "
+            "is what the model has missed.",
+        ),
+        picture(
+            lambda ax: calibration(view.model, ax=ax, found=measured),
+            f"Curve of the share of test rows inside of central intervals against their probability; {inside:.1f} "
+            "percent are inside the 95 percent interval.",
+            "Calibration. Inside the grey band, the curve differs from the diagonal by no more than chance.",
+            height=4.8,
+        ),
+    ]
+    return assessment, pictures
+
+
+def _classes(view: View, X: Any, y: Any) -> tuple[Assessment, list[Picture], np.ndarray]:
+    """Return the assessment of probabilities of classes, its pictures, and the encoded test rows."""
+    classifier = view.model
+    rows = view.inputs(X)
+    given = intake.labels(y, len(rows))
+    known = {one: code for code, one in enumerate(classifier.classes_.tolist())}
+    unknown = [one for one in given.tolist() if one not in known]
+    if unknown:
+        msg = f"y of report must hold classes of the fit, {list(known)[:12]}; got {unknown[0]!r}."
+        raise InvalidInputError(msg)
+    codes = np.array([known[one] for one in given.tolist()])
+    probability = classifier.predict_proba(X)
+    assessment = of_classes(view, classifier.classes_, codes, probability)
+    found = picture(
+        lambda ax: reliability(ax, codes, probability),
+        "Share of rows with the right class against the predicted probability of that class, in groups.",
+        "Calibration of the probabilities. Bars are what chance allows in each group of test rows.",
+        height=4.8,
+    )
+    return assessment, [found], rows
