@@ -25,6 +25,7 @@ from gigagp.likelihoods import Logistic, Probit, resolve_likelihood
 from gigagp.means import Mean
 from gigagp.model import HyperparameterUnits
 from gigagp.nested_arguments import NestedArguments
+from gigagp.notebook_view import NotebookView
 from gigagp.persistence import save
 from gigagp.planning import InferenceChoice
 from gigagp.progress import Verbosity
@@ -41,7 +42,7 @@ LikelihoodChoice = Annotated[
 _LEAST = 1e-300
 
 
-class GPClassifier(ClassifierMixin, NestedArguments):
+class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
     """Gaussian-process classification for any number of rows and basis functions.
 
     The probability of a class depends on a latent Gaussian process, which quadruply stochastic inference learns

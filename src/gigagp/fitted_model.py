@@ -16,6 +16,7 @@ from gigagp.fitted_state import fitted_to_state
 from gigagp.fitting import Fitted
 from gigagp.inference.posterior import Posterior
 from gigagp.nested_arguments import NestedArguments
+from gigagp.notebook_view import NotebookView
 from gigagp.optimization import History
 from gigagp.persistence import save
 from gigagp.predictive_distribution import PredictiveDistribution
@@ -24,7 +25,7 @@ from gigagp.scaling import Scaling
 from gigagp.target_transform import NoTransform
 
 
-class FittedModel(PredictiveDistribution, NestedArguments, FittedEstimator):
+class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedEstimator):
     """What a fit leaves in an estimator, and what can be made of it without further rows."""
 
     def _take(self, fitted: Fitted, *, one_target: bool) -> None:

@@ -172,7 +172,7 @@ def calibration(
     return ax
 
 
-def chance_band(n: int, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the central 95 % of the shares of n independent rows, each of which is inside with a probability."""
-    low, high = (binom.ppf(q, n, levels) / n for q in (0.025, 0.975))
+def chance_band(n: int, levels: np.ndarray, probability: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Return the central part of the shares of n independent rows, each of which is inside with a probability."""
+    low, high = (binom.ppf(q, n, levels) / n for q in (0.5 - 0.5 * probability, 0.5 + 0.5 * probability))
     return np.where(levels <= 0, 0.0, low), np.where(levels >= 1, 1.0, high)

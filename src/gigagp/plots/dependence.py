@@ -180,6 +180,7 @@ def draw_dependence(ax: Any, view: View, axis: Axis, found: PartialDependence, l
         ax.set_xticks(
             places, names, rotation=45 if crowded else 0, ha="right" if crowded else "center", fontsize="small"
         )
+        ax.set_xlim(-0.5, len(names) - 0.5)
         ax.set_xlabel(plain(axis.name))
     else:
         for width, opacity in BANDS:

@@ -108,9 +108,15 @@ def _ranks(view: View, X: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.n
     if _is_normal(view):
         return ndtr((y - mean) / std)
     quantiles = view.quantiles(X, _LEVELS.tolist(), include_noise=True)
-    # Half way between two levels is inside the intervals that contain both.
-    bounds = np.concatenate([[0.0], _LEVELS, [1.0]])
-    return (0.5 * (bounds[1:] + bounds[:-1]))[(y[:, None] > quantiles).sum(1)]
+    # Linear between two quantiles, and half way to 0 or 1 beyond the last ones.
+    place = (y[:, None] > quantiles).sum(1)
+    inside = (place > 0) & (place < len(_LEVELS))
+    rank = np.where(place == 0, 0.5 * _LEVELS[0], 0.5 * (1 + _LEVELS[-1]))
+    row, k = np.flatnonzero(inside), place[inside]
+    below, above = quantiles[row, k - 1], quantiles[row, k]
+    step = (y[row] - below) / np.where(above > below, above - below, 1.0)
+    rank[row] = _LEVELS[k - 1] + step * (_LEVELS[k] - _LEVELS[k - 1])
+    return rank
 
 
 def _log_density(view: View, X: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ _LEVELS = (0.5, 0.95)
 #: Standardized errors beyond which a row is remarkable, and standard errors beyond which an average is.
 _FAR, _BEYOND_CHANCE = 5.0, 4.0
 _FEW_ROWS = 50
+#: Probability of what is called chance: of sound models, few are told that their error bars are wrong.
+_SURE = 0.99
 
 
 @dataclass
@@ -59,9 +61,9 @@ def of_regression(view: View, found: Predicted) -> Assessment:
     sides = {}
     for level in _LEVELS:
         inside = found.share_inside(level)
-        low, high = (float(end[0]) for end in chance_band(found.n, np.array([level])))
+        low, high = (float(end[0]) for end in chance_band(found.n, np.array([level]), _SURE))
         sides[level] = "" if low <= inside <= high else "too narrow" if inside < low else "too wide"
-        expected = f"by chance {_percent(low)} to {_percent(high)}"
+        expected = f"by chance {_percent(low)} to {_percent(high)} in 99 of 100 cases"
         meaning = f"test rows inside their {100 * level:.0f} % interval; {expected}"
         result.scores.append((f"inside {100 * level:.0f} %", _percent(inside), meaning))
     verdict = f"the error bars are {sides[level]}" if sides[level] else "the error bars are right"

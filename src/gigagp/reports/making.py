@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import gigagp
-from gigagp import intake, metrics
+from gigagp import __version__, intake, metrics
 from gigagp.classification import GPClassifier
 from gigagp.description import facts, hyperparameters
 from gigagp.encoding import fitted_encoder
@@ -146,7 +145,7 @@ def _page(view: View, X: Any, y: Any, label: str | None, title: str | None) -> A
             page.table(("", ""), [(column.label, column.describe()) for column in encoder.columns])
         return page.html(
             f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(test):,} test rows",
-            f"Made by gigagp {gigagp.__version__}. It needs no network.",
+            f"Made by gigagp {__version__}. It needs no network.",
         )
 
     return finish
@@ -200,7 +199,7 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
     pictures = [
         picture(
             lambda ax: residuals(view.model, ax=ax, label=label, found=measured),
-            f"Scatter of measured minus predicted {label or 'target'} of {measured.n:,} test rows, against the prediction.",
+            f"Scatter of measured minus predicted {label or 'target'} of {measured.n:,} rows, against predictions.",
             "Residuals of the test rows. Orange points are means over groups with two standard errors; a trend in them "
             "is what the model has missed.",
         ),

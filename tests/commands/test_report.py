@@ -1,0 +1,41 @@
+"""``gigagp report`` and ``gigagp plot`` on the command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2020-01-01") + np.arange(160)
+    for name, part in (("train", slice(0, None, 2)), ("test", slice(1, None, 2))):
+        rows = [f"{day},{np.sin(k / 9) + 0.1 * rng.normal():.4f}" for k, day in enumerate(days)][part]
+        (folder / f"{name}.csv").write_text("day,height\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def test_fit_report_and_plot(run, refused, files):
+    model, out = files / "m.gp", files / "page.html"
+    fit = ("fit", files / "train.csv", "--target", "height", "-q", "--kernel", "rbf", "--out", model)
+    assert run(*fit)[0] == 0
+    code, text, error = run("report", model, files / "test.csv", "--out", out, "-q", "--title", "Tides & days")
+    assert (code, text, error) == (0, f"Wrote {out}.\n", "")
+    page = out.read_text()
+    assert "<h1>Tides &amp; days</h1>" in page
+    assert "predicts height from 1 input: day" in page
+    code, text, _ = run("plot", model, "-o", files / "p.svg", "--upper", "2020-08-01", "--data", files / "test.csv")
+    assert code == 0
+    drawn = (files / "p.svg").read_text()
+    for words in ("beyond the data: mean", "data", "height", "day"):
+        assert f"<!-- {words} -->" in drawn
+    assert "must be a file that ends in .html" in refused("report", model, files / "test.csv", "--out", files / "p.pdf")
+    assert "no column" in refused("report", model, files / "test.csv", "--target", "depth", "--out", files / "q.html")
+    assert "aspect of plot must be" in refused("plot", model, "-o", files / "q.svg", "--aspect", "round")
+    assert "dates" in refused("plot", model, "-o", files / "q.svg", "--upper", "soon")
+    assert not (files / "q.html").exists()
+    assert not (files / "q.svg").exists()

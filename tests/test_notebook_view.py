@@ -1,0 +1,72 @@
+"""What a notebook shows of an estimator, and the short texts of settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+
+from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers
+from gigagp.brief import brief, rounded
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+FRAME = pd.DataFrame(X, columns=["<b>depth</b>", "b"])
+
+
+def test_a_fitted_estimator_shows_its_fit_above_its_diagram():
+    gp = GPRegressor(kernels.RBF([2.0, 3.0]), inference.Exact(), None, noise_variance=0.01)
+    assert "gigagp-view" not in gp._repr_html_()
+    gp.fit(FRAME, X[:, 0])
+    text = gp._repr_html_()
+    assert text.index("gigagp-view") < text.index("sk-")
+    assert "<b>depth</b>" not in text.split("sk-")[0]
+    assert "lengthscale[&lt;b&gt;depth&lt;/b&gt;]" in text
+    for part in (gp.kernel_.parameters()["lengthscale"], gp.posterior_.model.parameters()["lengthscale"]):
+        assert f'<td class="number">{float(part[0]):.4g}</td>' in text
+    assert gp._repr_mimebundle_()["text/html"].count("gigagp-view") == text.count("gigagp-view")
+    with sklearn.config_context(display="text"):
+        assert not hasattr(gp, "_repr_html_")
+        assert list(gp._repr_mimebundle_()) == ["text/plain"]
+
+
+def test_a_classifier_too():
+    settings = inference.QuadruplyStochastic(n_basis=20)
+    gp = GPClassifier(inference=settings, optimizer=optimization.SparseAdam(steps=5)).fit(FRAME, X[:, 0] > 0)
+    assert "<b>GPClassifier</b>, fitted" in gp._repr_html_()
+
+
+def test_validation_scores_are_shown():
+    gp = GPRegressor(inference=inference.Exact()).fit(X, X[:, 0], validation=(X[:5], X[:5, 0]))
+    assert f"RMSE {gp.history_[-1].validation_rmse:.4g}" in gp._repr_html_()
+
+
+def test_settings_are_short():
+    assert (
+        brief(solvers.ConjugateGradients(tolerance=0.0016020567479636605)) == "ConjugateGradients(tolerance=0.001602)"
+    )
+    assert brief(solvers.ConjugateGradients()) == "ConjugateGradients()"
+    nested = inference.Iterative(solver=solvers.AlternatingProjections(block_size=7))
+    assert brief(nested) == "Iterative(solver=AlternatingProjections(block_size=7))"
+    assert brief("cholesky") == "cholesky"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (
+            "Matern(nu=1.5, lengthscale=[1.4464630338838276, 11.315496985183875])",
+            "Matern(nu=1.5, lengthscale=[1.446, 11.32])",
+        ),
+        ("RBF(columns=[0, 12345])", "RBF(columns=[0, 12345])"),
+        ("noise=8.58784e-05, x1.234567, -2.000001", "noise=8.588e-05, x1.234567, -2"),
+    ],
+)
+def test_numbers_have_four_digits(text, short):
+    assert rounded(text) == short
+
+
+def test_a_description_has_no_long_line():
+    gp = GPRegressor(inference=inference.Iterative()).fit(X, X[:, 0] + 0.1 * X[:, 1])
+    assert max(map(len, gp.describe().splitlines())) < 140
