@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gigagp.diagnostics.comparison import compare
     from gigagp.persistence import load
     from gigagp.regression import GPRegressor
-    from gigagp.reports import report
+    from gigagp.reports.making import report
 
 #: Public name -> the module that has it (None: the name is a module of this package).
 _HOMES = {
@@ -59,7 +59,7 @@ _HOMES = {
     "planning": None,
     "plots": None,
     "presets": None,
-    "report": "gigagp.reports",
+    "report": "gigagp.reports.making",
     "search": None,
     "solvers": None,
     "truncation": None,

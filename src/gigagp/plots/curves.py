@@ -165,7 +165,7 @@ def _draw_piece(
         label = f"{what}{share} % of {of}" if named else None
         ax.fill_between(x, bands[:, k], bands[:, 3 - k], color=colour, alpha=opacity, linewidth=0, label=label)
     label = f"{what}mean" if named else None
-    ax.plot(x, mean, color=colour, linewidth=1.4, linestyle="-" if is_inside else "--", label=label)
+    ax.plot(x, mean, color=colour, linewidth=1.4, linestyle="-" if is_inside else (0, (5, 1)), label=label)
 
 
 def _draw_points(ax: Any, axis: Axis, rows: Rows | None, low: float, high: float) -> None:
