@@ -136,8 +136,8 @@ def test_plots(run, refused, model, tmp_path):
     assert run("plot", model, "-o", tmp_path / "map.png", "--resolution", 10, "--lower", "0.5,1", "--upper=2,2")[0] == 0
     for arguments, message in (
         (("--at", "1"), "only for maps of three inputs"),
-        (("--lower", "a,b"), "--lower must be numbers"),
-        (("--target", 2), "target of a map must be from 0 to 0"),
+        (("--lower", "a,b"), "lower of a picture must be finite numbers for u; got 'a'"),
+        (("--target", 2), "target of a picture must be from 0 to 0"),
         (("--out", tmp_path / "map.jpg"), "ends in .png"),
         (("--out", tmp_path / "no" / "map.png"), "does not exist"),
         (("--upper", "99,99"), "outside of the grid's region"),
@@ -155,7 +155,7 @@ def test_slices_by_number(run, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gigagp, "load", lambda path: gp)
         patch.setattr("gigagp.commands.plot.load_notes", lambda path: {})
-        patch.setattr("gigagp.diagnostics.plot_map", lambda model, path, **options: shown.append(options))
+        patch.setattr("gigagp.plots.plot", lambda model, X, y, **options: shown.append(options))
         for which in ("1", "w"):
             assert run("plot", "m.gp", "-o", tmp_path / "m.png", "--across", which, "--at=-0.5,1")[0] == 0
     assert [options["across"] for options in shown] == [0, "w"]
