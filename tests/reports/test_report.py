@@ -156,7 +156,7 @@ def test_rows_of_the_fit_are_noticed():
     model = GPRegressor(kernels.RBF([1e6, 1.0]), inference.Exact(), None).fit(X, y)
     more, other = table(100)
     more["a"] *= 1e6
-    assert "100 of 100 test rows are rows of the fit" in cautions(model, X, y)
+    assert "100 of 100 test rows equal rows of the fit" in cautions(model, X, y)
     assert "25 of 125 test rows" in cautions(model, pd.concat([X[:25], more]), np.concatenate([y[:25], other]))
     assert "rows of the fit" not in cautions(model, more, other)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
-from gigagp.plots.axes import below, dress, thinned
+from gigagp.plots.axes import below, dress, plain, thinned
 from gigagp.plots.maps import region
 from gigagp.plots.view import Axis, Rows, View
 
@@ -97,7 +97,7 @@ def curve(
         if low < high:
             ax.set_xlim(ends[0], ends[1])
         dress(ax.xaxis, axis)
-        ax.set_ylabel(view.label(label))
+        ax.set_ylabel(plain(view.label(label)))
         below(ax)
     return ax
 
@@ -147,17 +147,17 @@ def _draw_piece(
         values = np.linspace(*ends, needed)
     X = view.points([axis], values[:, None])
     bands = view.quantiles(X, LEVELS, include_noise)
-    mean = view.mean_and_std(X)[0]
+    mean = view.mean(X)
     colour, what = (BLUE, "") if is_inside else (ORANGE, "beyond the data: ")
     of = "measurements" if include_noise else "the function"
     if is_crowded:
         values = values.reshape(_COLUMNS, -1).mean(1)
         low, high = (bands[:, k].reshape(_COLUMNS, -1) for k in (0, 3))
         x = axis.shown(values)
-        words = f"{what}95 % of {of}"
+        words = f"{what}95 % of {of}" if named else None
         ax.fill_between(x, low.min(1), high.max(1), color=colour, alpha=_FAINT, linewidth=0, label=words)
         parts = mean.reshape(_COLUMNS, -1)
-        words = f"{what}mean (its range within a pixel)"
+        words = f"{what}mean (its range within a pixel)" if named else None
         ax.fill_between(x, parts.min(1), parts.max(1), color=colour, alpha=0.8, linewidth=0.5, label=words)
         return
     x = axis.shown(values)

@@ -113,7 +113,7 @@ def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np
         # Rounding can leave the mean of a covariance below zero where the function is known.
         return means, np.sqrt([max(float(cov.mean()), 0.0) for cov in covariances])
     flat = tables.reshape(r * n, d)
-    mean = view.of_target(plain_model.predict(flat)).reshape(r, n).mean(1)
+    mean = view.mean(flat).reshape(r, n).mean(1)
     samples = plain_model.sample_functions(_SAMPLES, seed)(flat)
     samples = samples if samples.ndim == 2 else samples[:, view.target]
     return mean, samples.reshape(r, n, _SAMPLES).mean(1).std(1, ddof=1)

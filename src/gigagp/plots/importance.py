@@ -125,7 +125,7 @@ def _sensitivity(view: View, rows: np.ndarray, n_rows: int, seed: int) -> tuple[
         changed = base.copy()
         changed[:, list(axis.places)] = others[:, list(axis.places)]
         tables.append(changed)
-    values = view.of_target(view.plain.predict(np.concatenate(tables))).reshape(len(tables), count)
+    values = view.mean(np.concatenate(tables)).reshape(len(tables), count)
     squares = 0.5 * (values[1:] - values[0]) ** 2  # (k, n)
     deviations = (values[0] - values[0].mean()) ** 2
     variance = deviations.mean()

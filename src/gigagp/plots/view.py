@@ -234,6 +234,11 @@ class View:
         """The medians of the columns, or their means where the rows are not kept."""
         return self.regressor.scaling_.x_centre if self.rows is None else np.median(self.rows.X, 0)
 
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """Return the mean of the target at encoded inputs, shape (m,)."""
+        parts = [self.plain.predict(X[start : start + BLOCK]) for start in range(0, len(X), BLOCK)]
+        return self.of_target(np.concatenate(parts))
+
     def mean_and_std(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the target at encoded inputs, each of shape (m,)."""
         means, stds = [], []

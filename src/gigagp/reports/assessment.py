@@ -51,8 +51,8 @@ def of_regression(view: View, found: Predicted) -> Assessment:
     nll, nll_error = -float(found.log_density.mean()), float(found.log_density.std()) / np.sqrt(found.n)
     rows = f"{found.n:,} test row{'s' * (found.n != 1)}"
     share = f", which explains {_percent(explained)} of their variance" if explained > 0 else ""
-    against = f" Always predicting the mean of these rows would miss by {spread:.4g}" if found.n > 1 else ""
-    result.summary.append(f"On {rows} predictions miss by {rmse:.4g} (root mean square error){share}.{against}.")
+    against = f" Always predicting the mean of these rows would miss by {spread:.4g}." if found.n > 1 else ""
+    result.summary.append(f"On {rows} predictions miss by {rmse:.4g} (root mean square error){share}.{against}")
     result.scores = [
         ("RMSE", f"{rmse:.4g} ± {rmse_error:.2g}", "error of the mean, in the target's units"),
         ("R²", f"{explained:.4g}", "share of the test rows' variance that is explained; 1 is best"),
@@ -66,7 +66,7 @@ def of_regression(view: View, found: Predicted) -> Assessment:
         expected = f"by chance {_percent(low)} to {_percent(high)} in 99 of 100 cases"
         meaning = f"test rows inside their {100 * level:.0f} % interval; {expected}"
         result.scores.append((f"inside {100 * level:.0f} %", _percent(inside), meaning))
-    verdict = f"the error bars are {sides[level]}" if sides[level] else "the error bars are right"
+    verdict = f"these intervals are {sides[level] or 'right'}"
     result.summary.append(f"{_percent(inside)} of the rows lie inside their 95 % interval ({expected}): {verdict}.")
     result.cautions += _about_intervals(found, sides)
     result.cautions += _about_errors(found, error, explained)
@@ -87,9 +87,12 @@ def _about_intervals(found: Predicted, sides: dict[float, str]) -> list[str]:
     }
     if len(kinds) == 1:
         return [f"Error bars are {kinds.pop()}: {shares} of the test rows. {advice[sides[wrong[0]]]}"]
+    found_is = f"The errors are not spread as predicted: {shares} of the test rows."
+    if sides[_LEVELS[0]] == "too narrow":
+        return [f"{found_is} Few errors are small, and few are large."]
     return [
-        f"The errors are not normal: {shares} of the test rows. Most errors are small and some are large, which "
-        'likelihood="student-t" or a target_transform may describe.'
+        f'{found_is} Most errors are small and some are large, which likelihood="student-t" or a target_transform may '
+        "describe."
     ]
 
 
@@ -131,7 +134,7 @@ def repeated_rows(view: View, rows: Rows) -> str | None:
     if not count:
         return None
     return (
-        f"{count:,} of {len(rows.y):,} test rows are rows of the fit, with the same target. "
+        f"{count:,} of {len(rows.y):,} test rows equal rows of the fit, in inputs and target. "
         "Scores of rows that a model has seen are too good."
     )
 

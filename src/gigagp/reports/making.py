@@ -175,7 +175,7 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
     """Return the assessment of predictions of numbers, and its pictures."""
     repeated = repeated_rows(view, rows)
     if not view.noise_is_known:
-        mean, _ = view.mean_and_std(rows.X)
+        mean = view.mean(rows.X)
         known = view.regressor.posterior_.model.noise_is_known
         why = (
             "the noise of each row of the fit was given"
