@@ -11,7 +11,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from gigagp import intake, plots
+from gigagp import intake
 from gigagp.custom import Custom
 from gigagp.data.labels import Labels
 from gigagp.encoding import Encode
@@ -312,7 +312,9 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
             Arguments of `gigagp.plots.plot`; ``target`` is the number of the class, if there are more than two.
         """
         check_is_fitted(self)
-        return plots.plot(self, X, y, **options)
+        from gigagp.plots import plot  # here, so that it costs nothing to import an estimator
+
+        return plot(self, X, y, **options)
 
     # -------------------------------------------------------------- persistence
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from gigagp import plots
 from gigagp.custom import Custom
 from gigagp.description import describe
 from gigagp.estimator import FittedEstimator
@@ -82,7 +81,9 @@ class FittedModel(NotebookView, PredictiveDistribution, NestedArguments, FittedE
             If matplotlib is not installed, or an argument is invalid.
         """
         check_is_fitted(self, "posterior_")
-        return plots.plot(self, X, y, **options)
+        from gigagp.plots import plot  # here, so that it costs nothing to import an estimator
+
+        return plot(self, X, y, **options)
 
     # -------------------------------------------------------------- persistence
 
