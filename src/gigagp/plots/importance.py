@@ -26,7 +26,8 @@ class Relevance:
     names : list of str
         Names of the columns.
     lengthscale : ndarray of shape (k,)
-        Shortest lengthscale of the kernel along each column, in the column's own units; infinity where there is none.
+        Shortest lengthscale of the kernel along each column, in the column's own units; infinity where there is none, NaN for
+        places on the sphere and turned axes.
     inverse : ndarray of shape (k,)
         Inverse lengthscale in the data's own units.
     lengthscales_in_spread : ndarray of shape (k,)
@@ -98,7 +99,7 @@ def relevance_values(
 
 
 def _lengthscale(view: View, axis: Axis) -> float:
-    """Return the shortest lengthscale along a column, in its own units."""
+    """Return the shortest lengthscale along a column, in its own units; NaN where distances are no sums over columns."""
     found = np.inf
     kernel = view.regressor.posterior_.model.kernel.in_own_units(view.regressor.scaling_.units())
     for leaf in kernel.leaves():
@@ -106,6 +107,10 @@ def _lengthscale(view: View, axis: Axis) -> float:
             continue
         values = leaf.parameters()["lengthscale"].double().cpu().numpy().reshape(-1)
         active = range(len(view.regressor.scaling_.x_scale)) if leaf.columns is None else leaf.columns
+        if getattr(leaf, "metric", "euclidean") != "euclidean":  # on the sphere, or along turned axes
+            if set(active) & set(axis.places):
+                return float("nan")
+            continue
         groups = range(len(active)) if leaf.groups is None else leaf.groups
         for column, group in zip(active, groups, strict=True):
             if column in axis.places:
@@ -175,7 +180,7 @@ def relevance(
         msg = "relevance of a model that does not keep its rows needs X for the sensitivity."
         raise InvalidInputError(msg)
     by_share = quantity == "sensitivity" or (quantity == "auto" and is_known)
-    values = found.sensitivity if by_share else found.lengthscales_in_spread
+    values = found.sensitivity if by_share else np.nan_to_num(found.lengthscales_in_spread)
     order = np.argsort(-values, kind="stable")[:_SHOWN][::-1]
     with style():
         ax = axes_or_new(ax, 6.4, 1.2 + 0.32 * len(order))
