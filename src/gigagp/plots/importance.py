@@ -26,8 +26,8 @@ class Relevance:
     names : list of str
         Names of the columns.
     lengthscale : ndarray of shape (k,)
-        Shortest lengthscale of the kernel along each column, in the column's own units; infinity where there is none, NaN for
-        places on the sphere and turned axes.
+        Shortest lengthscale of the kernel along each column, in the column's own units; infinity where there
+        is none, NaN for places on the sphere and turned axes.
     inverse : ndarray of shape (k,)
         Inverse lengthscale in the data's own units.
     lengthscales_in_spread : ndarray of shape (k,)
@@ -99,7 +99,7 @@ def relevance_values(
 
 
 def _lengthscale(view: View, axis: Axis) -> float:
-    """Return the shortest lengthscale along a column, in its own units; NaN where distances are no sums over columns."""
+    """Return the shortest lengthscale along a column, in own units; NaN where distances are no sums over columns."""
     found = np.inf
     kernel = view.regressor.posterior_.model.kernel.in_own_units(view.regressor.scaling_.units())
     for leaf in kernel.leaves():
