@@ -182,7 +182,8 @@ def checks() -> list[dict[str, object]]:
         ),
     }
     for what, (model, seen) in pairs.items():
-        found.append({"check": what, "model": model, "measured": seen, "ratio": model / seen})
+        off, excess = model / seen - 1, seen / model - 1
+        found.append({"method": "check", "check": what, "model": model, "measured": seen, "off": off, "excess": excess})
     return found
 
 
@@ -214,7 +215,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = checks()
     for one in found:
-        print(f"{one['check']:64s} model {one['model']:.4g}, measured {one['measured']:.4g}, ratio {one['ratio']:.3f}")
+        print(f"{one['check']:64s} model {one['model']:.4g}, measured {one['measured']:.4g}, off by {one['off']:+.1%}")
     for name, price in METHODS.items():
         print(f"\n{name}\n{'rows':>8}{'nodes':>7}{'compute s':>12}{'network s':>12}{'GiB a node':>12}  breaks first")
         for n in ROWS:
