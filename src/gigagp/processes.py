@@ -11,7 +11,7 @@ receive all results::
             processes.rows(out, rows_of, "what")            # rows_of(rows) returns these rows of the result
             processes.total(like, parts, term, "what")      # term(part) returns one of the terms of a sum
 
-(`sum_of_rows` and `fill_rows` do the same, and compute at once where no processes share the block or the job is small.)
+`fill_rows` and `sum_of_rows` do the same, and compute at once where no processes share the block, or the job is small.
 Rows are copied, and sums are added along one binary tree of the parts. So the bits do not depend on the number of
 processes. Outside of the block, and without ``torch.distributed``, `current` returns None.
 
