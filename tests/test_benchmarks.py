@@ -14,11 +14,13 @@ from benchmark_data import make_folder
 
 #: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
 RUNS = {
+    "gpu": "--device cpu --smoke --json OUT/rows.json",
     "grid_determinants": "--rows 300 --problems 1 --probes 4 --steps 10",
     "grid_holes": "elevation --data DATA --window 14 12 --kept 90 --nu 1.5 --json OUT/rows.json",
     "grid_maps": "sound --data DATA --size 30 --json OUT/rows.json",
     "grid_pass": "--rows 2000 --shape 14 12 11 --slow-rows 200 --probes 2 --threads 1 --out OUT/rows.json",
     "grid_scaling": "sound --data DATA --nodes 12 20 --columns 3 --rank 4 --probes 2 --json OUT/rows.json",
+    "price_list": "--json OUT/rows.json --markdown",
     "quadruply_bounds": "--rows 40 --m 60 --batches 20 60 --repeats 3 --steps 5 --out OUT/rows.json",
     "quadruply_streaming": "--rows 60 120 --files 2 --m 40 --basis-batch 10 --row-batch 8 --turns 1",
     "quadruply_table": "table --data DATA --tables kin40k --ways QSGP QSGP-0 SVGP-512 --m 60 --row-batch 20"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from gigagp.commands.app import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -27,3 +33,40 @@ def test_the_optuna_sampler(capsys):
     assert study.best_params["kind"] == "a"
     assert len(study.sampler._search.failed) == 1
     assert len(study.sampler._search.pending) == 0
+
+
+def test_the_launcher_of_slurm_is_a_script():
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("bash is not there")
+    subprocess.run([bash, "-n", str(EXAMPLES / "slurm.sbatch")], check=True)
+
+
+def test_the_launcher_of_kubernetes_starts_the_command():
+    yaml = pytest.importorskip("yaml")
+    job = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert replicas["Master"]["replicas"] == 1
+    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
+    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"
+    assert all(isinstance(word, str) for word in container["command"])
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "kubernetes.yaml"])
+def test_launchers_use_options_that_the_command_has(name):
+    """The words of ``gigagp fit`` that begin with dashes, in both files."""
+    command = re.split(r"gigagp,? fit", (EXAMPLES / name).read_text())[-1]
+    options = set(re.findall(r"--[a-z]+", command))
+    assert options == {"--target", "--inference", "--distributed", "--checkpoint", "--out"}
+    found = CliRunner().invoke(app, ["fit", "--help"], env={"COLUMNS": "300", "TERM": "dumb"}).output
+    assert all(option in found for option in options)
+
+
+def test_the_trainer_of_ray(tmp_path):
+    source = (EXAMPLES / "ray_train.py").read_text()
+    compile(source, "ray_train.py", "exec")
+    pytest.importorskip("ray.train", reason="Ray is not installed")
+    out = tmp_path / "model.gp"
+    runpy.run_path(str(EXAMPLES / "ray_train.py"))["train"](str(out), rows=500)
+    assert out.exists()

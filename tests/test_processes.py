@@ -408,7 +408,7 @@ def test_a_killed_process_ends_the_others(tmp_path):
 
 
 def test_without_processes_it_is_refused():
-    with pytest.raises(InvalidInputError, match="distributed of GPRegressor needs"):
+    with pytest.raises(InvalidInputError, match="distributed of GPRegressor, or of"):
         estimator("vecchia").fit(*rows())
     assert processes.current() is None
 

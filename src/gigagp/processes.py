@@ -11,6 +11,7 @@ receive all results::
             processes.rows(out, rows_of, "what")            # rows_of(rows) returns these rows of the result
             processes.total(like, parts, term, "what")      # term(part) returns one of the terms of a sum
 
+`fill_rows` and `sum_of_rows` do the same, and compute at once where no processes share the block, or the job is small.
 Rows are copied, and sums are added along one binary tree of the parts. So the bits do not depend on the number of
 processes. Outside of the block, and without ``torch.distributed``, `current` returns None.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import platform
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -35,6 +36,8 @@ from gigagp.errors import GigaGPError, InvalidInputError, ProcessFailedError
 
 #: Most parts of the rows of a result, and the fewest rows of a part.
 _ROW_PARTS, _PART_ROWS = 64, 256
+#: Fewest numbers of all rows for which a sum over rows is shared, the fewest rows of one of its terms, and most terms.
+_SUM_NUMBERS, _SUM_ROWS, _SUM_TERMS = 2**17, 32, 64
 #: Numbers in a header: whether the process has failed, how often it has met, what for, and with which numbers.
 _HEADER = 4
 
@@ -123,7 +126,7 @@ class Processes:
 
     def _broadcast(self, values: Tensor, rank: int) -> None:
         sent = values.to(self._device).contiguous()
-        with _one_message():
+        with one_message():
             self._dist.broadcast(sent, rank)
         if sent is not values:
             values.copy_(sent)
@@ -143,7 +146,7 @@ class Processes:
         header = torch.tensor([failure is not None, self._meetings, zlib.crc32(what.encode()), content])
         header = header.to(self._device)
         found = [torch.empty_like(header) for _ in range(self.count)]
-        with _one_message():
+        with one_message():
             self._dist.all_gather(found, header)
         headers = [one.tolist() for one in found]
         if any(one[0] for one in headers):
@@ -189,7 +192,7 @@ class Processes:
     def _everywhere(self, value: Any) -> list[Any]:
         """Return the values of all processes."""
         found: list[Any] = [None] * self.count
-        with _one_message():
+        with one_message():
             self._dist.all_gather_object(found, value)
         return found
 
@@ -215,6 +218,59 @@ def is_first() -> bool:
     return processes is None or processes.rank == 0
 
 
+def sum_of_rows(
+    compute: Callable[[slice], Sequence[Tensor]],
+    like: Sequence[Tensor],
+    n_rows: int,
+    width: int,
+    what: str,
+    given: Tensor | None = None,
+) -> list[Tensor]:
+    """Return sums over rows, which the processes of the block share; a process alone computes them at once.
+
+    Parameters
+    ----------
+    compute : callable
+        ``compute(rows)`` returns the sums over the rows of a slice; they may be overwritten.
+    like : sequence of Tensor
+        Have the shapes, dtypes and device of the sums.
+    n_rows : int
+        Number of rows.
+    width : int
+        Numbers that are computed for each row. Where there are few in all, each process computes all.
+    what, given
+        As for `Processes.rows`.
+    """
+    processes = current() if n_rows * width >= _SUM_NUMBERS else None
+    if processes is None:
+        return list(compute(slice(0, n_rows)))
+    terms = 2 ** (min(max(n_rows // _SUM_ROWS, 1), _SUM_TERMS).bit_length() - 1)
+
+    def term(part: int) -> Tensor:
+        found = compute(slice(n_rows * part // terms, n_rows * (part + 1) // terms))
+        return torch.cat([one.reshape(-1).to(flat) for one in found])
+
+    flat = torch.empty(sum(one.numel() for one in like), dtype=torch.float64, device=like[0].device)
+    parts = processes.total(flat, terms, term, what, given).split([one.numel() for one in like])
+    return [part.reshape(one.shape).to(one) for part, one in zip(parts, like, strict=True)]
+
+
+def fill_rows(
+    out: Tensor, compute: Callable[[slice], Tensor], width: int, what: str, given: Tensor | None = None
+) -> Tensor:
+    """Return a result whose rows are independent of each other, which the processes of the block share.
+
+    Parameters
+    ----------
+    out, compute, what, given
+        As for `Processes.rows`; a process alone returns ``compute`` of all rows.
+    width : int
+        As for `sum_of_rows`.
+    """
+    processes = current() if len(out) * width >= _SUM_NUMBERS else None
+    return compute(slice(0, len(out))) if processes is None else processes.rows(out, compute, what, given)
+
+
 @contextmanager
 def joined(distributed: bool) -> Iterator[None]:
     """Share large computations in a block with the other processes, all of which run the same block.
@@ -238,8 +294,9 @@ def joined(distributed: bool) -> Iterator[None]:
 
     if not (dist.is_available() and dist.is_initialized()):
         msg = (
-            "distributed of GPRegressor needs torch.distributed: call torch.distributed.init_process_group in every "
-            "process before the fit (torchrun starts them), or leave distributed out."
+            "distributed of GPRegressor, or of inference.Grid, needs torch.distributed: call "
+            "torch.distributed.init_process_group in every process before the fit (torchrun starts them), or leave "
+            "distributed out."
         )
         raise InvalidInputError(msg)
     processes = Processes()
@@ -296,7 +353,7 @@ def _subtree(level: int, place: int, compute: Callable[[int], Tensor]) -> Tensor
 
 
 @contextmanager
-def _one_message() -> Iterator[None]:
+def one_message() -> Iterator[None]:
     """Turn the errors of ``torch.distributed`` about lost processes into `ProcessFailedError`."""
     try:
         yield

@@ -353,7 +353,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
                 source, target, inputs, header=header, chunk_rows=chunk_rows, offset=mean.offset, check=check
             )
 
-        with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
+        shared = self.distributed or getattr(self.inference, "distributed", False)
+        with whole_or_unchanged(self, checkpoint), processes.joined(shared):
             self._fit_source(open_rows, bounds, checkpoint)
         warn_of_interruption(self.history_, checkpoint)
         return self

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.errors import InvalidInputError
+from gigagp.errors import GigaGPError, InvalidInputError
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def work(rank: int, folder: str) -> None:
     gp.save(place / f"{rank}.gp")
     try:  # a damaged file in the share of one process raises in both, so that neither waits for the other
         fit(place, distributed=True, name="bad")
-    except InvalidInputError as error:
+    except GigaGPError as error:
         (place / f"refused{rank}").write_text(str(error))
     dist.destroy_process_group()
 

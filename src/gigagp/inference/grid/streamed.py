@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp import termination
+from gigagp import processes, termination
 from gigagp.custom import Custom
 from gigagp.errors import InvalidInputError
 from gigagp.grids import GridCollector, GridStatistics, GridSum, Neighbourhoods, RegularGrid
@@ -139,20 +139,13 @@ def stream(settings: GridSettings, job: StreamJob, generator: torch.Generator) -
 
 def _share(settings: GridSettings, job: StreamJob) -> tuple[int, int]:
     """Return the rank of this process and the number of processes; (0, 1) without distribution."""
-    if not settings.distributed:
+    together = processes.current()
+    if not settings.distributed or together is None:
         return 0, 1
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
-        msg = (
-            "distributed of inference.Grid needs torch.distributed: call torch.distributed.init_process_group in every "
-            "process before fit_table (torchrun starts them)."
-        )
-        raise InvalidInputError(msg)
     if job.checkpoint is not None:
         msg = "checkpoint of fit_table must be None with inference.Grid(distributed=True): it keeps one process's sums."
         raise InvalidInputError(msg)
-    return dist.get_rank(), dist.get_world_size()
+    return together.rank, together.count
 
 
 def _collected(
@@ -201,29 +194,13 @@ def _collected(
             "shift": shift.tolist(),
         }
     collector.name_inputs(source.input_names)
-    if not settings.distributed:
-        _pass(job, collector, shift, share)
+    _pass(job, collector, shift, share)
+    together = processes.current()
+    if not settings.distributed or together is None:
         return collector, shift, learned
-    error = None
-    try:
-        _pass(job, collector, shift, share)
-    except InvalidInputError as found:  # raised only after all processes have reported
-        error = found
-    _raise_everywhere(error, share)
-    return collector.all_reduce(), shift, learned
-
-
-def _raise_everywhere(error: InvalidInputError | None, share: tuple[int, int]) -> None:
-    """Raise an error of one process in all processes."""
-    import torch.distributed as dist
-
-    messages: list[Any] = [None] * share[1]
-    dist.all_gather_object(messages, None if error is None else str(error))
-    if error is not None:
-        raise error
-    for rank, message in enumerate(messages):
-        if message is not None:
-            raise InvalidInputError(f"process {rank} of {share[1]}: {message}")
+    together.meet("the sums of all rows")  # where a process that could not read its share sends its message
+    with processes.one_message():
+        return collector.all_reduce(), shift, learned
 
 
 def _pass(job: StreamJob, collector: GridCollector, shift: Tensor, share: tuple[int, int]) -> None:

@@ -22,6 +22,7 @@ from gigagp.bases import Basis
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.kernels import Kernel
+from gigagp.processes import fill_rows
 
 #: A fit starts with an anchor that costs at most as much as this many steps. A dearer one is made only after the steps
 #: that cost as much, so that a short fit does not pay for it.
@@ -64,9 +65,14 @@ class Anchor:
             everything = torch.arange(basis.size, device=X.device)
             vectors = torch.cat([weights.mean, weights.root_rows(everything)], 1)
         used = vectors.any(1).nonzero()[:, 0]  # inducing points start with the weights of some rows alone
-        fitted = X.new_zeros(len(X), vectors.shape[1])
-        for rows, index, columns in basis.tiles(X, used):
-            fitted[rows] += columns @ vectors[index]
+
+        def at_rows(rows: slice) -> Tensor:
+            found = X.new_zeros(len(X[rows]), vectors.shape[1])
+            for some, index, columns in basis.tiles(X[rows], used):
+                found[some] += columns @ vectors[index]
+            return found
+
+        fitted = fill_rows(X.new_empty(len(X), vectors.shape[1]), at_rows, max(len(used), 1), "anchor", vectors)
         images = None
         if not basis.has_diagonal_prior:
             images = torch.zeros_like(vectors)

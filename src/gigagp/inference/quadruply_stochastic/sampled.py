@@ -38,6 +38,7 @@ from gigagp.optimization.sampled import SampledEvaluation
 from gigagp.optimization.sparse import SparseAdam
 from gigagp.optimization.subset_first import SubsetFirst
 from gigagp.optimization.trace import Trace
+from gigagp.processes import sum_of_rows
 from gigagp.progress import NoProgress
 
 #: Learning rate where the weights start at zero.
@@ -204,16 +205,29 @@ class MinibatchObjective(WeightObjective):
         columns = {} if sample.columns is None else {COLUMNS: sample.columns.slice}
         found = SampledEvaluation(0.0, sample.index, {}, {}, columns)
         touched = {name: found.place(name).read(value) for name, value in self.arrays().items()}
-        leaves = {name: touched[name].requires_grad_() for name in moving}
         names = self.learned_names(model) if hyperparameters else ()
-        values = {name: model.parameters()[name].detach().clone().requires_grad_() for name in names}
-        with torch.enable_grad():
-            live = model.replace(values) if values else model
-            value = self._bound(live, rows, sample, touched)
-            slopes = torch.autograd.grad(value, [*leaves.values(), *values.values()])
-        gradient = dict(zip(leaves, slopes, strict=False))
-        by_name = dict(zip(values, slopes[len(leaves) :], strict=True))
-        return replace(found, value=float(value.detach()), gradient=gradient, hyperparameters=by_name)
+        values = {name: model.parameters()[name].detach() for name in names}
+        wanted = {name: touched[name] for name in moving} | values
+
+        def sums_of(within: slice) -> list[Tensor]:
+            """Return the share of some rows: the estimate from them alone, weighted by their number."""
+            some = rows[within]
+            leaves = {name: one.clone().requires_grad_() for name, one in wanted.items()}
+            with torch.enable_grad():
+                live = model.replace({name: leaves[name] for name in values}) if values else model
+                own = touched | {name: leaves[name] for name in moving}
+                value = self._bound(live, some, sample, own) * (len(some) / len(rows))
+                return [value.detach(), *torch.autograd.grad(value, list(leaves.values()))]
+
+        like = [touched[MEAN].new_zeros(()), *wanted.values()]
+        if state.controls.coefficients:  # which learn from the estimate of all rows
+            value, *slopes = sums_of(slice(0, len(rows)))
+        else:
+            what = "minibatch of functions"
+            value, *slopes = sum_of_rows(sums_of, like, len(rows), len(sample.index), what, touched[MEAN])
+        gradient = dict(zip(wanted, slopes, strict=True))
+        by_name = {name: gradient.pop(name) for name in values}
+        return replace(found, value=float(value), gradient=gradient, hyperparameters=by_name)
 
     @property
     def _learns_diagonal(self) -> bool:

@@ -12,6 +12,7 @@ from gigagp.inference.sparse_variational.posterior import SparsePosterior, Spars
 from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
+from gigagp.processes import sum_of_rows
 
 
 class CollapsedObjective(SparseObjective):
@@ -54,17 +55,24 @@ class CollapsedObjective(SparseObjective):
         outer = points.unwhiten(points.unwhiten(inner).T)  # L^-T inner L^-1, symmetric
         crossing = points.unwhiten(slope.cross).T
         gradient = PointsGradient(model, points, learn_points=self._fixed is None)
-        for rows in self._blocks():
-            X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
-            tiles = points.tiles(X)
-            covariances = points.covariances(tiles)
-            image = covariances @ outer
-            crossed = known @ crossing
-            quadratic = ((0.5 * image + crossed) * covariances).sum(1) + ((known @ slope.products) * known).sum(1)
-            quadratic.sub_(model.kernel.diagonal(X).detach(), alpha=0.5 * t)
-            gradient.add_covariances(tiles, image.add_(crossed).div_(noise[:, None]))
-            gradient.add_diagonal(X, -0.5 * t / noise)
-            gradient.add_noise(X, (slope.log_noise - quadratic / noise) / noise)
+
+        def sums_of(within: slice) -> list[Tensor]:
+            found = PointsGradient(model, points, learn_points=self._fixed is None)
+            for rows in self._blocks(within):
+                X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
+                tiles = points.tiles(X)
+                covariances = points.covariances(tiles)
+                image = covariances @ outer
+                crossed = known @ crossing
+                quadratic = ((0.5 * image + crossed) * covariances).sum(1) + ((known @ slope.products) * known).sum(1)
+                quadratic.sub_(model.kernel.diagonal(X).detach(), alpha=0.5 * t)
+                found.add_covariances(tiles, image.add_(crossed).div_(noise[:, None]))
+                found.add_diagonal(X, -0.5 * t / noise)
+                found.add_noise(X, (slope.log_noise - quadratic / noise) / noise)
+            return found.sums()
+
+        n, what = self.table.n_rows, "gradient of inducing points"
+        gradient.add_sums(sum_of_rows(sums_of, gradient.sums(), n, points.count, what, outer))
         gradient.add_features(by_products)
         return gradient.result()
 

@@ -11,13 +11,20 @@ from torch import Tensor
 
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, require_points, row_blocks
-from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseSums, SparseTrend, sums_of_points
+from gigagp.inference.sparse_variational.posterior import (
+    SparsePosterior,
+    SparseSums,
+    SparseTrend,
+    sums_of_points,
+    zeros_of_sums,
+)
 from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.sparse_variational.start import choose_points
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.inference.weight_space import RowSums, WeightSpace
 from gigagp.model import Model
+from gigagp.processes import sum_of_rows
 
 POINTS = "inducing_points"
 
@@ -56,8 +63,8 @@ class SparseObjective(TableObjective):
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
-    def _blocks(self) -> Iterator[slice]:
-        return row_blocks(self.table.n_rows, self.count, self.table.budget, self.table.X.device)
+    def _blocks(self, within: slice) -> Iterator[slice]:
+        return row_blocks(within, self.count, self.table.budget, self.table.X.device)
 
     def _known(self, rows: slice | Tensor) -> Tensor:
         """Return targets minus the least-squares trend, and the mean's basis, shape (rows, t + p), float64."""
@@ -95,9 +102,19 @@ class SparseObjective(TableObjective):
         With features ``F = K(X, Z) L^-T``, the bound of Titsias (2009, eq. 9) is the log likelihood of a model with
         these features minus ``sum_i (k(x_i, x_i) - f_i' f_i) / (2 noise_i)`` for each target.
         """
-        blocks = ((self.table.X[rows].double(), self._known(rows), self._noise(model, rows)) for rows in self._blocks())
-        sums, self._unexplained = sums_of_points(model, points, blocks, self.table.n_targets + len(self._trend))
-        space = WeightSpace.fit(sums, self.table.n_rows, self.table.n_targets)
+        n, width = self.table.n_rows, self.table.n_targets + len(self._trend)
+
+        def sums_of(within: slice) -> list[Tensor]:
+            blocks = (
+                (self.table.X[rows].double(), self._known(rows), self._noise(model, rows))
+                for rows in self._blocks(within)
+            )
+            return sums_of_points(model, points, blocks, width)
+
+        like = zeros_of_sums(points, width)
+        *found, unexplained = sum_of_rows(sums_of, like, n, points.count, "sums of inducing points", points.factor)
+        sums, self._unexplained = RowSums(*found), float(unexplained)
+        space = WeightSpace.fit(sums, n, self.table.n_targets)
         return sums, space, space.value - 0.5 * self.table.n_targets * self._unexplained
 
     # Posteriors -----------------------------------------------------------------------------------------------------

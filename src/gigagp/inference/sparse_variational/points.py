@@ -13,10 +13,11 @@ from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Kernel
 from gigagp.memory import require
 from gigagp.model import NOISE, Model
+from gigagp.processes import current
 from gigagp.products.tiles import Tiles, tiles_of
 
-#: Number of m x m float64 arrays alive at once.
-_SQUARES = 10
+#: Number of m x m float64 arrays alive at once, and of further ones while processes add theirs.
+_SQUARES, _SHARED_SQUARES = 10, 16
 #: Numbers alive at once for each entry of a block: covariances, features, derivatives and the tiles behind them.
 _COPIES = 8
 #: Largest number of entries of a block of rows, which is enough for matrix products at full speed.
@@ -29,19 +30,23 @@ def require_points(n_inducing: int, table: TrainingTable, batch_size: int = 1) -
 
     The estimate assumes blocks of a single row for passes over all rows; a minibatch is not divided.
     """
-    needed = 8 * (_SQUARES * n_inducing**2 + _COPIES * n_inducing * batch_size)
+    needed = 8 * (_squares() * n_inducing**2 + _COPIES * n_inducing * batch_size)
     remedy = "Use a smaller n_inducing or batch_size of SparseVariational, or raise memory_budget."
     require(needed, table.budget, f"Inference with {n_inducing:,} inducing points", remedy)
 
 
-def row_blocks(n_rows: int, n_inducing: int, budget: int, device: torch.device) -> Iterator[slice]:
-    """Iterate over slices of rows whose covariances fit into the budget that the square arrays leave."""
-    left = budget - 8 * _SQUARES * n_inducing**2
+def _squares() -> int:
+    return _SQUARES if current() is None else _SQUARES + _SHARED_SQUARES
+
+
+def row_blocks(within: slice, n_inducing: int, budget: int, device: torch.device) -> Iterator[slice]:
+    """Iterate over slices of some rows whose covariances fit into the budget that the square arrays leave."""
+    left = budget - 8 * _squares() * n_inducing**2
     entries = min(_CPU_ENTRIES if device.type == "cpu" else _GPU_ENTRIES, left // (8 * _COPIES))
     rows = max(1, entries // n_inducing)
-    for first in range(0, n_rows, rows):
+    for first in range(within.start, within.stop, rows):
         interruption.check()
-        yield slice(first, min(first + rows, n_rows))
+        yield slice(first, min(first + rows, within.stop))
 
 
 class InducingPoints:
@@ -122,6 +127,15 @@ class PointsGradient:
         self.model, self.points, self.learn_points = model, points, learn_points
         self.total = {name: torch.zeros_like(value) for name, value in model.parameters().items()}
         self.by_points = torch.zeros_like(points.points)
+
+    def sums(self) -> list[Tensor]:
+        """Return what has been accumulated, one tensor for each hyperparameter and one for the points."""
+        return [*self.total.values(), self.by_points]
+
+    def add_sums(self, found: list[Tensor]) -> None:
+        """Add what another one with the same model and points has accumulated."""
+        for mine, theirs in zip(self.sums(), found, strict=True):
+            mine += theirs
 
     def _add(self, found: dict[str, Tensor]) -> None:
         for name, value in found.items():

@@ -77,10 +77,16 @@ class SparseSums(NamedTuple):
     unexplained: float
 
 
+def zeros_of_sums(points: InducingPoints, width: int) -> list[Tensor]:
+    """Return zeros of the shapes of the sums that `sums_of_points` returns."""
+    m, new = points.count, points.factor.new_zeros
+    return [new(m, m), new(m, width), new(width, width), new(()), new(())]
+
+
 def sums_of_points(
     model: Model, points: InducingPoints, blocks: Iterable[tuple[Tensor, Tensor, Tensor]], width: int
-) -> tuple[RowSums, float]:
-    """Return the sums over rows for features of inducing points, and `SparseSums.unexplained`.
+) -> list[Tensor]:
+    """Return the sums over rows for features of inducing points: those of `RowSums`, and `SparseSums.unexplained`.
 
     Parameters
     ----------
@@ -90,8 +96,8 @@ def sums_of_points(
         Blocks of rows with their inputs, targets and mean basis (rows, width), and noise, float64.
     width : int
     """
-    m, new = points.count, points.factor.new_zeros
-    gram, cross, products, log_noise, unexplained = new(m, m), new(m, width), new(width, width), new(()), new(())
+    *found, unexplained = zeros_of_sums(points, width)
+    gram, cross, products, log_noise = found
     for X, known, noise in blocks:
         features = points.features(X)
         unexplained += ((model.kernel.diagonal(X) - features.square().sum(1)) / noise).sum()
@@ -102,7 +108,7 @@ def sums_of_points(
         cross.addmm_(features.T, known)
         products.addmm_(known.T, known)
         log_noise += noise.log().sum()
-    return RowSums(gram, cross, products, log_noise), float(unexplained)
+    return [*found, unexplained]
 
 
 class SparsePosterior(GrowingPosterior):
@@ -198,15 +204,15 @@ class SparsePosterior(GrowingPosterior):
         known = torch.cat([Y.to(X).double() - basis @ sums.shift, basis], 1)
         variances = (model.noise_variance[-k:] if noise is not None else model.noise_variance).double().to(X.device)
         variances = variances.expand(k) + model.kernel.white(X).double()
-        rows = row_blocks(k, self.n_inducing, self.budget, X.device)
+        rows = row_blocks(slice(0, k), self.n_inducing, self.budget, X.device)
         blocks = ((X[some].double(), known[some], variances[some]) for some in rows)
-        further, unexplained = sums_of_points(model, self.points, blocks, known.shape[1])
+        *further, unexplained = sums_of_points(model, self.points, blocks, known.shape[1])
         factor = triangular_inverse(self.whitened_root.T.contiguous())
         coefficients = trend.coefficients - sums.shift
         both = RowSums.of_posterior(
             factor, self.whitened_mean, trend.whitened, coefficients, sums.products, sums.log_noise
-        ).plus(further)
-        space, left = WeightSpace.fit(both, self.n_rows + k, t), sums.unexplained + unexplained
+        ).plus(RowSums(*further))
+        space, left = WeightSpace.fit(both, self.n_rows + k, t), sums.unexplained + float(unexplained)
         found = SparseTrend.of(space)
         return SparsePosterior(
             model,
@@ -267,7 +273,7 @@ class SparsePosterior(GrowingPosterior):
         variance given the inducing values; it is negative only by rounding. The second is that of the inducing values.
         """
         means, variances = [self.trend(X[:0]).double()], [X.new_zeros(0).double()]
-        for rows in row_blocks(X.shape[0], self.n_inducing, self.budget, X.device):
+        for rows in row_blocks(slice(0, len(X)), self.n_inducing, self.budget, X.device):
             block = X[rows].double()
             covariances = self._covariances(block)
             means.append(covariances @ self.weights)

@@ -18,6 +18,7 @@ from gigagp.inference.sparse_variational.settings import SparseSettings
 from gigagp.inference.table import TrainingTable
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
+from gigagp.processes import sum_of_rows
 
 MEAN, ROOT, COEFFICIENTS = "whitened_mean", "whitened_root", "coefficients"
 
@@ -78,14 +79,44 @@ class StochasticObjective(SparseObjective):
         """Return the bound on the next minibatch, scaled to all rows, and its gradient."""
         points, place = self.points(model), self.distribution(model)
         self._last = model, points, place
-        rows = self._batches.next().to(self.table.X.device)
+        rows = self._batches.next().clone().to(self.table.X.device)  # without the order of all rows behind it
         return self.evaluate_rows(model, points, place, rows)
 
     def evaluate_rows(
         self, model: Model, points: InducingPoints, place: InducingDistribution, rows: Tensor
     ) -> Evaluation:
         """Return the scaled bound on given rows and its gradient."""
-        t, scale = self.table.n_targets, self.table.n_rows / len(rows)
+        t, m = self.table.n_targets, points.count
+        gradient = PointsGradient(model, points, learn_points=self._fixed is None)
+
+        def sums_of(within: slice) -> list[Tensor]:
+            return self._sums(model, points, place, rows[within], self.table.n_rows / len(rows))
+
+        square = torch.zeros_like(place.root)
+        like = [square.new_zeros(()), square, square, place.mean, place.coefficients, *gradient.sums()]
+        found = sum_of_rows(sums_of, like, len(rows), m, "minibatch of inducing points", place.mean)
+        fit, by_products, by_root, by_whitened_mean, by_coefficients, *by_rows = found
+        gradient.add_sums(by_rows)
+        gradient.add_features(by_products)
+        by_root -= t * place.root
+        by_root.diagonal().add_(t / place.root.diagonal())
+        free = {MEAN: by_whitened_mean - place.mean, ROOT: by_root.tril(), COEFFICIENTS: by_coefficients}
+        value = float(fit) - self._divergence(place)
+        return Evaluation(value, gradient.result() | {name: one.cpu() for name, one in free.items()})
+
+    def _sums(
+        self, model: Model, points: InducingPoints, place: InducingDistribution, rows: Tensor, scale: float
+    ) -> list[Tensor]:
+        """Return what rows add, times ``scale``.
+
+        Returns
+        -------
+        list of Tensor
+            The expected log-likelihood; for the features F with the bound's derivative G, ``G' F``, what the rows add
+            to the derivative by the root, and ``F' e`` for the derivative e by the means; the derivative by the
+            coefficients; and those of `PointsGradient.sums`.
+        """
+        t = self.table.n_targets
         X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
         tiles = points.tiles(X)
         features = points.whiten(points.covariances(tiles))
@@ -93,8 +124,7 @@ class StochasticObjective(SparseObjective):
         error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
         latent = model.kernel.diagonal(X) - features.square().sum(1) + spread.square().sum(1)
         squared = error.square().sum(1) + t * latent
-        fit = -0.5 * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
-        value = scale * float(fit) - self._divergence(place)
+        fit = -0.5 * scale * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
 
         # Derivatives by the means, variances and noise of the rows, and then by the features that they depend on.
         by_mean = scale * error / noise[:, None]
@@ -103,19 +133,14 @@ class StochasticObjective(SparseObjective):
         weighted = by_variance[:, None] * spread
         by_features = by_mean @ place.mean.T
         by_features.addmm_(weighted, place.root.T, alpha=2).sub_(by_variance[:, None] * features, alpha=2)
-        by_root = 2 * features.T @ weighted - t * place.root
-        by_root.diagonal().add_(t / place.root.diagonal())
-        by_whitened_mean = features.T @ by_mean - place.mean
-
-        gradient = PointsGradient(model, points, learn_points=self._fixed is None)
         by_products = by_features.T @ features
+        gradient = PointsGradient(model, points, learn_points=self._fixed is None)
         by_covariances = torch.linalg.solve_triangular(points.factor, by_features, upper=False, left=False)
         gradient.add_covariances(tiles, by_covariances)
-        gradient.add_features(by_products)
         gradient.add_diagonal(X, by_variance)
         gradient.add_noise(X, by_noise)
-        free = {MEAN: by_whitened_mean, ROOT: by_root.tril(), COEFFICIENTS: known[:, t:].T @ by_mean}
-        return Evaluation(value, gradient.result() | {name: one.cpu() for name, one in free.items()})
+        of_root = 2 * features.T @ weighted
+        return [fit, by_products, of_root, features.T @ by_mean, known[:, t:].T @ by_mean, *gradient.sums()]
 
     def _divergence(self, place: InducingDistribution) -> float:
         """Return the divergence of the inducing values from their prior, summed over targets."""
@@ -128,14 +153,21 @@ class StochasticObjective(SparseObjective):
     @torch.no_grad()
     def _bound(self, model: Model, points: InducingPoints, place: InducingDistribution) -> float:
         """Return the bound on all rows."""
-        t, total = self.table.n_targets, self._targets.new_zeros(())
-        for rows in self._blocks():
-            X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
-            features = points.features(X)
-            error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
-            latent = model.kernel.diagonal(X) - features.square().sum(1) + (features @ place.root).square().sum(1)
-            squared = error.square().sum(1) + t * latent
-            total -= 0.5 * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
+        t = self.table.n_targets
+
+        def sums_of(within: slice) -> list[Tensor]:
+            total = self._targets.new_zeros(())
+            for rows in self._blocks(within):
+                X, known, noise = self.table.X[rows].double(), self._known(rows), self._noise(model, rows)
+                features = points.features(X)
+                error = known[:, :t] - known[:, t:] @ place.coefficients - features @ place.mean
+                latent = model.kernel.diagonal(X) - features.square().sum(1) + (features @ place.root).square().sum(1)
+                squared = error.square().sum(1) + t * latent
+                total -= 0.5 * (t * (noise.log() + math.log(2 * math.pi)) + squared / noise).sum()
+            return [total]
+
+        like, n = [self._targets.new_zeros(())], self.table.n_rows
+        (total,) = sum_of_rows(sums_of, like, n, points.count, "bound of inducing points", place.root)
         return float(total) - self._divergence(place)
 
     def current_posterior(self) -> SparsePosterior | None:
