@@ -57,6 +57,8 @@ AMPLIFIED = {
     "a sum": kernels.Matern(0.5, 0.5, 0.7) + kernels.RBF(2.0, 1.1) + kernels.White(0.2),
     "a product": kernels.Periodic(1.0, 0.9, 2.0) * kernels.RBF(1.5, 3.0),
     "a sum of products": kernels.Linear(0.3) * kernels.RBF(1.5) + kernels.Constant(0.4),
+    "turned axes": kernels.RBF([2.0, 0.5], metric="rotated", angle=30.0),
+    "the sphere": kernels.Matern(0.5, 80.0, metric="haversine"),  # in km, for inputs in degrees
 }
 
 

@@ -131,15 +131,16 @@ class Model:
         """Return the model with all covariances multiplied; None if a hyperparameter must not follow, or none would."""
         if self.noise_is_known:
             return None
-        d = self.n_inputs
-        units = Units(torch.zeros(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64), factor)
-        factors, values = self.unit_factors(units), self.parameters()
+        origin, ones = (torch.full((self.n_inputs,), value, dtype=torch.float64) for value in (0.0, 1.0))
+        # lengthscales on the sphere are in other units than its inputs, in both
+        before, after = (self.unit_factors(Units(origin, ones, variance)) for variance in (1.0, factor))
+        factors, values = {name: after[name] / before[name] for name in after}, self.parameters()
         changed = {name: factors[name] * values[name] for name in values if bool((factors[name] != 1.0).any())}
         if not changed.keys() <= set(self.learned_names()):
             return None
         found = self.replace(changed)
-        point = self._some_point()
-        follows = torch.allclose(found.kernel.diagonal(point), factor * self.kernel.diagonal(point))
+        points = torch.cat([self._some_point(), 0.7 * self._some_point()])
+        follows = torch.allclose(found.kernel.block(points, points), factor * self.kernel.block(points, points))
         return found if follows else None
 
     @property
