@@ -41,12 +41,12 @@ def draw(model: geo.Kriging, maps: Any, X: np.ndarray, hidden: np.ndarray, path:
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 2)
     for axes, name, title, colours in (
-        (panels[0, 0], "mean", "mean, m", "terrain"),
+        (panels[0, 0], "mean", "mean, m", "cividis"),
         (panels[0, 1], "std", "standard deviation, m; blocks held out in white", "viridis"),
     ):
         maps[name].plot(ax=axes, cmap=colours, robust=True, cbar_kwargs={"label": "m"})
         axes.set(title=title, aspect=1 / np.cos(np.radians((SOUTH + NORTH) / 2)), xlabel="longitude", ylabel="latitude")
-    panels[0, 1].plot(*X[hidden].T, ",", color="white", alpha=0.4)
+    panels[0, 1].plot(*X[hidden].T, ",", color="white", alpha=0.25)
     found, axes = model.variogram(n_bins=15), panels[1, 0]
     axes.plot(found.distance, found.semivariance, "o", color="0.3", label="pairs of rows")
     axes.plot(found.distance, found.model, color="tab:orange", label="model")
