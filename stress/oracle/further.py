@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stress.draw import Draw
+from stress.oracle import kernel as formulas
 from stress.oracle.fitted import expected
 from stress.outcome import Wrong
 
@@ -42,7 +43,7 @@ def check_left_out(gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw, *, warned:
     back = back + np.finfo(float).smallest_subnormal / np.abs(scaling.y_scale).min()
     mean = (np.reshape(found.mean, (len(X), -1))[row] - scaling.y_centre) / scaling.y_scale
     variance = (np.reshape(found.std, (len(X), -1))[row, 0] / scaling.y_scale[0]) ** 2
-    right = answer.variance[0] + float(noise) + _white(gp)
+    right = answer.variance[0] + float(noise) + _white(gp, X[[row]])
     # its own algebra divides by what all other rows leave of a row, as the answer without it does not
     share = 1 + (float(gp.posterior_.model.kernel.diagonal(gp.posterior_.places()[:1].double())[0]) / right) ** 2
     draw.note(f"row {row} left out, allowed {share * answer.variance_error[0] / right:.1g} of its variance")
@@ -54,10 +55,9 @@ def check_left_out(gp: Any, X: np.ndarray, y: np.ndarray, draw: Draw, *, warned:
         raise Wrong(f"row {row} left out: variance {variance!r} for {right!r} (standardized, allowed {allowed:.2g})")
 
 
-def _white(gp: Any) -> float:
-    from stress.oracle import kernel as formulas
-
-    return float(formulas.white(gp.posterior_.model.kernel.to_dict(), np.zeros((1, gp.n_features_in_)))[0])
+def _white(gp: Any, row: np.ndarray) -> float:
+    """Return the white part of the kernel at a row, on which it depends in products."""
+    return float(formulas.white(gp.posterior_.model.kernel.to_dict(), gp.scaling_.inputs(row))[0])
 
 
 def check_joint(gp: Any, new: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
