@@ -180,6 +180,36 @@ def test_sigterm_writes_the_checkpoint_first(tmp_path, kind):
     assert not (tmp_path / "fit.part").exists()
 
 
+#: A fit whose only write is its last, during which SIGTERM comes.
+LAST_WRITE = """
+import os, signal, sys
+import numpy as np
+import gigagp.checkpoint
+from gigagp import GPRegressor, inference, optimization
+
+save = gigagp.checkpoint.save_state
+
+
+def save_during_sigterm(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    save(*arguments, **named)
+
+
+gigagp.checkpoint.save_state = save_during_sigterm
+rng = np.random.default_rng(0)
+GPRegressor(inference=inference.Exact(), optimizer=optimization.Adam(steps=3)).fit(
+    rng.normal(size=(30, 2)), rng.normal(size=30), checkpoint=sys.argv[1]
+)
+"""
+
+
+def test_sigterm_waits_for_the_last_write(tmp_path):
+    """A short fit writes only once, at its end: a process that ended within that write would leave nothing."""
+    path = tmp_path / "fit.part"
+    assert subprocess.run([sys.executable, "-c", LAST_WRITE, str(path)]).returncode == -signal.SIGTERM
+    assert len(load_state(path)[2]["steps"]) == 3
+
+
 @pytest.fixture
 def table(tmp_path):
     rng = np.random.default_rng(0)

@@ -73,11 +73,15 @@ def after_write() -> None:
 
 
 def write_last(write: Callable[[], object]) -> None:
-    """Write the last checkpoint of a fit; from now on, SIGTERM ends the process at once."""
+    """Write the last checkpoint of a fit; after that, SIGTERM ends the process at once.
+
+    A SIGTERM during the write waits for it, since this may be the only write of a short fit.
+    """
+    write()
     state = _current.get()
     if state is not None:
         state.waits = False
-    write()
+    after_write()
 
 
 def end() -> None:
