@@ -101,11 +101,17 @@ def _digest(gp: Any) -> list[bytes]:
     return [fitted.answers(gp).tobytes(), repr(gp.kernel_.to_dict()).encode(), np.float64(gp.noise_variance_).tobytes()]
 
 
+def _write_table(folder: Path) -> None:
+    """Write the table of `_learn_stream`, in the process that is not killed."""
+    np.save(folder / "table.npy", np.column_stack(fitted.rows(200)))
+
+
 @functools.lru_cache(maxsize=64)
 def _undisturbed(kind: str, name: str) -> tuple[list[bytes], float]:
     """Return the digest and the time of an undisturbed fit, in a child process like the killed ones."""
     began = time.monotonic()
     with scratch() as folder:
+        _write_table(folder)
         learn = _LEARN[kind]
         ending = Child(lambda send: _digest(learn(name, folder))).join(_PATIENCE)
     if ending.value is None:
@@ -122,10 +128,7 @@ def _learn_stream(name: str, folder: Path) -> Any:
     from gigagp import GPRegressor, inference, optimization
 
     write_at_every_step()
-    X, y = fitted.rows(200)
     path = folder / "table.npy"
-    if not path.exists():
-        np.save(path, np.column_stack([X, y]))
     way: Any = inference.Grid(size=10, n_samples=4)
     optimizer: Any = "auto"
     if name == "neighbours, streamed":
@@ -158,6 +161,7 @@ def _kill_and_resume(draw: Draw, kind: str, name: str) -> str:
     expected, seconds = _undisturbed(kind, name)
     learn = _LEARN[kind]
     with scratch() as folder:
+        _write_table(folder)
         for _ in range(draw.whole(1, 2)):
             number = draw.one_of([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
             delay = draw.real(0, 1.05 * seconds)
