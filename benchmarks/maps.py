@@ -82,7 +82,7 @@ def split(folder: Path, name: str, how: str, rows: int | None = None, seed: int 
     return Split(X[~test], y[~test], X[test], y[test], size[test])
 
 
-def blocks(X: np.ndarray, sizes: tuple[tuple[float, ...], ...], seed: int) -> np.ndarray:
+def blocks(X: np.ndarray, sizes: tuple[tuple[float, ...], ...], seed: int, hidden_share: float = SHARE) -> np.ndarray:
     """Return which size of block hides each row, -1 for rows outside all blocks.
 
     Blocks are ellipses and rectangles in turn, turned and stretched up to twofold at random, around random rows; in
@@ -91,7 +91,7 @@ def blocks(X: np.ndarray, sizes: tuple[tuple[float, ...], ...], seed: int) -> np
     """
     rng, found = np.random.default_rng(seed), np.full(len(X), -1)
     order = np.argsort(X[:, 0])
-    sorted_longitude, share = X[order, 0], SHARE * len(X) / len(sizes)
+    sorted_longitude, share = X[order, 0], hidden_share * len(X) / len(sizes)
     for number in range(len(sizes) - 1, -1, -1):  # large blocks first, while there is room
         half, hidden, tries = sizes[number], 0, 0
         while hidden < 0.95 * share and tries < 200_000:
