@@ -1,0 +1,106 @@
+"""The pages of the reference, written from the packages' public names and from the commands' own help."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+#: Modules of the reference, by what a reader looks for.
+GROUPS = {
+    "Models": ["gigagp"],
+    "Components": [
+        "gigagp.kernels",
+        "gigagp.means",
+        "gigagp.likelihoods",
+        "gigagp.inference",
+        "gigagp.optimization",
+        "gigagp.solvers",
+        "gigagp.preconditioners",
+        "gigagp.gradients",
+        "gigagp.truncation",
+        "gigagp.actions",
+        "gigagp.operators",
+        "gigagp.grids",
+        "gigagp.bases",
+    ],
+    "Checks and pictures": [
+        "gigagp.metrics",
+        "gigagp.diagnostics",
+        "gigagp.plots",
+        "gigagp.planning",
+        "gigagp.presets",
+    ],
+    "Search and integrations": ["gigagp.search", "gigagp.botorch", "gigagp.geo"],
+    "Errors and warnings": ["gigagp.errors"],
+}
+COMMANDS = ("fit", "predict", "evaluate", "plan", "compare", "plot", "report", "diagnose", "demo")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names of a module's classes and functions that readers may use, in the order of the alphabet."""
+    given = getattr(module, "__all__", None)
+    names = given if given is not None else [name for name in vars(module) if not name.startswith("_")]
+    found = []
+    for name in names:
+        value = getattr(module, name)
+        documented = inspect.isclass(value) or inspect.isroutine(value)
+        if documented and (given is not None or value.__module__ == module.__name__):
+            found.append(name)
+    return sorted(found)
+
+
+def page_of(name: str) -> str:
+    """Return the page of a module, as reStructuredText."""
+    module = importlib.import_module(name)
+    first, _, rest = inspect.getdoc(module).partition("\n")
+    rows = "\n".join(f"   {member}" for member in public_names(module))
+    return (
+        f"{name}\n{'=' * len(name)}\n\n{first}\n\n{rest.strip()}\n\n.. currentmodule:: {name}\n\n"
+        f".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n{rows}\n"
+    )
+
+
+def index() -> str:
+    """Return the start of the reference, as reStructuredText."""
+    parts = ["Reference\n=========\n"]
+    for title, names in GROUPS.items():
+        rows = "\n".join(f"   {name}" for name in names)
+        parts.append(f"{title}\n{'-' * len(title)}\n\n.. toctree::\n   :maxdepth: 1\n\n{rows}\n")
+    parts.append("Command line\n------------\n\n.. toctree::\n   :maxdepth: 1\n\n   commands\n")
+    return "\n".join(parts)
+
+
+def commands() -> str:
+    """Return the help of every command, as reStructuredText."""
+    parts = ["Commands\n========\n"]
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    for command in COMMANDS:
+        run = [sys.executable, "-m", "gigagp", command, "--help"]
+        text = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+        shown = "\n".join(f"   {line.rstrip()}" for line in text.strip().splitlines())
+        title = f"gigagp {command}"
+        parts.append(f"{title}\n{'-' * len(title)}\n\n.. code-block:: text\n\n{shown}\n")
+    return "\n".join(parts)
+
+
+def write_pages(app: Any) -> None:
+    """Write the pages of the reference below the sources, where they differ from what is there."""
+    folder = Path(app.srcdir) / "reference"
+    folder.mkdir(exist_ok=True)
+    pages = {name: page_of(name) for names in GROUPS.values() for name in names}
+    for name, text in {"index": index(), "commands": commands(), **pages}.items():
+        path = folder / f"{name}.rst"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, object]:
+    """Write the pages before autosummary looks for its directives."""
+    app.connect("builder-inited", write_pages, priority=100)
+    return {"version": "1", "parallel_read_safe": True}

