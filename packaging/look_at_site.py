@@ -4,7 +4,7 @@
     python packaging/look_at_site.py build/site --screenshots build/screenshots
 
 A page fails if it is wider than the window, shows a broken image, asks another host for anything, or writes an error to
-the console. One browser opens the pages one after the other in a frame; screenshots are made of those given by `--pages`.
+the console. One browser opens the pages one after the other in a frame; `--pages` says which to photograph.
 """
 
 from __future__ import annotations
