@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import torch.distributed as dist
 
 import gigagp
-from gigagp.commands.distributed import all_processes
+from gigagp.commands.distributed import _take_card, all_processes
 from gigagp.errors import InvalidInputError
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
@@ -78,3 +79,14 @@ def test_without_torchrun_it_is_refused(monkeypatch):
         pass
     with all_processes(False) as saves:
         assert saves
+
+
+@pytest.mark.parametrize(("cards", "local", "taken"), [(4, "6", [2]), (1, "1", []), (0, "1", [])])
+def test_each_process_of_a_machine_takes_a_card(monkeypatch, cards, local, taken):
+    chosen: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", local)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    _take_card()
+    assert chosen == taken

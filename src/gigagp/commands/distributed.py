@@ -48,6 +48,7 @@ def all_processes(distributed: bool) -> Iterator[bool]:
 
     from gigagp import processes
 
+    _take_card()
     dist.init_process_group("gloo", timeout=_TIMEOUT)
     first = dist.get_rank() == 0
     try:
@@ -62,3 +63,12 @@ def all_processes(distributed: bool) -> Iterator[bool]:
         raise typer.Exit(_EXIT_REPORTED) from error
     finally:
         dist.destroy_process_group()
+
+
+def _take_card() -> None:
+    """Let each process of a machine with several GPUs compute on its own."""
+    import torch
+
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if cards > 1:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % cards)
