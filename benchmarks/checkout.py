@@ -8,16 +8,17 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[1]
 
 
-def commit() -> str:
-    """Return the commit of the checkout, with ``+changes`` where code differs from it."""
+def commit(folder: Path = _ROOT) -> str:
+    """Return the commit of a checkout, with ``+changes`` where its code differs from it; any folder of it will do."""
     try:
-        head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
+        root = Path(_git(folder, "rev-parse", "--show-toplevel"))
+        head = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head + ("+changes" if changed else "")
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=_ROOT, check=True, capture_output=True, text=True)
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()

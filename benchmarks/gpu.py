@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from checkout import commit
 from torch import Tensor
 
 from gigagp import GPRegressor, __version__, inference, kernels, solvers
@@ -360,11 +360,8 @@ def main() -> None:
         f"\n{len(parity) - len(missed)} of {len(parity)} comparisons agree" + "".join(f"\n  not: {m}" for m in missed)
     )
     if arguments.json is not None:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
         settings = {"device": device, "smoke": arguments.smoke, "sizes": sizes, "torch": torch.__version__}
-        result = {"commit": commit, "card": card, "settings": settings, "parity": len(parity), **found}
+        result = {"commit": commit(), "card": card, "settings": settings, "parity": len(parity), **found}
         arguments.json.write_text(json.dumps(result, indent=1))
     if missed or failed:
         sys.exit(1)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkout import commit
 
 #: Cases of a made function of six inputs, and of a real table.
 LARGE = (
@@ -156,12 +157,7 @@ def main() -> None:
         child(options.child, options.data)
         return
     results = {}
-    commits = {
-        name: subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
-        for name, folder in (("before", options.before), ("now", options.now))
-    }
+    commits = {name: commit(folder) for name, folder in (("before", options.before), ("now", options.now))}
     print(
         f"{'case':34s} {'fit before':>10s} {'now':>8s} {'ratio':>6s}   {'predict':>8s} {'now':>8s} {'ratio':>6s}  "
         "error and NLL"

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from checkout import commit
 
 from gigagp.search import Search
 
@@ -66,9 +66,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    record = {"commit": commit, "steps": [run("logei"), run("thompson")]}
+    record = {"commit": commit(), "steps": [run("logei"), run("thompson")]}
     print(json.dumps(record, indent=1))
     if options.json is not None:
         options.json.write_text(json.dumps(record, indent=1))

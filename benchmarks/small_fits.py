@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkout import commit
 
 REGRESSION, CLASSIFICATION = (6, 30, 100, 300), (30, 100, 300)
 
@@ -88,12 +89,6 @@ def run(library: str, source: Path, runs: int) -> list[dict[str, Any]]:
     return found
 
 
-def commit_of(folder: Path) -> str:
-    """Return the commit of a checkout."""
-    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
 def main() -> None:
     """Run all contenders and print their seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,7 +104,7 @@ def main() -> None:
     contenders = {} if options.before is None else {"before": ("gigagp", options.before)}
     contenders |= {"now": ("gigagp", options.now), "scikit-learn": ("sklearn", options.now)}
     found = {name: run(library, source, options.runs) for name, (library, source) in contenders.items()}
-    commits = {name: commit_of(source) for name, (library, source) in contenders.items() if library == "gigagp"}
+    commits = {name: commit(source) for name, (library, source) in contenders.items() if library == "gigagp"}
     print(f"{'task':16s} {'rows':>5s} " + " ".join(f"{name:>14s}" for name in found))
     for place, one in enumerate(next(iter(found.values()))):
         seconds = " ".join(f"{rows[place]['fit_cpu_s']:12.3f} s" for rows in found.values())

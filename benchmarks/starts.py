@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
 import warnings
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+from checkout import commit
 from maps import FILES, read_map
 from tables import read_split
 
@@ -150,7 +150,6 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     known: dict[str, Any] = {}
     if options.json is not None and options.json.exists():
         known = {one["case"]: one for one in json.loads(options.json.read_text())["cases"]}
@@ -178,7 +177,7 @@ def main() -> None:
             options.json.write_text(
                 json.dumps(
                     {
-                        "commit": commit,
+                        "commit": commit(),
                         "restarts": options.restarts,
                         "totals": totals(found, optimizers),
                         "cases": found,
