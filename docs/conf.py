@@ -16,6 +16,8 @@ sys.path.insert(0, str(HERE / "_ext"))
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "2")
 
+import reference
+
 import gigagp
 
 project = "gigagp"
@@ -23,10 +25,13 @@ author = "gigagp developers"
 project_copyright = author
 version = release = gigagp.__version__
 
+# Pages that are made from other files have to be there before Sphinx looks for pages.
+reference.write_pages(HERE / "reference")
+reference.write_changed(HERE / "changelog.md", (HERE.parent / "CHANGELOG.md").read_text(encoding="utf-8"))
+
 extensions = [
     "myst_nb",
     "numpydoc",
-    "reference",
     "repository_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 #: Modules of the reference, by what a reader looks for.
 GROUPS = {
@@ -89,18 +88,15 @@ def commands() -> str:
     return "\n".join(parts)
 
 
-def write_pages(app: Any) -> None:
-    """Write the pages of the reference below the sources, where they differ from what is there."""
-    folder = Path(app.srcdir) / "reference"
+def write_pages(folder: Path) -> None:
+    """Write the pages of the reference where they differ from what is there. Call it before Sphinx looks for pages."""
     folder.mkdir(exist_ok=True)
     pages = {name: page_of(name) for names in GROUPS.values() for name in names}
     for name, text in {"index": index(), "commands": commands(), **pages}.items():
-        path = folder / f"{name}.rst"
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        write_changed(folder / f"{name}.rst", text)
 
 
-def setup(app: Any) -> dict[str, object]:
-    """Write the pages before autosummary looks for its directives."""
-    app.connect("builder-inited", write_pages, priority=100)
-    return {"version": "1", "parallel_read_safe": True}
+def write_changed(path: Path, text: str) -> None:
+    """Write a page, unless it is there already: a page that is written anew is built anew."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
