@@ -16,7 +16,7 @@ _TILE_WIDTH, _TILE_ENTRIES = 4096, 2**22
 
 
 class Basis(ABC):
-    """Functions ``phi_1 .. phi_m`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
+    """m functions ``phi_i`` and the prior ``w ~ N(0, S^-1)`` of their weights: ``f(x) = sum_i w_i phi_i(x)``.
 
     The covariance of f is ``phi(x)' S^-1 phi(z)``. Columns are computed by index, each without the others, so m may be
     far larger than what fits into memory.
