@@ -32,6 +32,7 @@ reference.write_changed(HERE / "changelog.md", (HERE.parent / "CHANGELOG.md").re
 extensions = [
     "myst_nb",
     "numpydoc",
+    "reference",
     "repository_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -55,6 +56,7 @@ nb_merge_streams = True
 # Reference
 autosummary_generate = True
 autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 #: Modules of the reference, by what a reader looks for.
 GROUPS = {
@@ -54,14 +55,25 @@ def public_names(module: ModuleType) -> list[str]:
     return sorted(found)
 
 
-def page_of(name: str) -> str:
-    """Return the page of a module, as reStructuredText."""
+def page_of(name: str, homes: dict[int, str]) -> str:
+    """Return the page of a module, as reStructuredText.
+
+    ``homes`` has the full names of objects that are on earlier pages, by their identity; those of this page are added.
+    """
     module = importlib.import_module(name)
     first, _, rest = inspect.getdoc(module).partition("\n")
-    rows = "\n".join(f"   {member}" for member in public_names(module))
+    own, others = [], []
+    for member in public_names(module):
+        full = f"{name}.{member}"
+        home = homes.setdefault(id(getattr(module, member)), full)
+        if home == full:
+            own.append(f"   {member}\n")
+        else:
+            others.append(f"- `{member} <{home}>`\n")
     return (
         f"{name}\n{'=' * len(name)}\n\n{first}\n\n{rest.strip()}\n\n.. currentmodule:: {name}\n\n"
-        f".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n{rows}\n"
+        f".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n{''.join(own)}\n"
+        + (f"Names of other modules that can be imported from here too:\n\n{''.join(others)}" if others else "")
     )
 
 
@@ -91,7 +103,8 @@ def commands() -> str:
 def write_pages(folder: Path) -> None:
     """Write the pages of the reference where they differ from what is there. Call it before Sphinx looks for pages."""
     folder.mkdir(exist_ok=True)
-    pages = {name: page_of(name) for names in GROUPS.values() for name in names}
+    homes: dict[int, str] = {}
+    pages = {name: page_of(name, homes) for names in GROUPS.values() for name in names}
     for name, text in {"index": index(), "commands": commands(), **pages}.items():
         write_changed(folder / f"{name}.rst", text)
 
@@ -100,3 +113,17 @@ def write_changed(path: Path, text: str) -> None:
     """Write a page, unless it is there already: a page that is written anew is built anew."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
+
+
+def is_foreign(_app: Any, _what: str, name: str, member: object, skip: bool, _options: Any) -> bool | None:
+    """Leave out members that come from another package, whose docstrings refer to that package's pages."""
+    routes_metadata = name.startswith("set_") and name.endswith("_request")  # scikit-learn adds them to estimators
+    module = getattr(member, "__module__", None) or ""
+    package = module.partition(".")[0]
+    return True if routes_metadata or (callable(member) and package not in ("gigagp", "")) else None
+
+
+def setup(app: Any) -> dict[str, object]:
+    """Connect it to Sphinx."""
+    app.connect("autodoc-skip-member", is_foreign)
+    return {"version": "1", "parallel_read_safe": True}
