@@ -27,6 +27,27 @@ def test_they_have_the_covariance_of_the_prior(name):
     assert not within_standard_errors(products, 1.3 * kernel.block(X, X), errors=4.5)
 
 
+@pytest.mark.parametrize("n_samples", [1, 3])
+@pytest.mark.parametrize("name", ALL)
+def test_they_are_features_times_weights(name, n_samples):
+    kernel = ALL[name]
+    samples = PriorSamples.new(kernel, 4, n_samples, 60, generator(2))
+    slopes = torch.randn(7, n_samples, generator=generator(3), dtype=torch.float64)
+
+    def both(of):
+        moving = X.clone().requires_grad_()
+        values = of(moving) + 0 * moving.sum()  # a constant has no graph
+        (slope,) = torch.autograd.grad((values * slopes).sum(), moving, materialize_grads=True)
+        return values.detach(), slope
+
+    found = both(lambda X: samples.evaluate(kernel, X, BUDGET))
+    for mine, other in zip(found, both(lambda X: kernel.features(X, samples.draw) @ samples.weights), strict=True):
+        # a phase of 1e9, as Matern 1/2 has, is known to 1e-7
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-6 * (1 + float(other.abs().max())))
+    one = samples.evaluate(kernel, X[:1], BUDGET)
+    torch.testing.assert_close(one, found[0][:1])
+
+
 def test_samples_are_independent_given_the_features():
     values = PriorSamples.new(ALL["rbf"], 4, 4000, 200, generator(1)).evaluate(ALL["rbf"], X, BUDGET)
     assert within_standard_errors((values[:, ::2] * values[:, 1::2]).T, 0.0)

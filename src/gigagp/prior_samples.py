@@ -9,6 +9,7 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import Kernel
 from gigagp.kernels.draws import FeatureDraw
+from gigagp.kernels.features import feature_product
 from gigagp.random import standard_normal
 
 #: Sine and cosine columns of the prior functions behind `sample_functions`.
@@ -69,8 +70,7 @@ class PriorSamples:
 
     def evaluate(self, kernel: Kernel, X: torch.Tensor, budget: int) -> torch.Tensor:
         """Return the functions at the rows of ``X``, shape (n, s), in blocks that fit into ``budget`` bytes."""
-        weights = self.weights.to(X)
+        kernel, weights = kernel.bind(X.shape[1]), self.weights.to(X)
         rows = max(1, min(1024, budget // (64 * max(weights.shape[0], 1) * X.element_size())))
-        if X.shape[0] <= rows:
-            return kernel.features(X, self.draw) @ weights
-        return torch.cat([kernel.features(block, self.draw) @ weights for block in X.split(rows)])
+        found = [feature_product(kernel, block, self.draw, weights) for block in X.split(rows)]
+        return found[0] if len(found) == 1 else torch.cat(found)

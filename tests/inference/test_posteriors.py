@@ -9,6 +9,7 @@ import torch
 
 from gigagp import inference, kernels, solvers
 from gigagp.gradients import Pathwise
+from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
 from gigagp.means import LinearMean, ZeroMean
 from gigagp.model import Model
@@ -142,6 +143,22 @@ def test_samples_of_several_targets_are_independent(method):
     assert within_standard_errors((samples[:, 0] * samples[:, 1]).T, 0.0)
     assert not within_standard_errors((samples[:, 0] * samples[:, 0]).T, 0.0)
     assert posterior.sample_functions(350, generator(3))(new).shape == (3, 2, 350)  # more than are stored
+
+
+@pytest.mark.parametrize(
+    "method",
+    [inference.Exact(), iterative(), inference.ComputationAware(n_actions=20)],
+    ids=["exact", "iterative", "computation-aware"],
+)
+def test_samples_have_their_own_coefficients_of_the_mean(method):
+    """They are folded into the solutions; the definition adds the root of their covariance times the same draws."""
+    rows, new = points(60, 2, seed=4), points(9, 2, seed=5)
+    targets = draw_targets(ROUGH, rows, 0.1, columns=2)
+    posterior = posterior_of(method, ROUGH, rows, targets, 0.1, mean=LinearMean())
+    folded = posterior.sample_functions(5, generator(6))(new)
+    torch.testing.assert_close(folded, Posterior.sample_functions(posterior, 5, generator(6))(new), rtol=1e-7, atol=1e-7)
+    given_trend = posterior.sample_functions_given_trend(5, generator(6))(new)  # the control
+    assert float((folded - given_trend).abs().max()) > 1e-3
 
 
 def test_the_settings_of_the_features_reach_the_posterior():

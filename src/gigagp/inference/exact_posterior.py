@@ -13,7 +13,7 @@ from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.input_gradients import recomputed, wants_gradient
 from gigagp.inference.left_out import LeftOut, without_trend
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.posterior import GrowingPosterior, VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import Saved
 from gigagp.inference.table import TrainingTable
@@ -149,10 +149,6 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
         """Return the solver that ran."""
         return "cholesky"
 
-    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
-        return self.cross_product(X, self.basis_solutions)
-
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -204,7 +200,7 @@ class ExactPosterior(SolvedPosterior, GrowingPosterior):
 
         return by_batches(left, X, self._points_at_once)
 
-    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
         """Return pathwise samples: random features for the prior, the factor for the update.
 
         These samples have the error of the features. At a few thousand points, `sample_at` samples without it.

@@ -15,7 +15,7 @@ from gigagp.gradients.pathwise import Pathwise
 from gigagp.inference.batches import prior_covariance, within_batches
 from gigagp.inference.continued_solves import continued_start
 from gigagp.inference.left_out import LeftOut, without_trend
-from gigagp.inference.posterior import GrowingPosterior, SampleFunctions, VarianceMethod
+from gigagp.inference.posterior import GrowingPosterior, VarianceMethod
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.sampled_variance import (
     error_with_neighbours,
@@ -155,10 +155,6 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             memory_budget=self.budget,
             mixed=self.table.mixed,
         )
-
-    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
-        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
-        return self.cross_product(X, self.basis_solutions)
 
     def mean_and_variance_given_trend(
         self, X: torch.Tensor, method: VarianceMethod = "auto"
@@ -325,7 +321,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             found.append(0.5 * (covariance + covariance.mT))
         return torch.cat(found)
 
-    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
         """Return stored samples chosen by the generator; if more are needed than stored, solve for new ones.
 
         Targets are independent given the hyperparameters, so every target has its own samples.

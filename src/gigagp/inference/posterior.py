@@ -259,16 +259,20 @@ class Posterior(ABC):
     def sample_functions(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
         """Return posterior samples as functions that can be evaluated at any points, repeatedly."""
         functions = self.sample_functions_given_trend(n_samples, generator)
-        p, t = self.coefficient_root.shape[0], self.n_targets
-        if not p:
+        if not self.coefficient_root.shape[0]:
             return functions
-        draws = standard_normal(p, t * n_samples, generator=generator).to(self.coefficient_root)
+        draws = self._coefficient_draws(n_samples, generator)
 
         def evaluate(X: torch.Tensor) -> torch.Tensor:
             values = functions(X)
-            return values + (self.trend_root(X) @ draws).reshape(X.shape[0], t, n_samples).to(values)
+            return values + (self.trend_root(X) @ draws).reshape(X.shape[0], self.n_targets, n_samples).to(values)
 
         return evaluate
+
+    def _coefficient_draws(self, n_samples: int, generator: torch.Generator) -> torch.Tensor:
+        """Return standard normal numbers for the coefficients of the mean, shape (p, t s)."""
+        p = self.coefficient_root.shape[0]
+        return standard_normal(p, self.n_targets * n_samples, generator=generator).to(self.coefficient_root)
 
     @abstractmethod
     def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:

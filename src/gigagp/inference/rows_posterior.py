@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 
 from gigagp.inference.posterior import Posterior
@@ -47,9 +49,12 @@ class SolvedPosterior(RowsPosterior):
     ----------
     target_solutions : Tensor of shape (n, t)
         ``H^-1 (Y - mean)``, or an approximation of it.
+    basis_solutions : Tensor of shape (n, p)
+        The same for the mean's basis.
     """
 
     target_solutions: torch.Tensor
+    basis_solutions: torch.Tensor
 
     def cross_product(self, X: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``K(X, training inputs) @ vectors`` without forming the kernel matrix."""
@@ -58,6 +63,21 @@ class SolvedPosterior(RowsPosterior):
     def mean(self, X: torch.Tensor) -> torch.Tensor:
         """Return the posterior mean, shape (m, t)."""
         return self.trend(X) + self.cross_product(X, self.target_solutions)
+
+    def explained_basis(self, X: torch.Tensor) -> torch.Tensor:
+        """Return `mean` minus `trend` with the mean's basis functions in place of the targets, shape (m, p)."""
+        return self.cross_product(X, self.basis_solutions)
+
+    @abstractmethod
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
+        """Return pathwise samples at given coefficients of the mean's basis."""
+
+    def sample_functions(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
+        """Return posterior samples as functions; points need no further product for the mean's coefficients."""
+        update = self.sample_functions_given_trend(n_samples, generator)
+        if not self.coefficient_root.shape[0]:
+            return update
+        return update.with_coefficients(self.coefficient_root @ self._coefficient_draws(n_samples, generator))
 
 
 class PathwiseUpdate:
@@ -75,6 +95,19 @@ class PathwiseUpdate:
 
     def __init__(self, posterior: SolvedPosterior, prior: PriorSamples, probe_solutions: torch.Tensor) -> None:
         self.posterior, self.prior, self.probe_solutions = posterior, prior, probe_solutions
+        self.coefficients = probe_solutions.new_zeros(0, probe_solutions.shape[1])
+
+    def with_coefficients(self, coefficients: torch.Tensor) -> PathwiseUpdate:
+        """Return the samples with other coefficients of the mean, given as deviations b from the estimates, (p, s).
+
+        They change a sample by ``phi(x) b - K(x, X) H^-1 Phi b`` for the basis phi, with values Phi at the rows.
+        """
+        own = coefficients.to(self.probe_solutions)
+        found = PathwiseUpdate(
+            self.posterior, self.prior, self.probe_solutions + self.posterior.basis_solutions.to(own) @ own
+        )
+        found.coefficients = own
+        return found
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
         """Return the samples at ``X``, shape (m, t, s / t); every target has its own samples."""
@@ -85,6 +118,8 @@ class PathwiseUpdate:
         """Return deviations from the mean, ``f_j(x) - K(x, X) u_j``, shape (m, s), and the mean, shape (m, t)."""
         both, prior = self.products(X)
         n_targets = self.posterior.n_targets
+        if self.coefficients.shape[0]:
+            prior = prior + self.posterior.model.mean.basis(X).to(prior) @ self.coefficients
         return prior - both[:, n_targets:], self.posterior.trend(X) + both[:, :n_targets]
 
     def products(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

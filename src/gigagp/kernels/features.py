@@ -58,11 +58,49 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
 @operation
 def features(kernel: Kernel, X: Tensor, draw: FeatureDraw) -> Tensor:
     """Return the features of a bound kernel; see `Kernel.features`."""
-    columns = [
-        _exact_features(term, X) if _is_exact(term) else _random_features(term, X, drawn, draw.n_features // 2)
-        for term, drawn in _drawn_terms(kernel, draw)
-    ]
+    columns = [_columns(term, X, drawn, draw.n_features // 2) for term, drawn in _drawn_terms(kernel, draw)]
     return torch.cat(columns, dim=1) if columns else X.new_zeros(X.shape[0], 0)
+
+
+def feature_product(kernel: Kernel, X: Tensor, draw: FeatureDraw, weights: Tensor) -> Tensor:
+    """Return ``features(kernel, X, draw) @ weights`` without forming the table of features.
+
+    One column needs one wave for each frequency instead of two, since ``a sin p + b cos p = |(a, b)| sin(p + q)`` with
+    the angle q of (a, b).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Bound.
+    X : Tensor of shape (n, d)
+    draw : FeatureDraw
+    weights : Tensor of shape (n_columns, s)
+
+    Returns
+    -------
+    Tensor of shape (n, s)
+    """
+    total, start, m = X.new_zeros(X.shape[0], weights.shape[1]), 0, draw.n_features // 2
+    for term, drawn in _drawn_terms(kernel, draw):
+        amplitude, phase = (_exact_features(term, X), None) if _is_exact(term) else _wave(term, X, drawn, m)
+        if phase is None:
+            width = amplitude.shape[1]
+            total = total + amplitude @ weights[start : start + width]
+        else:
+            width = 2 * m
+            total = total + _wave_product(amplitude, phase, *weights[start : start + width].split(m))
+        start += width
+    return total
+
+
+def _wave_product(amplitude: Tensor, phase: Tensor, of_sine: Tensor, of_cosine: Tensor) -> Tensor:
+    """Return ``amplitude sin(phase) @ of_sine + amplitude cos(phase) @ of_cosine``."""
+    if amplitude.shape[0] == 1:  # the same for all rows: there are fewer weights than waves
+        of_sine, of_cosine, amplitude = of_sine * amplitude.T, of_cosine * amplitude.T, amplitude.new_ones(())
+    if of_sine.shape[1] > 1:
+        return (amplitude * phase.sin()) @ of_sine + (amplitude * phase.cos()) @ of_cosine
+    shifted = phase + torch.atan2(of_cosine, of_sine).T
+    return (amplitude * shifted.sin()) @ torch.hypot(of_sine, of_cosine)
 
 
 def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tuple[Tensor, Tensor]:
@@ -95,7 +133,7 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
             width = _exact_features(term, row).shape[1]
             chosen, factor = torch.arange(width), 1.0
         else:  # sines, then cosines; a product of linear kernels has one column for each frequency
-            width = _random_features(term, row, drawn, total).shape[1]
+            width = _columns(term, row, drawn, total).shape[1]
             chosen = torch.cat([torch.arange(n_frequencies) + offset for offset in range(0, width, total)])
             factor = math.sqrt(total / n_frequencies)
         columns.append(start + chosen)
@@ -123,16 +161,25 @@ def _exact_features(term: tuple[Leaf, ...], X: Tensor) -> Tensor:
     return columns
 
 
-def _random_features(
+def _wave(
     term: tuple[Leaf, ...], X: Tensor, drawn: tuple[dict[str, Tensor], ...], n_frequencies: int
-) -> Tensor:
-    amplitude = X.new_tensor(math.sqrt(1 / n_frequencies))
+) -> tuple[Tensor, Tensor | None]:
+    """Return amplitudes, shape (n, m) or (1, m), and phases, shape (n, m); None where a term has no waves."""
+    amplitude = X.new_full((1, n_frequencies), math.sqrt(1 / n_frequencies))
     phase: Tensor | None = None
     for leaf, numbers in zip(term, drawn, strict=True):
         factor, angle = leaf.amplitude_and_phase(X, numbers)
         amplitude = amplitude * factor
         if angle is not None:
             phase = angle if phase is None else phase + angle
+    return amplitude, phase
+
+
+def _columns(term: tuple[Leaf, ...], X: Tensor, drawn: tuple[dict[str, Tensor], ...], n_frequencies: int) -> Tensor:
+    """Return the features of a term."""
+    if _is_exact(term):
+        return _exact_features(term, X)
+    amplitude, phase = _wave(term, X, drawn, n_frequencies)
     if phase is None:  # a product of linear kernels has no waves, so the sine half would be zero
-        return amplitude.expand(X.shape[0], n_frequencies)
+        return amplitude
     return torch.cat([amplitude * torch.sin(phase), amplitude * torch.cos(phase)], dim=1)

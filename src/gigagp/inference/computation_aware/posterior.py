@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from gigagp.errors import InvalidInputError, ModelFileError
 from gigagp.estimate import Estimate
 from gigagp.inference.batches import by_batches, prior_covariance, within_batches
 from gigagp.inference.computation_aware.evidence import Conditioned
-from gigagp.inference.posterior import SampleFunctions, VarianceMethod, VarianceParts
+from gigagp.inference.posterior import VarianceMethod, VarianceParts
 from gigagp.inference.rows_posterior import ROWS, PathwiseUpdate, SolvedPosterior
 from gigagp.inference.saved import SOLVE, Saved
 from gigagp.inference.table import TrainingTable
@@ -80,6 +81,11 @@ class ComputationAwarePosterior(SolvedPosterior):
         self.coefficients, self.coefficient_root = trend.coefficients.to(self.X), trend.root
         self.target_solutions = actions.combine(self.weights).to(self.X)
         self.bound, self.note, self.final_solve = bound, note, final_solve
+
+    @cached_property
+    def basis_solutions(self) -> Tensor:  # type: ignore[override]
+        """``S`` times the weights of the mean's basis, shape (n, p)."""
+        return self.actions.combine(self.basis_weights).to(self.X)
 
     @property
     def n_actions(self) -> int:
@@ -177,7 +183,7 @@ class ComputationAwarePosterior(SolvedPosterior):
         both = torch.cat(parts, 1).to(X) if parts else X.new_zeros(2, 0)
         return VarianceParts(both[0], both[1])
 
-    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> SampleFunctions:
+    def sample_functions_given_trend(self, n_samples: int, generator: torch.Generator) -> PathwiseUpdate:
         """Return pathwise samples: prior functions, updated by the observations ``S' y``.
 
         By Matheron's rule a sample is ``f + K(., X) S (S'HS)^-1 S' (y - f(X) - noise)``.
