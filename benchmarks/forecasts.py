@@ -1,17 +1,21 @@
 """Hold the forecasts and the choice of ``inference="auto"`` against what happens within the same time budgets.
 
-    python benchmarks/forecasts.py --tables kin40k protein elevation --rows 4000 20000 --budgets 10 60
+    python benchmarks/forecasts.py --resume --json benchmarks/results/forecasts_twelve.json
+    python benchmarks/forecasts.py --judge --json benchmarks/results/forecasts_twelve.json --picture docs/figures/forecasts.png
     python benchmarks/forecasts.py --tables million --rows 1000000 --budgets 600 --methods auto trees
 
 Every method has the same budget, in seconds of wall time, and runs in a process of its own. "auto" forecasts its time,
-the root mean square error and the negative log density of new rows; the others show what could have been chosen.
-"trees" is scikit-learn's `HistGradientBoostingRegressor` with its defaults, which knows no budget. "million" is a made
-function of eight inputs. Scores are in standard deviations of the training targets, on at most 10,000 held-out rows.
+the root mean square error and the negative log density of new rows; the others show what could have been chosen: those
+that can serve so many rows and inputs, unless methods are named. An inference that ended by itself in half of a smaller
+budget is not run again in a larger one. "trees" is scikit-learn's `HistGradientBoostingRegressor` with its defaults,
+which knows no budget. "million" is a made function of eight inputs. Scores are in standard deviations of the training
+targets, on at most 10,000 held-out rows. More rows than a table has are all of its rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -19,10 +23,12 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from grid_problems import rows_of
 from large_tables import scores
 from maps import FILES, read_map, write
 from tables import read_split
@@ -41,19 +47,27 @@ METHODS = {
     "quadruply": inference.QuadruplyStochastic(),
     "random-features": inference.RandomFeatures(),
 }
-#: Methods that are compared unless others are asked for.
-_COMPARED = ("auto", "iterative", "neighbours", "sparse", "trees")
-TABLES = ("kin40k", "protein", "pol", "elevators", "bike", "keggdirected", "elevation", "temperature", "precipitation")
+UCI = ("kin40k", "protein", "pol", "elevators", "bike", "keggdirected", "parkinsons")
+TABLES = (*UCI, "sound", "elevation", "temperature", "precipitation", "radar")
+#: Most rows that exact inference is compared at, and fewest rows and most inputs for sparse methods and grids.
+_EXACT_ROWS, _SPARSE_ROWS, _GRID_ROWS, _GRID_INPUTS = 5000, 4000, 4000, 2
 _TEST_ROWS = 10_000
 
 
 def read(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return X, y, X_test, y_test with at most so many random training rows; targets are z-scored."""
     random = np.random.default_rng(1)
-    if name in FILES or name == "million":
-        X, y = made(rows + _TEST_ROWS) if name == "million" else read_map(folder, name, None)
+    if name not in UCI:
+        X, y = (
+            made(rows + _TEST_ROWS)
+            if name == "million"
+            else read_map(folder, name)
+            if name in FILES
+            else rows_of(name, folder)
+        )
         order = random.permutation(len(y))
-        test, train = order[:_TEST_ROWS], order[_TEST_ROWS:][:rows]
+        held_out = min(_TEST_ROWS, len(y) // 10)
+        test, train = order[:held_out], order[held_out:][:rows]
         X, y, X_test, y_test = X[train], y[train], X[test], y[test]
     else:
         X, y, X_test, y_test = read_split(folder, name, rows=rows)
@@ -99,45 +113,143 @@ def run(folder: Path, name: str, rows: int, budget: float, method: str) -> dict[
     return result
 
 
+def compared(n: int, d: int) -> list[str]:
+    """Return the methods that are compared on so many rows and inputs."""
+    found = ["auto", "iterative", "neighbours"]
+    found += ["exact"] if n <= _EXACT_ROWS else []
+    found += ["sparse"] if n >= _SPARSE_ROWS else []
+    found += ["grid"] if n >= _GRID_ROWS and d <= _GRID_INPUTS else []
+    return [*found, "trees"]
+
+
+def cell(arguments: argparse.Namespace, name: str, rows: int, budget: float, method: str) -> dict[str, object]:
+    """Return what one process finds."""
+    command = [sys.executable, __file__, "--one", "--data", str(arguments.data), "--tables", name]
+    command += ["--rows", str(rows), "--budgets", str(budget), "--methods", method]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    failed = {"table": name, "budget_s": budget, "method": method, "error": done.stderr[-300:]}
+    return {"asked_rows": rows, **(failed if done.returncode else json.loads(done.stdout.splitlines()[-1]))}
+
+
+def independent_of_budget(results: list[dict[str, Any]], key: dict[str, object]) -> dict[str, Any] | None:
+    """Return the result of a smaller budget where it would be the same again."""
+    for one in results:
+        same = all(one[name] == key[name] for name in ("table", "asked_rows", "method"))
+        unhindered = not one.get("interrupted") and one.get("fit_s", np.inf) < 0.5 * one["budget_s"]
+        if same and key["method"] != "auto" and (unhindered or key["method"] == "trees"):
+            return {
+                **one,
+                "budget_s": key["budget_s"],
+                "result_of_budget_s": one.get("result_of_budget_s", one["budget_s"]),
+            }
+    return None
+
+
+def judge(results: list[dict[str, Any]], picture: Path | None) -> dict[str, Any]:
+    """Return how forecasts and choices held, and draw them.
+
+    Time is judged where the plan was carried out: not where "auto" went on learning because time was left.
+    """
+    autos = [one for one in results if one["method"] == "auto" and "nll" in one]
+    with_plan = [one for one in autos if "expected_nll" in one]
+    within = {"small": (lambda one: one["rows"] <= 10_000, 1.5), "large": (lambda one: one["rows"] > 10_000, 2.0)}
+    found: dict[str, Any] = {"cells": len(autos), "with_forecast": len(with_plan)}
+    for name, (holds, factor) in within.items():
+        ratios = [one["fit_s"] / one["expected_s"] for one in with_plan if holds(one)]
+        found[f"time_{name}"] = {
+            "cells": len(ratios),
+            "factor": factor,
+            "within": float(np.mean([1 / factor <= one <= factor for one in ratios])) if ratios else None,
+        }
+    found["nll_within_0.15"] = float(np.mean([abs(one["nll"] - one["expected_nll"]) <= 0.15 for one in with_plan]))
+    found["budget_kept_within_20_percent"] = float(np.mean([one["fit_s"] <= 1.2 * one["budget_s"] for one in autos]))
+    regrets = []
+    for one in autos:
+        rivals = [
+            other["nll"]
+            for other in results
+            if "nll" in other
+            and all(other[name] == one[name] for name in ("table", "asked_rows", "budget_s"))
+            and other["fit_s"] <= 1.2 * other["budget_s"]
+        ]
+        if len(rivals) > 1:
+            regrets.append({"table": one["table"], "rows": one["rows"], "budget_s": one["budget_s"]})
+            regrets[-1]["regret"] = one["nll"] - min(rivals)
+    found["regret"] = {
+        "cells": len(regrets),
+        "within_0.05": float(np.mean([one["regret"] <= 0.05 for one in regrets])),
+        "above": [one for one in regrets if one["regret"] > 0.05],
+    }
+    if picture is not None:
+        draw(with_plan, regrets, picture)
+    return found
+
+
+def draw(autos: list[dict[str, Any]], regrets: list[dict[str, Any]], picture: Path) -> None:
+    """Draw expected against real times and densities, and the regrets of the choices."""
+    import matplotlib.pyplot as plt
+
+    figure, (times, densities, losses) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    colours = {10.0: "#0072B2", 60.0: "#E69F00", 600.0: "#009E73"}
+    for budget in sorted({one["budget_s"] for one in autos}):
+        chosen = [one for one in autos if one["budget_s"] == budget]
+        style = {"s": 16, "color": colours.get(budget, "black"), "label": f"budget {budget:g} s"}
+        times.scatter([one["expected_s"] for one in chosen], [one["fit_s"] for one in chosen], **style)
+        densities.scatter([one["expected_nll"] for one in chosen], [one["nll"] for one in chosen], **style)
+        values = sorted(one["regret"] for one in regrets if one["budget_s"] == budget)
+        losses.step(values, np.arange(1, len(values) + 1) / max(len(values), 1), where="post", color=style["color"])
+    for axes, name, half in ((times, "fit, seconds", 2.0), (densities, "NLL of new rows", 0.15)):
+        low, high = axes.get_xlim()
+        if name.startswith("fit"):
+            low, high = 0.2, 900
+            axes.set(xscale="log", yscale="log")
+        line = np.array([low, high])
+        axes.plot(line, line, color="0.5", lw=1)
+        edges = (line / half, line * half) if name.startswith("fit") else (line - half, line + half)
+        axes.fill_between(line, *edges, color="0.9", zorder=0)
+        axes.set(xlabel=f"expected {name}", ylabel=f"real {name}", xlim=(low, high))
+    losses.axvline(0.05, color="0.5", lw=1)
+    losses.set(xlabel="NLL lost against the best system", ylabel="share of tables", ylim=(0, 1.02))
+    times.legend(frameon=False, fontsize=8)
+    figure.savefig(picture, dpi=110)
+
+
 def main() -> None:
-    """Run all tables, sizes, budgets and methods."""
+    """Run all sizes, budgets, tables and methods, the quickest first; or judge what has run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--tables", nargs="+", default=list(TABLES))
-    parser.add_argument("--rows", nargs="+", type=int, default=[4000, 20_000])
-    parser.add_argument("--budgets", nargs="+", type=float, default=[10.0, 60.0])
-    parser.add_argument("--methods", nargs="+", default=list(_COMPARED))
+    parser.add_argument("--rows", nargs="+", type=int, default=[500, 4000, 10_000_000])
+    parser.add_argument("--budgets", nargs="+", type=float, default=[10.0, 60.0, 600.0])
+    parser.add_argument("--methods", nargs="+", default=None)
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--resume", action="store_true", help="keep what the JSON file holds and go on")
+    parser.add_argument("--judge", action="store_true", help="judge the JSON file instead of running anything")
+    parser.add_argument("--picture", type=Path, default=None, help="with --judge: draw it")
     parser.add_argument("--one", action="store_true", help="run one cell in this process and print it as JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        cell = arguments.tables[0], arguments.rows[0], arguments.budgets[0], arguments.methods[0]
-        print(json.dumps(run(arguments.data, *cell)))
+        key = arguments.tables[0], arguments.rows[0], arguments.budgets[0], arguments.methods[0]
+        print(json.dumps(run(arguments.data, *key)))
         return
-    results: list[dict[str, object]] = []
-    for name in arguments.tables:
-        for rows in arguments.rows:
-            for budget in arguments.budgets:
-                for method in arguments.methods:
-                    command = [sys.executable, __file__, "--one", "--data", str(arguments.data), "--tables", name]
-                    command += ["--rows", str(rows), "--budgets", str(budget), "--methods", method]
-                    done = subprocess.run(command, capture_output=True, text=True, check=False)
-                    failed = {"table": name, "rows": rows, "budget_s": budget, "method": method}
-                    failed["error"] = done.stderr[-300:]
-                    results.append(failed if done.returncode else json.loads(done.stdout.splitlines()[-1]))
-                    shown = (
-                        "table",
-                        "rows",
-                        "budget_s",
-                        "method",
-                        "fit_s",
-                        "expected_s",
-                        "expected_nll",
-                        "nll",
-                        "rmse",
-                    )
-                    print({key: results[-1].get(key) for key in (*shown, "error")}, flush=True)
-                    write(arguments.json, vars(arguments), results)
+    results: list[dict[str, Any]] = []
+    if arguments.judge or (arguments.resume and arguments.json.exists()):
+        results = json.loads(arguments.json.read_text())["rows"]
+    if arguments.judge:
+        print(json.dumps(judge(results, arguments.picture), indent=1))
+        return
+    for budget, rows in sorted(itertools.product(arguments.budgets, arguments.rows), key=lambda one: one[0] * one[1]):
+        for name in arguments.tables:
+            X = read(arguments.data, name, rows)[0]
+            for method in arguments.methods or compared(*X.shape):
+                key = {"table": name, "asked_rows": rows, "budget_s": budget, "method": method}
+                if any(all(one[part] == key[part] for part in key) for one in results):
+                    continue
+                known = independent_of_budget(results, key)
+                results.append(cell(arguments, name, rows, budget, method) if known is None else known)
+                shown = ("table", "rows", "budget_s", "method", "fit_s", "expected_s", "expected_nll", "nll", "rmse")
+                print({part: results[-1].get(part) for part in (*shown, "error")}, flush=True)
+                write(arguments.json, vars(arguments), results)
 
 
 if __name__ == "__main__":
