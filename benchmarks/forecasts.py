@@ -1,7 +1,7 @@
 """Hold the forecasts and the choice of ``inference="auto"`` against what happens within the same time budgets.
 
     python benchmarks/forecasts.py --resume --json benchmarks/results/forecasts_twelve.json
-    python benchmarks/forecasts.py --judge --json benchmarks/results/forecasts_twelve.json --picture docs/figures/forecasts.png
+    python benchmarks/forecasts.py --judge --json benchmarks/results/forecasts_twelve.json --picture forecasts.png
     python benchmarks/forecasts.py --tables million --rows 1000000 --budgets 600 --methods auto trees
 
 Every method has the same budget, in seconds of wall time, and runs in a process of its own. "auto" forecasts its time,
