@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import runpy
 import shutil
@@ -25,12 +26,12 @@ def test_the_optuna_sampler(capsys):
         x, kind = trial.suggest_float("x", 1e-3, 10.0, log=True), trial.suggest_categorical("kind", ["a", "b"])
         if trial.number == 7:
             raise RuntimeError("a failed trial")
-        return -((x - 0.1) ** 2) - (kind == "b")
+        assert kind in {"a", "b"}  # drawn at random: the sampler's model knows real parameters only
+        return -(math.log10(x / 0.1) ** 2)
 
     study = optuna.create_study(sampler=sampler(n_initial=4), direction="maximize")
     study.optimize(objective, n_trials=25, catch=(RuntimeError,))
-    assert abs(study.best_params["x"] - 0.1) < 0.02
-    assert study.best_params["kind"] == "a"
+    assert abs(study.best_params["x"] - 0.1) < 0.002  # 21 random trials come that near in one of ten studies
     assert len(study.sampler._search.failed) == 1
     assert len(study.sampler._search.pending) == 0
 

@@ -134,15 +134,52 @@ def test_pending_points_are_kept_away_from():
     np.testing.assert_array_equal(search.pending, again)
 
 
-def test_failed_points_are_kept_away_from():
+def test_failed_points_are_not_asked_for_again():
     search = told()
     (x,) = search.ask()
     search.tell_failed(x)
     assert len(search.pending) == 0
     np.testing.assert_array_equal(search.failed, x[None])
     (other,) = search.ask()
-    assert (np.abs(other - x) / [4, 10]).max() > 0.01
+    assert (np.abs(other - x) / [4, 10]).max() > 1e-6
     assert len(search.y) == 15  # a failure is not a value
+
+
+def test_a_failure_by_chance_hides_no_optimum(monkeypatch):
+    def error():
+        search = Search([(0, 1)] * 3, n_initial=4)
+        for trial in range(25):
+            (x,) = search.ask()
+            if trial == 7:
+                search.tell_failed(x)
+            else:
+                search.tell(x, float(((x - 0.43) ** 2).sum()))
+        return np.abs(search.best.x - 0.43).max()
+
+    assert error() < 0.01
+    # the control: the worst value, however alone a failure is
+    monkeypatch.setattr(Search, "_values_of_failed", lambda self, believed: np.full_like(believed, self._y.max()))
+    assert error() > 0.01
+
+
+def test_a_region_where_all_trials_fail_is_left(monkeypatch):
+    """The best point is beside the region, and the values fall towards it."""
+
+    def failures():
+        search = Search([(0, 1)] * 2)
+        for _ in range(40):
+            (x,) = search.ask()
+            if x[0] > 0.5:
+                search.tell_failed(x)
+            else:
+                search.tell(x, float((x[0] - 0.8) ** 2 + (x[1] - 0.3) ** 2))
+        return search
+
+    search = failures()
+    assert len(search.failed) < 20
+    assert search.best.y < 0.09 + 0.02
+    monkeypatch.setattr(Search, "_values_of_failed", lambda self, believed: believed)  # the control
+    assert len(failures().failed) > 25
 
 
 def test_rows_are_added_without_learning_and_learned_again_when_due():

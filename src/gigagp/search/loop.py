@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from scipy.spatial.distance import cdist
 from sklearn.base import clone
 
 from gigagp import intake
@@ -25,6 +26,8 @@ from gigagp.search.acquisition import log_expected_improvement, maximize, minus_
 _GROWTH, _SURPRISE, _ANEW = 0.1, 4.0, 2.0
 #: Best rows around which candidates are gathered.
 _BEST_ROWS = 2
+#: Told and failed points around a failed one that say whether it failed by chance or because of where it is.
+_AROUND_FAILED = 4
 #: Distance in widths of the box within which a told point is one that was asked for, and an asked one is new.
 _SAME = 1e-9
 
@@ -90,7 +93,9 @@ class Search:
     Rows are added to the model at fixed hyperparameters (`GPRegressor.condition_on`). These are learned again after a
     tenth more rows, or after a value that the model gave no chance; learning starts from where they are, and afresh
     each time the number of rows has doubled. Points that are pending count as rows with their predicted values
-    (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6), failed ones as rows with the worst value so far.
+    (Ginsbourger et al. 2010, doi:10.1007/978-3-642-10701-6_6). So do failed ones, but their values move from the
+    predicted one towards the worst so far by the share of failures among the four points nearest to them: a failure by
+    chance hides no optimum, and a region where all trials fail is left.
 
     Examples
     --------
@@ -274,12 +279,12 @@ class Search:
         """Return the next point of the unit cube, after those that were chosen for the same batch."""
         gp = self._fit()
         waiting = np.concatenate([self._pending, chosen])
-        believed = gp.predict(waiting) if len(waiting) else np.zeros(0)
-        lies = np.concatenate([believed, np.full(len(self._failed), self._y.max())])
         rows = np.concatenate([waiting, self._failed])
         at_rows = gp.predict(self._told)
         order = at_rows.argsort()[:_BEST_ROWS]
         if len(rows):
+            lies = gp.predict(rows)
+            lies[len(waiting) :] = self._values_of_failed(lies[len(waiting) :])
             gp = self._with_lies(gp, rows, lies)
         posterior, scaling = gp.posterior_, gp.scaling_
         if self.acquisition == "logei":
@@ -296,6 +301,15 @@ class Search:
             if np.abs(known - point).max(1).min() > _SAME:
                 return point
         return self._sobol()
+
+    def _values_of_failed(self, believed: np.ndarray) -> np.ndarray:
+        """Return values for the failed points, between those that are believed and the worst that was told."""
+        n, m = len(self._told), len(self._failed)
+        distances = cdist(self._failed, np.concatenate([self._told, self._failed]))
+        distances[np.arange(m), n + np.arange(m)] = np.inf  # a point is not beside itself
+        nearest = distances.argsort(1)[:, :_AROUND_FAILED]
+        found: np.ndarray = believed + (nearest >= n).mean(1) * (self._y.max() - believed).clip(min=0)
+        return found
 
     @staticmethod
     def _with_lies(gp: GPRegressor, rows: np.ndarray, lies: np.ndarray) -> GPRegressor:
