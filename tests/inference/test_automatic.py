@@ -226,6 +226,19 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
         GPRegressor(inference=Iterative(), time_budget=1000.0).fit(X, y)  # the control: it has nothing else
 
 
+@pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
+def test_neighbours_end_a_fit_whose_solves_fail():
+    """Without noise the kernel matrix is too ill conditioned for solves in float64; neighbours' matrices are small."""
+    X = np.random.default_rng(0).normal(size=(3300, 2))
+    y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
+    gp = GPRegressor().fit(X[:3100], y[:3100])
+    assert isinstance(gp.inference_, Vecchia)
+    assert "too ill conditioned" in gp.describe()
+    assert np.abs(gp.predict(X[3100:]) - y[3100:]).max() < 0.01 * y.std()
+    with pytest.warns(SolverWarning, match="before their tolerance"):
+        GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
+
+
 def test_hyperparameters_that_are_given_are_kept():
     X, y = made_rows(3200, 2, 7)
     kernel = Matern(nu=1.5, lengthscale=[1.0, 2.0], variance=1.5)

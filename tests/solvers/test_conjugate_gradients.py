@@ -168,6 +168,19 @@ def test_a_tolerance_out_of_reach_is_stagnation_with_the_true_residual(dtype, to
     assert float(truth.max()) < 1e3 * torch.finfo(dtype).eps
 
 
+def test_a_solve_that_stagnates_returns_nothing_worse_than_zero():
+    """Beyond float64, iterations leave far more than they began with; in reach, the same solver is left as it is."""
+    for lengthscale, stagnates in ((1e5, True), (0.3, False)):
+        matrix = kernel_matrix(400, 2, noise=1e-16 if stagnates else 1e-2, lengthscale=lengthscale)
+        b = normal(400, 3)
+        solution = ConjugateGradients(tolerance=1e-6).solve(matrix, b, generator=generator())
+        assert (solution.status is Status.STAGNATED) == stagnates
+        truth = (b - matrix @ solution.value).norm(dim=0) / b.norm(dim=0)
+        torch.testing.assert_close(solution.relative_residual, truth)
+        assert float(truth.max()) <= 1.0
+        assert bool((solution.value == 0).all()) == stagnates
+
+
 def test_a_matrix_that_is_not_positive_definite_stops_with_a_finite_value():
     matrix = DenseMatrix(with_spectrum(torch.cat([torch.linspace(0.5, 1, 29), torch.tensor([-0.3])]).double()))
     solution = replace(PLAIN, tolerance=1e-8).solve(matrix, normal(30, 2))

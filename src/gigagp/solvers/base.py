@@ -96,6 +96,10 @@ def slack(dtype: torch.dtype) -> float:
     return 1e-6 if dtype == torch.float64 else 1e-3
 
 
+#: Reasons for which a loop ends with whatever it has, which may be of no use.
+_CUT_SHORT = (Status.STAGNATED, Status.TIME_SPENT)
+
+
 class Problem:
     """Right-hand sides scaled to unit norm, with a solution and a residual that a solver's loop updates in place.
 
@@ -173,10 +177,13 @@ class Problem:
         else:  # one pass over the matrix serves both
             both = self.multiply(torch.cat([self.value, companion], dim=1))
             self.residual, self.companion_product = b - both[:, : b.shape[1]], both[:, b.shape[1] :].contiguous()
-        # A guess worse than zero is dropped, and so is any guess for a zero column.
-        worse = ~(self.norm(self.residual) <= self.norms) | (self.norms == 0)
+        self._drop_worse_than_zero()
+
+    def _drop_worse_than_zero(self) -> None:
+        """Replace columns whose residual exceeds that of zero by zero, and any value of a zero column."""
+        worse = ~(self.residual_norms() <= self.norms) | (self.norms == 0)
         self.value[:, worse] = 0.0
-        self.residual[:, worse] = b[:, worse]
+        self.residual[:, worse] = self.right_hand_sides[:, worse]
 
     def _size_of_operator(self) -> float:
         """Return a bound on ``||abs(H)||``, or 0 if none is known in advance.
@@ -253,6 +260,9 @@ class Problem:
         known = bool((self.drift <= 0.01 * norms.clamp_min(0.1 * min(rule.tolerance, rule.probe_tolerance))).all())
         if not known and finite:
             norms = self.refresh()
+        if finite and status in _CUT_SHORT:
+            self._drop_worse_than_zero()
+            norms = self.residual_norms()
         if nats is None and finite:
             nats = self.nats_from_noise()
         return Solution(

@@ -30,6 +30,7 @@ from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
+from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
 from gigagp.progress import current
@@ -40,12 +41,18 @@ from gigagp.solvers import Status
 _LIKELY = 0.3
 #: Share of the exact stages that the last solve takes, and share of that time which it must have to begin.
 _LAST, _SHORT = 0.5, 0.5
+#: Relative residual of probes from which samples, and gradients by them, are of no use.
+_USELESS = 0.5
 #: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
 _LEARNING_ROWS, _ENDING, _MARGIN = 10_000, 0.2, 0.05
 #: Fewer rows than this are all regressed on their neighbours in the end without a time budget.
 _ALL_ROWS = 50_000
 #: Seconds that regressing all rows may take, and the nominal ones of a row for each squared neighbour.
 _REGRESSION, _CONDITIONED = 30.0, 1e-8
+
+#: Why the neighbours' posterior takes the place of the chosen method's.
+_LATE = "Its stages took longer than foreseen."
+_FAILED = "Its solves left larger errors than neighbours do: the kernel matrix is too ill conditioned for them."
 
 
 class AutomaticObjective(TableObjective):
@@ -76,8 +83,11 @@ class AutomaticObjective(TableObjective):
         self._neighbours: VecchiaObjective | None = None
         self._guide: VecchiaObjective | SubsetGuide | None = None
         self._chosen: Inference | None = None
-        #: model at which a method was chosen whose own learning has not begun
+        #: model at which a method was chosen, and the same if that method's own learning has not begun
+        self._guided: Model | None = None
         self._waiting: Model | None = None
+        #: root mean square error of left-out rows, as a share of the targets' root mean square
+        self._local_error = math.inf
         n, few = table.n_rows, table.n_inputs <= FEW_INPUTS
         self._row_seconds = _CONDITIONED * (90 if few else 200) ** 2
         self._ends_with_all = n <= _ALL_ROWS or n * self._row_seconds <= _REGRESSION
@@ -205,6 +215,7 @@ class AutomaticObjective(TableObjective):
     def _choose(self, model: Model, *, ends_here: bool = False) -> None:
         """Choose the method that ends the fit; where learning ``ends_here``, one that predicts at the same model."""
         current().phase("forecasting the last stage")
+        self._guided = model
         neighbours = self._neighbours or self._find_neighbours(model)
         if neighbours is None:
             self._chosen = self._solving.settings
@@ -215,6 +226,7 @@ class AutomaticObjective(TableObjective):
         except MemoryBudgetError:  # solves keep to smaller budgets
             self._chosen = self._solving.settings
             return
+        self._local_error = scores.rmse / float(self.table.Y.double().square().mean().sqrt())
         products = self._products(model)
         subject = Subject(
             self.table, model, scores.rows, scores.densities, scores.rmse, scores.gain, products, self._row_seconds
@@ -286,19 +298,27 @@ class AutomaticObjective(TableObjective):
         substitute = self._substitute()
         if not isinstance(self._chosen, Iterative):
             if substitute is not None and self._waiting is not None:  # too late for more learning
-                return self._instead(substitute, self._waiting, generator)
+                return self._instead(substitute, self._waiting, generator, _LATE)
             return self._ending.posterior(model, generator)
-        substitute = None if self._budget == math.inf else substitute
-        if substitute is not None and self._seconds_left() < _SHORT * self._last_seconds:
-            return self._instead(substitute, model, generator)
+        hurried = substitute if self._budget < math.inf else None
+        if hurried is not None and self._seconds_left() < _SHORT * self._last_seconds:
+            return self._instead(hurried, model, generator, _LATE)
         solves = self._solving.solves
         begun = len(solves)
-        with interruption.ending_earlier(self._ending_seconds() if substitute is not None else 0.0):
+        with interruption.ending_earlier(self._ending_seconds() if hurried is not None else 0.0):
             found = self._solving.solved_posterior(model, generator)
-        if substitute is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
-            return self._instead(substitute, model, generator)
+        if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
+            return self._instead(hurried, model, generator, _LATE)
+        if substitute is not None and self._guided is not None and any(map(self._failed, solves)):
+            return self._instead(substitute, self._guided, generator, _FAILED)
         warn_of_unfinished(solves)
         return found
+
+    def _failed(self, solve: SolveRecord) -> bool:
+        """Whether a solve could not end, and left more of the targets than neighbours leave, or most of the probes."""
+        ended = solve.status not in (Status.STAGNATED.name, Status.BUDGET_SPENT.name)
+        probes = solve.relative_residual_probes or 0.0
+        return not ended and (solve.relative_residual_targets > self._local_error or probes > _USELESS)
 
     def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         neighbours = self._neighbours
@@ -312,11 +332,11 @@ class AutomaticObjective(TableObjective):
         options = () if self.plan is None else self.plan.options
         return next((one for one in options if isinstance(one.inference, Vecchia)), None)
 
-    def _instead(self, option: Option, model: Model, generator: torch.Generator) -> Posterior:
-        """Return the neighbours' posterior, since the chosen method does not end in time."""
+    def _instead(self, option: Option, model: Model, generator: torch.Generator, why: str) -> Posterior:
+        """Return the neighbours' posterior in place of the chosen method's."""
         assert self.plan is not None
         self._chosen = option.inference
-        self.plan = self.plan.instead(option, "Its stages took longer than foreseen.")
+        self.plan = self.plan.instead(option, why)
         return self._local_posterior(model, generator)
 
 
