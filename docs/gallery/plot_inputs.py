@@ -3,7 +3,8 @@ Which inputs matter, and how
 ============================
 
 The sensitivity of an input is the share of the variance of the fitted function that stays unknown while only this
-input is unknown. Partial dependence shows the direction: the mean of the function over all rows, as one input takes each value.
+input is unknown. Partial dependence shows the direction: the mean of the function over all rows, as one input takes
+each value.
 
 The table is that of the progression of diabetes, which comes with scikit-learn: age, sex, body mass index (bmi), blood
 pressure (bp) and six measurements of the blood (s1 to s6).
