@@ -40,7 +40,9 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["README.md", "_ext", "gallery/*.rst", "gallery/*.py"]
+# Beside the page of an example, sphinx-gallery leaves the same example in other forms, which MyST-NB would read too.
+_OTHER_FORMS = [f"examples/*.{suffix}" for suffix in ("ipynb", "json", "md5", "py", "zip")]
+exclude_patterns = ["README.md", "_ext", "gallery/*.rst", "gallery/*.py", *_OTHER_FORMS]
 templates_path = ["_templates"]
 default_role = "py:obj"
 nitpicky = False

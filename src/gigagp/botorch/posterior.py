@@ -51,12 +51,12 @@ class GigaPosterior(GPyTorchPosterior):
         return sample_shape + self.mean.shape
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """Return ``mean + L z`` for standard normal numbers z, shape (*sample_shape, ..., q, m).
+        """Return ``mean + L z`` for standard normal numbers z, shape ``(*sample_shape, ..., q, m)``.
 
         Parameters
         ----------
         sample_shape : torch.Size
-        base_samples : Tensor of shape (*sample_shape, *base_sample_shape)
+        base_samples : Tensor of shape ``(*sample_shape, *base_sample_shape)``
         """
         z = base_samples if self._is_mt else base_samples[..., None]
         if z.shape[: len(sample_shape)] != sample_shape:
@@ -65,7 +65,7 @@ class GigaPosterior(GPyTorchPosterior):
         return self.mean + (self._root @ z.mT[..., None].to(self._root))[..., 0].mT
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        """Return samples with numbers from torch's global generator, shape (*sample_shape, ..., q, m)."""
+        """Return samples with numbers from torch's global generator, shape ``(*sample_shape, ..., q, m)``."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
         drawn = torch.randn(shape + self.base_sample_shape, dtype=self.dtype, device=self.device)
         return self.rsample_from_base_samples(shape, drawn)
