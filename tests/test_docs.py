@@ -14,7 +14,9 @@ import pytest
 from gigagp.inference import registry
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: The site's copy of the changelog is left out: it is there only once the site has been built.
+DOCS = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "changelog.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 #: Pages of integrations, with the packages that they need, and the extra that installs these.
 OPTIONAL = {"botorch": (["botorch"], "botorch"), "maps": (["geopandas", "rioxarray", "xarray"], "geo")}
 FENCE = re.compile(r"^```(\w*)(.*)$")
