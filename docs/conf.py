@@ -75,6 +75,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "within_subsection_order": "FileNameSortKey",
+    "write_computation_times": False,  # that page asks other servers for scripts
 }
 
 # Looks
