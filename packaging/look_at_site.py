@@ -29,6 +29,8 @@ _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr"
 )
+#: What the theme tells the console of its state; browsers log all lines of a console at the same level.
+_REMARKS = ('"[PST]: ', '"Got invalid theme mode: . Resetting to auto."')
 #: The page that opens all others.
 _DRIVER = """<!doctype html><title>pages</title><body><script>
 const pages = PAGES, widths = WIDTHS, found = [];
@@ -107,8 +109,7 @@ def check(browser: str, origin: str, found: Queue[Any]) -> list[str]:
                 process.terminate()
                 process.wait()
                 reader.join()
-    # The theme tells the console of its state, and a browser logs every line of a console at the same level.
-    wrong = [f"console: {line.strip()}" for line in told if "CONSOLE" in line and '"[PST]: ' not in line]
+    wrong = [f"console: {line.strip()}" for line in told if "CONSOLE" in line and not any(map(line.count, _REMARKS))]
     for one in pages:
         for what in ("excess", "broken", "elsewhere", "empty"):
             if one[what]:
