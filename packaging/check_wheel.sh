@@ -3,10 +3,11 @@
 # the installed package and tests of it. The wheel is left in the folder given, build/wheels unless another is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-here=$PWD
-out=${1:-build/wheels}
+mkdir -p "${1:-build/wheels}"
+out=$(cd "${1:-build/wheels}" && pwd)
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+path=$PATH
+trap 'PATH=$path; rm -rf "$scratch"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PYTHONDONTWRITEBYTECODE=1
 
 python3 -m venv "$scratch/build"
@@ -30,7 +31,7 @@ export PATH="$scratch/user/bin:$scratch/tools"
 if command -v cc gcc g++ clang; then
     echo "a compiler is on the PATH" && exit 1
 fi
-pip install -q -c constraints.txt "$here/$out"/gigagp-*.whl pytest pytest-timeout hypothesis
+pip install -q -c constraints.txt "$out"/gigagp-*.whl pytest pytest-timeout hypothesis
 gigagp demo
 python packaging/check_installed.py
 python -m pytest -q -o pythonpath=tests tests/products tests/solvers tests/kernels
