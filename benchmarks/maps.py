@@ -70,14 +70,14 @@ def read_map(folder: Path, name: str, rows: int | None = None) -> tuple[np.ndarr
     return X, y
 
 
-def split(folder: Path, name: str, how: str, rows: int | None = None, seed: int = 0) -> Split:
-    """Return a map without a tenth of its rows: random ones (``how="random"``) or those in blocks (``"blocks"``)."""
+def split(folder: Path, name: str, how: str, rows: int | None = None, seed: int = 0, share: float = SHARE) -> Split:
+    """Return a map without a share of its rows: random ones (``how="random"``), or those in blocks (``"blocks"``)."""
     X, y = read_map(folder, name, rows)
     size = np.full(len(y), -1)
     if how == "random":
-        size[np.random.default_rng(seed).permutation(len(y))[: round(SHARE * len(y))]] = 0
+        size[np.random.default_rng(seed).permutation(len(y))[: round(share * len(y))]] = 0
     else:
-        size = blocks(X, SIZES[name], seed)
+        size = blocks(X, SIZES[name], seed, share)
     test = size >= 0
     return Split(X[~test], y[~test], X[test], y[test], size[test])
 
