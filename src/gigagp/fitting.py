@@ -6,7 +6,7 @@ steps before and after that are shared. No function here changes an estimator: a
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import kernel_rules, processes, student_fit, termination
+from gigagp import kernel_rules, processes, student_fit
 from gigagp.arguments import Arguments, Problem, require_same_rows
 from gigagp.checkpoint import open_checkpoint
+from gigagp.duration import in_words
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
-from gigagp.errors import FitWarning, InvalidInputError, NotPositiveDefiniteError, UnreadableRowsError, warn
+from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
-from gigagp.guard import finite_means
 from gigagp.inference import Inference
 from gigagp.inference.automatic import Automatic
 from gigagp.inference.automatic.objective import AutomaticObjective
@@ -32,14 +32,14 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
-from gigagp.interruption import Interrupted, interruptible
+from gigagp.interruption import interruptible
 from gigagp.kept_solves import kept_in
 from gigagp.kernel_choice import KernelChoice
+from gigagp.learning import learn_posterior, warn_of_certainty
 from gigagp.likelihoods import AUTO, Gaussian
 from gigagp.means import Mean
 from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
-from gigagp.optimization.optimizer import check_found
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
 from gigagp.planning import resolve_inference, resolve_streaming
@@ -52,10 +52,8 @@ from gigagp.target_transform import NoTransform, TargetTransform
 from gigagp.transform_learning import learn_transform, require_transformable
 from gigagp.validation import refuse_validation, validation_scorer
 
-#: Number of rows at which the posterior is checked at the end of a fit.
-_CHECKED_ROWS = 256
-#: Mean squared error at training rows, in predicted variances, from which a fit that ended early warns.
-_TOO_CERTAIN = 2.0
+#: Seconds that a posterior may take under any time budget.
+_ALWAYS_TIME = 1.0
 
 
 class Fitted(NamedTuple):
@@ -202,6 +200,7 @@ def _fit_problem(
         problem = Problem.of(arguments, X, transform.forward(y))
     scaling, table = problem.scaling, problem.table()
     objective, model = student_fit.begin(arguments, inference, table, problem.model, generator)
+    _require_time(objective, inference, arguments.deadline)
     validation = encoded_validation(fitted_encoder(estimator), validation)
     validate = None if validation is None else validation_scorer(validation, scaling, table, transform)
 
@@ -224,6 +223,17 @@ def _fit_problem(
     if not fitted.history.interrupted:
         posterior = student_fit.end(arguments, objective, posterior, generator)
     return fitted._replace(posterior=posterior, transform=transform, choice=choice)
+
+
+def _require_time(objective: TableObjective, inference: Inference, deadline: float) -> None:
+    """Raise an error if a time budget is far too short for the posterior of a method."""
+    needed = objective.least_seconds()
+    if needed > max(deadline - time.monotonic(), _ALWAYS_TIME):
+        msg = (
+            f"time_budget of GPRegressor is too short for {inference.label} of {objective.n_rows:,} rows, which takes "
+            f'at least about {in_words(needed)} on this machine. Give more time, or inference="auto".'
+        )
+        raise InvalidInputError(msg)
 
 
 def fit_source(
@@ -325,76 +335,6 @@ def fit_source(
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
 
 
-def learn_posterior(
-    objective: TableObjective,
-    model: Model,
-    optimizer: Any,
-    trace: Trace,
-    generator: torch.Generator,
-    deadline: float = math.inf,
-) -> Posterior:
-    """Return the posterior at the hyperparameters found by the optimizer; None keeps those of the model.
-
-    The first Ctrl-C ends learning at the best hyperparameters so far and sets ``trace.history.interrupted``. The last
-    solve is never interrupted by it, because predictions depend on that solve. A deadline ends the learning in time
-    for the last solve.
-    """
-    # Ctrl-C does not come to all processes at once, so that it ends a distributed fit as it ends other programs.
-    with interruptible(deadline, handles=processes.current() is None) as interruption:
-        if deadline < math.inf:
-            interruption.reserve = objective.ending_seconds()
-        if optimizer is not None:
-            try:
-                model = check_found(optimizer.run(objective, model, trace, spawn(generator)), model, optimizer)
-            except Interrupted:
-                interruption.learning = False
-                model = _best_so_far(objective, model, trace)
-        interruption.learning = False
-        if trace.log is not None:
-            termination.write_last(trace.log.write)
-        title = "preparing predictions"
-        if interruption.requested:
-            title += " at the best so far (Ctrl-C again ends at once)"
-        trace.meter.phase(title, 1, then=0.0)
-        seed = spawn(generator)
-        try:
-            posterior = _posterior_at(objective, model, seed)
-        except NotPositiveDefiniteError:
-            # Optimizers do not evaluate their last step. If it has no factor, the step before it does.
-            if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
-                raise
-            posterior = _posterior_at(objective, trace.last_sound, seed)
-        X = objective.table.X[:_CHECKED_ROWS]
-        finite_means(posterior.mean(X))
-        posterior.check_variances(X)
-        trace.history.gap = posterior.gap()
-        trace.meter.step()
-    if interruption.requested:  # checked after the block, so that a signal at its end is not lost
-        trace.history.interrupted = "learning" if interruption.cut else "last solve"
-        trace.meter.remark("Ctrl-C ended the learning")
-    elif interruption.cut:
-        trace.history.interrupted = "time budget"
-        trace.meter.remark("the time budget ended the learning")
-    return posterior
-
-
-def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator) -> Posterior:
-    """Return the posterior at a model, after the objective has learned what the optimizer does not."""
-    objective.learn_remaining(model, generator)
-    return objective.posterior(model, generator)
-
-
-def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model:
-    """Return the model that the optimizer has last accepted, completed for all rows."""
-    accepted_by, found = trace.accepted
-    if accepted_by is objective:
-        return found
-    learned = found.parameters()
-    model = start.replace({name: learned[name] for name in start.learned_names()})
-    # A stage on other rows has no free parameters for these rows. Sampled objectives start when they are learned.
-    return model if isinstance(objective, SampledObjective) else objective.start(model)
-
-
 def _finish(
     arguments: Arguments,
     inference: Inference,
@@ -409,7 +349,7 @@ def _finish(
         posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
     early = trace.history.interrupted in ("learning", "time budget")
     if early and isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
-        _warn_of_certainty(begun.objective, posterior)
+        warn_of_certainty(begun.objective, posterior)
     if checkpoint is not None and trace.history.interrupted not in ("learning", "time budget"):
         if trace.log is not None:
             trace.log.remove()
@@ -419,23 +359,6 @@ def _finish(
     if isinstance(begun.objective, AutomaticObjective):
         inference, plan = begun.objective.inference, begun.objective.plan
     return Fitted(posterior, begun.scaling, trace.history, inference, arguments.optimizer, plan)
-
-
-def _warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
-    """Warn if the errors at training rows are larger than predicted.
-
-    Learning begins at hyperparameters of the exact likelihood of a subset, whose noise does not include what an
-    approximation leaves out. If it ends there, predicted variances can be much too small.
-    """
-    X, Y = objective.table.X[:_CHECKED_ROWS], objective.table.Y[:_CHECKED_ROWS].double()
-    found = posterior.marginals(X, include_noise=True)
-    ratio = float(((Y - found.means[0].double()).square() / found.variances[0].double()[:, None]).mean())
-    if ratio > _TOO_CERTAIN:
-        msg = (
-            f"Learning was ended early: squared errors at training rows are {ratio:.2g} times the predicted variances, "
-            'so that error bars are too small. Let it learn longer (time_budget), or take inference="auto".'
-        )
-        warn(msg, FitWarning)
 
 
 def _what_next(rows: RowSource, checkpoint: str | PathLike[str] | None) -> str:

@@ -35,7 +35,7 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """The exception that ends the learning of a fit. Only `gigagp.fitting` may catch it."""
+    """The exception that ends the learning of a fit. Only `gigagp.learning` may catch it."""
 
 
 class Interruption:

@@ -328,6 +328,18 @@ def test_an_unfinished_last_solve_warns(monkeypatch):
         gp.fit(X, y)
 
 
+@pytest.mark.parametrize("method", [Iterative(), Exact()])
+def test_a_budget_in_which_no_posterior_can_be_had_is_refused_before_the_work(method, monkeypatch):
+    X, y = made_rows(300, 2, 12)
+    kind = type(method.objective(problem(40, 2, 0)[1], torch.Generator()))
+    monkeypatch.setattr(kind, "least_seconds", lambda _: 5000.0)
+    gp = GPRegressor(inference=method, time_budget="1h")
+    with pytest.raises(InvalidInputError, match=r"too short for .* of 300 rows, which takes at least about 83 min"):
+        gp.fit(X, y)
+    assert not hasattr(gp, "kernel_")
+    gp.set_params(time_budget="2h").fit(X, y)  # the control
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"), [(90, 90.0), ("90s", 90.0), ("10min", 600.0), (" 1.5 h", 5400.0), ("2m", 120.0), (".5", 0.5)]
 )

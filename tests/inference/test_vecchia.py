@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, optimization
+from gigagp import GPRegressor, inference, interruption, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import objective as objective_module
@@ -508,3 +508,55 @@ def test_learning_looks_at_more_rows_once_it_has_settled(monkeypatch):
     chosen = objective_of(X, Y, rows=30)
     chosen.refresh(at_model())
     assert not chosen.refresh(at_model())  # a number of your own stays
+
+
+def test_the_finest_function_that_rows_can_show_is_that_of_neighbouring_rows():
+    """Two steps of a lattice for each lengthscale; rows that repeat others say nothing."""
+    lattice = 0.05 * torch.arange(300, dtype=torch.float64)[:, None]
+    kernel = kernels.RBF(4.0).bind(1)
+    for X in (lattice, torch.cat([lattice, lattice, lattice])):
+        objective = VecchiaObjective(TrainingTable(X, torch.sin(X), ZeroMean(), 2**28), 10, None, None)
+        assert objective.finest(model_of(kernel, NOISE)) == pytest.approx(2 * 0.05 / 4.0)
+        assert objective.finest(model_of(kernels.RBF(0.01).bind(1), NOISE)) == 1.0  # already finer than the rows
+    same = torch.zeros(30, 1, dtype=torch.float64)
+    repeated = VecchiaObjective(TrainingTable(same, same, ZeroMean(), 2**28), 10, None, None)
+    assert repeated.finest(model_of(kernel, NOISE)) == 1.0
+
+
+def test_a_deadline_that_leaves_no_time_for_all_rows_regresses_some_of_them(monkeypatch):
+    """The mean's coefficients are then those of some rows; predictions still use all rows."""
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE) + 3.0
+    model = at_model(ConstantMean())
+
+    def ended(deadline):
+        objective = VecchiaObjective(TrainingTable(X, Y, ConstantMean(), 2**28), 20, None, None)
+        with interruption.interruptible(deadline) as interrupted:
+            objective.refresh(model)
+            found = objective.posterior(model, generator())
+        return objective, found, interrupted.reserve
+
+    whole, of_all, reserve = ended(math.inf)
+    assert whole.ends_with_all
+    assert reserve == 0
+    monkeypatch.setattr(objective_module, "_LEARNING_ROWS", 40)
+    hurried, of_some, reserve = ended(0.0)  # long past
+    assert not hurried.ends_with_all
+    assert reserve == hurried.ending_seconds() > 0
+    assert float(of_some.coefficient_root.abs()) > float(of_all.coefficient_root.abs())
+    assert relative_error(of_some.mean(X), of_all.mean(X)) < 0.05
+    in_time, also_of_all, reserve = ended(1e300)  # the control
+    assert in_time.ends_with_all
+    assert torch.equal(also_of_all.mean(X), of_all.mean(X))
+
+
+def test_a_short_time_left_looks_at_fewer_rows(monkeypatch):
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    monkeypatch.setattr(objective_module, "_LEARNING_ROWS", 30)
+    for deadline, rows in ((0.0, 30), (1e300, N)):
+        guide = objective_of(X, Y, rows=None)
+        with interruption.interruptible(deadline):
+            while guide.refresh(at_model()):
+                pass
+        assert len(guide._batch.rows) == rows

@@ -202,6 +202,30 @@ def test_many_waves_are_not_taken_for_noise():
     assert found.log_marginal_likelihood().value > alone.log_marginal_likelihood().value + 50
 
 
+def test_waves_that_only_neighbours_can_see_are_not_taken_for_noise():
+    """A long series: random rows of it lie many lengthscales apart, and its nearest rows do not."""
+    n = 18_000
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(0, n, size=n))[:, None]
+    y = draw_series(X[:, 0], lengthscale=2.5, seed=1) + 0.1 * rng.normal(size=n)
+    train, test = np.flatnonzero(np.arange(n) % 9), np.arange(0, n, 9)
+
+    def left_out_error(optimizer):
+        gp = GPRegressor(inference=inference.Vecchia(), optimizer=optimizer).fit(X[train], y[train])
+        return ((gp.predict(X[test]) - y[test]) ** 2).mean() / y.var()
+
+    assert left_out_error("auto") < 0.1
+    assert left_out_error(Auto(rougher_starts=False)) > 0.8  # the control
+
+
+def draw_series(x, lengthscale, seed):
+    """A function with about the spectrum of a Matern-3/2 kernel."""
+    rng = np.random.default_rng(seed)
+    frequencies = rng.standard_t(3, size=2000) / lengthscale
+    phases = rng.uniform(0, 2 * np.pi, size=2000)
+    return sum(np.cos(f * x + p) for f, p in zip(frequencies, phases, strict=True)) * (2 / 2000) ** 0.5
+
+
 def test_rougher_starts_cost_little_where_they_find_nothing():
     """Noise is noise: a few likelihoods and steps, and the same answer to the bit."""
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.solve_cost import FEWEST_PRODUCTS, expected_products, products_seconds, solves_seconds
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.solved import Pair, Solved
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
@@ -31,10 +32,9 @@ from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
-from gigagp.machine import entries_seconds, slowness
+from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.operators import KernelMatrix, kernel_matrix
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
@@ -58,11 +58,6 @@ _AUTO_NATS = (0.1, 1.0)
 _LEAST_FACTOR = 0.1
 #: Rows from which learning is guided by nearest neighbours. Below, exact subsets of 1,000 rows know nearly as much.
 _GUIDED_ROWS = 2000
-#: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
-#: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
-_SOLVES = 2.2
-#: Products of a solve where no trial has been made: up to three inputs, and beyond.
-FEW_PRODUCTS, MANY_PRODUCTS = 10.0, 30.0
 #: Numbers for each row that a solve holds: blocks of vectors, and the preconditioner.
 _SOLVE_NUMBERS = 400
 
@@ -148,16 +143,6 @@ class Iterative(Inference):
         warm = resolved.warm_start or "none"
         aware = ", computational uncertainty" if self.computational_uncertainty else ""
         return f"iterative ({brief(resolved.solver)}, {brief(resolved.gradient)}, warm start: {warm}{aware})"
-
-
-def expected_products(table: TrainingTable) -> float:
-    """Return the products with the kernel matrix that a solve is expected to take, where no trial has been made."""
-    return FEW_PRODUCTS if table.n_inputs <= FEW_INPUTS else MANY_PRODUCTS
-
-
-def solves_seconds(table: TrainingTable, products: float) -> float:
-    """Return the nominal seconds of the solves of a guided fit, each of so many products with the kernel matrix."""
-    return _SOLVES * products * entries_seconds(float(table.n_rows) ** 2, table.n_inputs)
 
 
 class IterativeObjective(TableObjective):
@@ -314,8 +299,11 @@ class IterativeObjective(TableObjective):
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of a solve."""
-        seconds = expected_products(self.table) * entries_seconds(float(self.n_rows) ** 2, self.n_inputs)
-        return slowness() * seconds
+        return slowness() * products_seconds(self.table, expected_products(self.table))
+
+    def least_seconds(self) -> float:
+        """Return the expected seconds of a few products."""
+        return slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
 
     def amplified(self, model: Model) -> Model:
         """Return the model with its covariances multiplied by ``r' H^-1 r / n`` from the last solve.

@@ -138,6 +138,10 @@ class TableObjective(ABC):
         """Return the expected seconds of another evaluation and of the posterior, if they are known beforehand."""
         return 0.0
 
+    def least_seconds(self) -> float:
+        """Return the expected seconds below which no posterior can be had; 0 if they are not known beforehand."""
+        return 0.0
+
     def settled(self, model: Model) -> TableObjective:
         """Return what learning goes on with once a guide has been followed to its end: this objective, or the guide."""
         return self
@@ -202,7 +206,11 @@ class ExactObjective(TableObjective):
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of two factors of all rows."""
-        return 2 * slowness() * FACTOR_SECONDS * self.n_rows**3
+        return 2 * self.least_seconds()
+
+    def least_seconds(self) -> float:
+        """Return the expected seconds of a factor of all rows."""
+        return slowness() * FACTOR_SECONDS * self.n_rows**3
 
     def _factorise(self, model: Model) -> Factorised:
         if self._last is not None and model.equals(self._last.model):

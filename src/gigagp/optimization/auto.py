@@ -79,8 +79,8 @@ class Auto(Settings):
     subset_steps : int, default 15
         Largest number of evaluations on each subset.
     rougher_starts : bool, default True
-        Whether starts with shorter lengthscales are tried on the first subset where much noise is left there, which may
-        be a function with many waves.
+        Whether starts with shorter lengthscales are tried where much noise is left, which may be a function with many
+        waves: on the first subset, and on nearest neighbours, which show far shorter waves than random rows do.
     middle_size : int, default 8000
         A table with at least twice this many rows is first polished on a subset of this size, by the same inference
         method. Steps there cost a fraction of those on all rows, of which only two or three remain necessary. 0
@@ -150,7 +150,7 @@ class Auto(Settings):
         prior = WeakPrior(whole, objective.n_inputs, objective.target_variance)
         vector = whole.encode(model)
         n = objective.n_rows
-        scored: Scored | None = None
+        scored, origin = None, vector
         for size in self.subset_sizes:
             if size >= n // 2 and scored is not None:
                 break
@@ -162,7 +162,7 @@ class Auto(Settings):
             if scored is None:
                 given = space.decode(vector)
                 started = subset.start(given)
-                vector = vector if started is given else space.encode(started)
+                origin = vector = vector if started is given else space.encode(started)
                 scored = self._score_from_starts(subset, space, prior, vector, trace, generator)
             else:
                 probes = self._probes(subset, generator)
@@ -183,7 +183,7 @@ class Auto(Settings):
             return objective.start(found)  # what the inference approximates may need another start (noise on a grid)
         guide = objective.guide(whole.decode(vector))
         if guide is not None:
-            vector, information = self._score_all(guide, whole, prior, vector, information, trace)
+            vector, information = self._score_all(guide, whole, prior, vector, information, trace, origin)
             learned = whole.decode(vector)
             if trace.stopped:
                 return learned
@@ -192,7 +192,7 @@ class Auto(Settings):
                 return learned
             own = None if following is objective else following.guide(learned)
             if own is not None:  # neighbours end the fit, and were not the guide
-                return whole.decode(self._score_all(own, whole, prior, vector, information, trace)[0])
+                return whole.decode(self._score_all(own, whole, prior, vector, information, trace, None)[0])
             if not objective.is_likelihood:  # a bound has been found better, and has its own start
                 return self._maximise_bound(objective, model, trace, generator)
         elif self.middle_size and n >= 2 * self.middle_size:
@@ -233,8 +233,12 @@ class Auto(Settings):
         vector: torch.Tensor,
         information: torch.Tensor,
         trace: Trace,
+        origin: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run Fisher scoring on a guide, again where it has changed with the hyperparameters."""
+        """Run Fisher scoring on a guide, again where it has changed with the hyperparameters.
+
+        The first time it may begin anew from rougher functions than subsets show, given where the subsets began.
+        """
         tolerance = min(self.subset_tolerance, guide.least_gain / guide.n_observations)
         closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
         probes = torch.zeros(0, self.n_probes)  # a guide needs none, and may have very many rows
@@ -248,6 +252,8 @@ class Auto(Settings):
             phase = f"learning on {guide.n_rows:,} rows" if guide.is_exact else "learning from neighbours"
             trace.meter.phase(phase, most=self.guide_steps)
             scored = scoring.run(vector, information)
+            if round_ == 0 and origin is not None and self.rougher_starts:
+                scored = best_of_starts(scoring, origin, scored, guide.finest(space.decode(origin)))
             vector, information = scored.vector, scored.information
         return vector, information
 

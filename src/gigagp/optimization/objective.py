@@ -163,3 +163,10 @@ class GuideObjective(FisherObjective, Protocol):
     def refresh(self, model: Model) -> bool:
         """Adapt the approximation to a model; return whether the objective has changed."""
         ...
+
+    def finest(self, model: Model) -> float:
+        """Return the smallest factor of a model's lengthscales at which the rows in use still tell of each other.
+
+        It is 1 where the rows are no nearer to each other than those of a random subset.
+        """
+        ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,8 +16,6 @@ from gigagp.neighbours.neighbourhood import NeighbourGraph
 
 #: Rows that are left out one by one, and those whose variance is computed with fewer and with more neighbours too.
 SCORED_ROWS, _FEW_ROWS = 2000, 200
-#: Rows that are timed.
-_TIMED_ROWS = 300
 
 
 class LocalScores(NamedTuple):
@@ -79,17 +76,6 @@ class LocalScores(NamedTuple):
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
         return cls(drawn, densities, float(squares.mean().sqrt()), _limit(*gains))
-
-
-def seconds_per_row(model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> float:
-    """Return the time that finding a row's neighbours, and conditioning it on them, takes."""
-    rows = torch.arange(0, table.n_rows, max(1, table.n_rows // _TIMED_ROWS), device=table.X.device)[:_TIMED_ROWS]
-    pool, width = pool_of(model, table), min(n_neighbours, table.n_rows - 1)
-    graph.neighbourhood.nearest(table.X[:1], 1)  # builds the tree
-    pool.conditionals(rows[:1], graph.neighbourhood.others(rows[:1], width), weights=False)  # converts the rows
-    started = time.perf_counter()
-    pool.conditionals(rows, graph.neighbourhood.others(rows, width), weights=False)
-    return (time.perf_counter() - started) / len(rows)
 
 
 def _limit(before: float, after: float) -> float:

@@ -12,15 +12,16 @@ import torch
 
 from gigagp import interruption
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.inference.automatic.local import SCORED_ROWS, LocalScores, seconds_per_row
+from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import FREE, Option, Plan
 from gigagp.inference.base import Inference
 from gigagp.inference.exact import EXACT_ROWS, Exact
 from gigagp.inference.forecast import Subject
-from gigagp.inference.iterative import MANY_PRODUCTS, Iterative, IterativeObjective, expected_products, solves_seconds
+from gigagp.inference.iterative import Iterative, IterativeObjective
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import registered
+from gigagp.inference.solve_cost import MANY_PRODUCTS, expected_products, solves_seconds
 from gigagp.inference.solve_records import warn_of_unfinished
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
@@ -29,7 +30,6 @@ from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
-from gigagp.neighbours.neighbourhood import FEW_INPUTS
 from gigagp.optimization.history import SolveRecord
 from gigagp.optimization.objective import Evaluation
 from gigagp.preconditioners.automatic import automatic
@@ -43,12 +43,10 @@ _LIKELY = 0.3
 _LAST, _SHORT = 0.5, 0.5
 #: Relative residual of probes from which samples, and gradients by them, are of no use.
 _USELESS = 0.5
-#: Rows of learning, roughly; shares of a time budget that regressing all rows may take, and that is kept for surprises.
-_LEARNING_ROWS, _ENDING, _MARGIN = 10_000, 0.2, 0.05
-#: Fewer rows than this are all regressed on their neighbours in the end without a time budget.
-_ALL_ROWS = 50_000
-#: Seconds that regressing all rows may take, and the nominal ones of a row for each squared neighbour.
-_REGRESSION, _CONDITIONED = 30.0, 1e-8
+#: Share of a time budget that is kept for the forecast, and for surprises.
+_MARGIN = 0.05
+#: Nominal seconds that regressing all rows on their neighbours may take in the end without a time budget.
+_REGRESSION = 30.0
 
 #: Why the neighbours' posterior takes the place of the chosen method's.
 _LATE = "Its stages took longer than foreseen."
@@ -88,9 +86,6 @@ class AutomaticObjective(TableObjective):
         self._waiting: Model | None = None
         #: root mean square error of left-out rows, as a share of the targets' root mean square
         self._local_error = math.inf
-        n, few = table.n_rows, table.n_inputs <= FEW_INPUTS
-        self._row_seconds = _CONDITIONED * (90 if few else 200) ** 2
-        self._ends_with_all = n <= _ALL_ROWS or n * self._row_seconds <= _REGRESSION
         self._last_seconds = 0.0
         #: what was forecast before the choice; None before it, and where an optimizer asked for exact gradients
         self.plan: Plan | None = None
@@ -185,22 +180,15 @@ class AutomaticObjective(TableObjective):
         if not is_compiled(model.kernel, self.table.X.device):
             return None
         self._neighbours = neighbours = VecchiaObjective.for_learning(self.table)
+        neighbours.ends_with_all = neighbours.row_seconds * self.n_rows <= _REGRESSION
         if self._budget < math.inf:
-            graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
             with suppress(MemoryBudgetError):
-                self._row_seconds = seconds_per_row(model, self.table, graph, width) / slowness()
-            regression = self._row_seconds * slowness() * self.n_rows
-            self._ends_with_all = regression <= _ENDING * max(self._seconds_left(), 0.0)
-            interruption.reserve(self._ending_seconds() + _MARGIN * self._budget)
+                neighbours.reserve_ending(model)
+            interruption.reserve(neighbours.ending_seconds() + _MARGIN * self._budget)
         return neighbours
 
     def _seconds_left(self) -> float:
         return self._started + self._budget - time.monotonic()
-
-    def _ending_seconds(self) -> float:
-        """Return the expected time of the scores and of the neighbours' posterior under a time budget."""
-        rows = SCORED_ROWS + (self.n_rows if self._ends_with_all else _LEARNING_ROWS)
-        return slowness() * self._row_seconds * rows
 
     def settled(self, model: Model) -> VecchiaObjective | SubsetGuide | AutomaticObjective:
         """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`."""
@@ -229,10 +217,10 @@ class AutomaticObjective(TableObjective):
         self._local_error = scores.rmse / float(self.table.Y.double().square().mean().sqrt())
         products = self._products(model)
         subject = Subject(
-            self.table, model, scores.rows, scores.densities, scores.rmse, scores.gain, products, self._row_seconds
+            self.table, model, scores.rows, scores.densities, scores.rmse, scores.gain, products, neighbours.row_seconds
         )
         local = Vecchia(neighbours.n_neighbours, width)
-        options = self._options(subject, scores.nll_error, local, ends_here=ends_here)
+        options = self._options(subject, scores.nll_error, local, neighbours, ends_here=ends_here)
         spent = time.monotonic() - self._started
         if self._budget == math.inf:  # nominal times choose, so that the choice does not depend on the machine
             self.plan = Plan.of(options, math.inf, self.table.budget).after(spent, slowness())
@@ -247,7 +235,9 @@ class AutomaticObjective(TableObjective):
             self._ending = chosen.objective(self.table, self._generator)
         interruption.reserve(self._last_seconds)
 
-    def _options(self, subject: Subject, error: float, local: Vecchia, *, ends_here: bool) -> list[Option]:
+    def _options(
+        self, subject: Subject, error: float, local: Vecchia, neighbours: VecchiaObjective, *, ends_here: bool
+    ) -> list[Option]:
         """Return the forecasts of all methods that can be had; on small tables, that of exact inference alone."""
         n = self.n_rows
         if n <= EXACT_ROWS and 3 * n**2 * self.table.X.element_size() <= self.table.budget:
@@ -266,7 +256,7 @@ class AutomaticObjective(TableObjective):
             except (InvalidInputError, MemoryBudgetError):
                 continue
             if found is not None:
-                if method is local and not self._ends_with_all:
+                if method is local and not neighbours.ends_with_all:
                     found = replace(found, seconds=0.0)
                 options.append(Option(method, n, found.seconds, found.memory, found.nll, error, found.rmse))
         return options
@@ -305,7 +295,8 @@ class AutomaticObjective(TableObjective):
             return self._instead(hurried, model, generator, _LATE)
         solves = self._solving.solves
         begun = len(solves)
-        with interruption.ending_earlier(self._ending_seconds() if hurried is not None else 0.0):
+        kept = 0.0 if hurried is None or self._neighbours is None else self._neighbours.ending_seconds()
+        with interruption.ending_earlier(kept):
             found = self._solving.solved_posterior(model, generator)
         if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
             return self._instead(hurried, model, generator, _LATE)
@@ -321,11 +312,8 @@ class AutomaticObjective(TableObjective):
         return not ended and (solve.relative_residual_targets > self._local_error or probes > _USELESS)
 
     def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        neighbours = self._neighbours
-        assert neighbours is not None
-        if self._ends_with_all:
-            return neighbours.posterior(model, generator)
-        return neighbours.posterior_from_learning_rows(model)
+        assert self._neighbours is not None
+        return self._neighbours.posterior(model, generator)
 
     def _substitute(self) -> Option | None:
         """Return the neighbours' option, with which the fit can end at once; None where there was no choice."""

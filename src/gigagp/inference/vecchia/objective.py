@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.cost import measured_seconds, nominal_seconds
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
+from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.local import Derivatives
-from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph
+from gigagp.neighbours.metric import Metric
+from gigagp.neighbours.neighbourhood import FEW_INPUTS, FEW_NEIGHBOURS, NeighbourGraph, squared_distances
 from gigagp.optimization.objective import Evaluation
 from gigagp.optimization.space import ParameterSpace
 
@@ -34,6 +39,12 @@ _LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS = 10_000, 1.5e10, 4000
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
 _SEED = 1
+#: Shares of the time left that regressing all rows may take in the end, and an evaluation with more rows; what an
+#: evaluation takes beside a regression of its rows.
+_ENDING, _CLOSER, _EVALUATION = 0.2, 0.1, 3.0
+#: Rows whose distances to their nearest rows tell how fine a function the table can show, and how many of these are
+#: looked at, because some may be equal.
+_SPACED_ROWS, _SPACED = 200, 10
 
 
 class _Evaluated(NamedTuple):
@@ -83,6 +94,10 @@ class VecchiaObjective(TableObjective):
         self.prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
         self._size = min(_LEARNING_ROWS if learning_rows is None else learning_rows, table.n_rows)
+        #: nominal seconds in which a row is conditioned on its neighbours
+        self.row_seconds = nominal_seconds(n_neighbours, table.n_inputs)
+        #: whether the mean's coefficients and the likelihood are from all rows in the end
+        self.ends_with_all = True
         self._graph: NeighbourGraph | None = None
         self._batch: Minibatch | None = None
         self._last: _Evaluated | None = None
@@ -125,21 +140,44 @@ class VecchiaObjective(TableObjective):
         kernel, X = model.kernel, self.table.X
         if self._graph is None or not self._graph.serves(kernel, X, self.n_neighbours):
             self._graph = NeighbourGraph(kernel, X, self.n_neighbours)
+            self.reserve_ending(model)
+        elif self._batch is None:
+            pass  # the graph is that of the model
         elif self._needs_neighbours(model, self._graph):
             self.n_neighbours = min(2 * self.n_neighbours, self._most_neighbours)
             self._graph = self._graph.with_neighbours(self.n_neighbours)
+            self.reserve_ending(model)
             self._size = min(max(_FEWEST_ROWS, min(self._size, self._affordable_rows())), self.table.n_rows)
         elif self._adds_rows and self._size < self._affordable_rows():
             self._size = self._affordable_rows()
-        elif self._batch is not None:
+        else:
             return False
         self._last = self._batch = self._quick = None  # frees the old rows before the new ones are found
         self._batch = self._find(self._graph)
         return True
 
+    def reserve_ending(self, model: Model) -> None:
+        """Where the fit has a deadline, decide how it ends from what a row takes now, and keep the time for that."""
+        left = interruption.seconds_left()
+        if left == math.inf:
+            return
+        seconds = measured_seconds(model, self.table, self.graph_of(model) if self._graph is None else self._graph)
+        self.row_seconds = seconds / slowness()
+        self.ends_with_all = seconds * self.table.n_rows <= _ENDING * max(left, 0.0)
+        interruption.reserve(self.ending_seconds(), at_least=True)
+
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of the posterior."""
+        rows = self.table.n_rows if self.ends_with_all else min(_LEARNING_ROWS, self.table.n_rows)
+        return slowness() * self.row_seconds * rows
+
     def _find(self, graph: NeighbourGraph) -> Minibatch:
-        """Return as many random rows as learning asks for; a larger number includes a smaller one's."""
-        drawn = torch.randperm(self.table.n_rows, generator=torch.Generator().manual_seed(_SEED))[: self._size]
+        """Return as many random rows as learning asks for."""
+        return self._drawn_rows(graph, self._size)
+
+    def _drawn_rows(self, graph: NeighbourGraph, n_rows: int) -> Minibatch:
+        """Return random rows of the table with their neighbours; a larger number includes a smaller one's."""
+        drawn = torch.randperm(self.table.n_rows, generator=torch.Generator().manual_seed(_SEED))[:n_rows]
         rows = drawn.sort().values.to(self.table.X.device)
         return Minibatch.of(self.table, rows, graph.earlier(rows))
 
@@ -156,8 +194,12 @@ class VecchiaObjective(TableObjective):
         return gap.nats - 2 * gap.standard_error > _WIDE_GAP
 
     def _affordable_rows(self) -> int:
-        """Return the number of rows whose densities cost about a second."""
-        return min(self.table.n_rows, int(AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3))
+        """Return the number of rows whose densities cost about a second, or a tenth of the time that is left."""
+        rows = AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3
+        left = interruption.seconds_left()
+        if left < math.inf:
+            rows = min(rows, _CLOSER * max(left, 0.0) / (_EVALUATION * slowness() * self.row_seconds))
+        return min(self.table.n_rows, int(rows))
 
     def start(self, model: Model) -> Model:
         """Find the neighbours; return the model as it is.
@@ -192,6 +234,18 @@ class VecchiaObjective(TableObjective):
         self._quick = known
         return known[2]
 
+    def finest(self, model: Model) -> float:
+        """Return the factor of the lengthscales at which neighbouring rows are half a lengthscale apart, at most 1."""
+        X = self.table.X
+        rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(_SEED))[:_SPACED_ROWS].to(X.device)
+        own = self.graph_of(model) if self._graph is None else self._graph
+        nearest = own.neighbourhood.others(rows, min(_SPACED, len(X) - 1))
+        points = Metric(model.kernel, X)
+        gaps = squared_distances(points(X[rows]), points(X), nearest.long()).sqrt()
+        apart = gaps.masked_fill(gaps == 0, math.inf).min(1).values
+        typical = float(apart.median())
+        return min(2 * typical, 1.0) if math.isfinite(typical) else 1.0
+
     def fisher(self, space: ParameterSpace, vector: Tensor, probes: Tensor) -> Tensor:
         """Return the expected information of all observations at a vector; ``probes`` have no effect.
 
@@ -218,11 +272,15 @@ class VecchiaObjective(TableObjective):
         """Return the posterior at the last evaluated model, with the neighbours that were found last."""
         if self._last is None or self._graph is None:
             return None
-        found = self._last.regression
+        return self._posterior_of(self._last.model, self._graph, self._last.regression)
+
+    def _posterior_of(self, model: Model, graph: NeighbourGraph, found: Regression) -> VecchiaPosterior:
+        """Return the posterior with the mean's coefficients of some rows, which stand for all in the likelihood."""
+        share = self.table.n_rows / found.n_rows
         whole = found._replace(
-            squares=self.share * found.squares, log_variance=self.share * found.log_variance, n_rows=self.table.n_rows
+            squares=share * found.squares, log_variance=share * found.log_variance, n_rows=self.table.n_rows
         )
-        return VecchiaPosterior(self._last.model, self.table, self._graph, self.prediction_neighbours, whole)
+        return VecchiaPosterior(model, self.table, graph, self.prediction_neighbours, whole)
 
     def graph_of(self, model: Model) -> NeighbourGraph:
         """Return the graph of exactly this model's kernel: a model file has no other kernel to find it with."""
@@ -232,24 +290,20 @@ class VecchiaObjective(TableObjective):
         return self._graph
 
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
-        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
-        return VecchiaPosterior.fitted(model, self.table, self.graph_of(model), self.prediction_neighbours)
+        """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows.
+
+        Where there is no time for that, they are from 10,000 random rows. The coefficients are as uncertain as these
+        leave them, and predictions are made from all rows in any case.
+        """
+        graph = self.graph_of(model)
+        if self.ends_with_all:
+            return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
+        return self._posterior_of(model, graph, self._drawn_rows(graph, _LEARNING_ROWS).regression(model))
 
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
         graph = self.graph_of(model) if self._graph is None else self._graph
         return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
-
-    def posterior_from_learning_rows(self, model: Model) -> VecchiaPosterior:
-        """Return the posterior with the mean's coefficients and the likelihood from the rows of learning alone.
-
-        Predictions are made from all rows in any case. The coefficients are as uncertain as these rows leave them.
-        """
-        self._batch = self._find(self.graph_of(model))
-        self.evaluate(model)
-        found = self.current_posterior()
-        assert found is not None
-        return found
 
 
 def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
