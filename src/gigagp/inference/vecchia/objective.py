@@ -98,6 +98,7 @@ class VecchiaObjective(TableObjective):
         self.row_seconds = nominal_seconds(n_neighbours, table.n_inputs)
         #: whether the mean's coefficients and the likelihood are from all rows in the end
         self.ends_with_all = True
+        self._row_is_timed, self._build_seconds = False, 0.0
         self._graph: NeighbourGraph | None = None
         self._batch: Minibatch | None = None
         self._last: _Evaluated | None = None
@@ -161,15 +162,18 @@ class VecchiaObjective(TableObjective):
         left = interruption.seconds_left()
         if left == math.inf:
             return
-        seconds = measured_seconds(model, self.table, self.graph_of(model) if self._graph is None else self._graph)
-        self.row_seconds = seconds / slowness()
+        graph = self.graph_of(model) if self._graph is None else self._graph
+        built, seconds = measured_seconds(model, self.table, graph)
+        self.row_seconds, self._row_is_timed = seconds / slowness(), True
+        self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
         self.ends_with_all = seconds * self.table.n_rows <= _ENDING * max(left, 0.0)
         interruption.reserve(self.ending_seconds(), at_least=True)
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of the posterior."""
-        rows = self.table.n_rows if self.ends_with_all else min(_LEARNING_ROWS, self.table.n_rows)
-        return slowness() * self.row_seconds * rows
+        """Return the expected seconds of the posterior; before a row has been timed, the fewest that it may take."""
+        all_rows = self.ends_with_all and self._row_is_timed
+        rows = self.table.n_rows if all_rows else min(_LEARNING_ROWS, self.table.n_rows)
+        return self._build_seconds + slowness() * self.row_seconds * rows
 
     def _find(self, graph: NeighbourGraph) -> Minibatch:
         """Return as many random rows as learning asks for."""
