@@ -332,9 +332,9 @@ def test_an_unfinished_last_solve_warns(monkeypatch):
 def test_a_budget_in_which_no_posterior_can_be_had_is_refused_before_the_work(method, monkeypatch):
     X, y = made_rows(300, 2, 12)
     kind = type(method.objective(problem(40, 2, 0)[1], torch.Generator()))
-    monkeypatch.setattr(kind, "least_seconds", lambda _: 5000.0)
+    monkeypatch.setattr(kind, "least_seconds", lambda _: 6000.0)
     gp = GPRegressor(inference=method, time_budget="1h")
-    with pytest.raises(InvalidInputError, match=r"too short for .* of 300 rows, which takes at least about 83 min"):
+    with pytest.raises(InvalidInputError, match=r"too short for .* of 300 rows, which takes at least about 100 min"):
         gp.fit(X, y)
     assert not hasattr(gp, "kernel_")
     gp.set_params(time_budget="2h").fit(X, y)  # the control
