@@ -188,7 +188,8 @@ class Problem:
         scaling = Scaling.fit(X, targets, estimator.standardize, medians=medians, is_scaled=is_scaled)
         if not likelihood.has_noise:  # counts and signs have no scale
             scaling = scaling.of_inputs_only()
-        start = start_model(estimator, mean, len(X), targets.shape[1])
+        noise_differs = isinstance(likelihood, Gaussian)
+        start = start_model(estimator, mean, len(X), targets.shape[1], noise_differs=noise_differs)
         require_taken(start.kernel, X, getattr(estimator, "feature_names_in_", None))
         return cls(arguments, X, targets, scaling, start.standardized(scaling.units()))
 

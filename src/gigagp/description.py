@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from gigagp.brief import brief, rounded
 from gigagp.encoding import fitted_encoder
@@ -66,6 +68,7 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
         ("rows", f"{posterior.n_rows:,}, inputs {posterior.n_inputs}, targets {posterior.n_targets}"),
         *_transform(estimator),
         *_noise(estimator),
+        *_noise_of_missing_cells(estimator),
         ("inference", estimator.inference_.describe()),
         ("solver", brief(estimator.solver_)),
         ("engine", estimator.engine_),
@@ -144,6 +147,25 @@ def _noise(estimator: FittedEstimator) -> list[tuple[str, str]]:
         ),
         ("outliers", words),
     ]
+
+
+def _noise_of_missing_cells(estimator: FittedEstimator) -> list[tuple[str, str]]:
+    """Return a fact about rows with missing cells, if these have further noise."""
+    encoder, scale = fitted_encoder(estimator), estimator.scaling_.y_scale
+    if encoder is None or not encoder.marks or len(scale) > 1:
+        return []
+    model = estimator.posterior_.model
+    rows = torch.zeros(1 + len(encoder.marks), encoder.n_encoded, dtype=torch.float64)  # the first has all cells
+    for row, mark in enumerate(encoder.marks.values(), start=1):
+        rows[row, mark] = 1.0
+    white = model.kernel.white(rows)
+    if not bool((white > white[0]).any()):
+        return []
+    deviations = [float(scale[0]) * math.sqrt(float(one)) for one in white + model.noise_variance.double().cpu()]
+    complete, *others = (f"{one:.4g}" for one in deviations)
+    parts = [f"{one} without {label!r}" for one, label in zip(others, encoder.marks, strict=True)]
+    more = f"; {len(parts) - _SHOWN} more columns" * (len(parts) > _SHOWN)
+    return [("noise", f"standard deviation {complete} in complete rows; {', '.join(parts[:_SHOWN])}{more}")]
 
 
 def at_bounds(model: Model) -> list[str]:

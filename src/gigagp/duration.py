@@ -39,7 +39,8 @@ def resolve_duration(given: float | str | None, name: str = "time_budget") -> fl
 
 def in_words(seconds: float) -> str:
     """Return a duration with its largest sensible unit, such as ``"3.2 s"``, ``"4 min"`` or ``"2.5 h"``."""
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"
+    size, unit = next(
+        ((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min")) if seconds >= 2 * size), (1.0, "s")
+    )
+    number = seconds / size
+    return f"{number:.2g} {unit}" if number < 99.5 else f"{number:,.0f} {unit}"

@@ -52,8 +52,8 @@ from gigagp.target_transform import NoTransform, TargetTransform
 from gigagp.transform_learning import learn_transform, require_transformable
 from gigagp.validation import refuse_validation, validation_scorer
 
-#: Seconds that a posterior may take under any time budget, and the times a budget that it must be expected to take to be
-#: refused: expectations are right within such a factor.
+#: Seconds that a posterior may take under any time budget, and how many times the budget it must be expected to take to
+#: be refused: expectations are right within such a factor.
 _ALWAYS_TIME, _FAR = 1.0, 1.5
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add
 
 import torch
 
-from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic
+from gigagp.kernels import RBF, Kernel, Linear, Matern, Periodic, RationalQuadratic, Sum
 from gigagp.kernels.leaf import Leaf
 
 #: Name of the kernel that is kept unless another is clearly better.
@@ -35,13 +37,15 @@ def candidate_kernels(default: Kernel, X: torch.Tensor, y: torch.Tensor) -> dict
     Parameters
     ----------
     default : Kernel
-        Default kernel, bound to the inputs. Inputs that share a lengthscale in it do so in every kernel.
+        Default kernel, bound to the inputs. Inputs that share a lengthscale in it do so in every kernel. What follows
+        the first part of a sum, the noise of some rows, is part of every kernel.
     X : Tensor of shape (n, d)
         Inputs.
     y : Tensor of shape (n,)
         Targets, in whose spectrum a period is looked for.
     """
-    d, groups = X.shape[1], default.groups if isinstance(default, Leaf) else None
+    base, *noise = default.parts if isinstance(default, Sum) else (default,)
+    d, groups = X.shape[1], base.groups if isinstance(base, Leaf) else None
     root = math.sqrt(d if groups is None else 1 + max(groups))
     (long, short), (most, least) = [root * scale for scale in _SCALES], _SHARES
 
@@ -55,7 +59,7 @@ def candidate_kernels(default: Kernel, X: torch.Tensor, y: torch.Tensor) -> dict
         "rbf+matern32": alike(RBF(long, most)) + alike(Matern(1.5, short, least)),
     }
     if d > 1:
-        return found
+        return {name: reduce(add, noise, kernel) for name, kernel in found.items()}
     found["matern32+linear"] = (Matern(nu=1.5) + Linear(_SHARES[1])).bind(1)
     period = strongest_period(X[:, 0], y)
     if period is not None:

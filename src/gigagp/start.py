@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,24 @@ from gigagp.errors import InvalidInputError
 from gigagp.estimator import Estimator
 from gigagp.kernels import Constant, Kernel, Matern, White
 from gigagp.means import Mean
-from gigagp.model import StartModel
+from gigagp.model import Model, StartModel
 
 
-def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -> StartModel:
+def start_model(
+    estimator: Estimator, mean: Mean, n_rows: int, n_targets: int, *, noise_differs: bool = False
+) -> StartModel:
     """Return the initial kernel, mean and noise, in the estimator's hyperparameter units.
 
     For a rule such as ``"average"``, the kernel is the default one, which shows how candidates treat the inputs.
+
+    Parameters
+    ----------
+    estimator : Estimator
+    mean : Mean
+    n_rows, n_targets : int
+    noise_differs : bool
+        Whether rows with missing cells may have more noise than others, as under a Gaussian likelihood. They get it
+        where kernel and noise are left to the fit, and the inference supports it.
 
     Raises
     ------
@@ -36,7 +48,24 @@ def start_model(estimator: Estimator, mean: Mean, n_rows: int, n_targets: int) -
             f"are scaled differently; got {n_targets} targets."
         )
         raise InvalidInputError(msg)
-    return StartModel(kernel, mean, noise, estimator.hyperparameter_units)
+    start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
+    is_left = not isinstance(estimator.kernel, Kernel) and estimator.noise_variance is None
+    of_missing = encoder.noise() if encoder is not None and noise_differs and is_left else None
+    if encoder is None or of_missing is None:
+        return start
+    noisier = replace(start, kernel=kernel + of_missing)
+    return noisier if _takes(estimator.inference, noisier.bound(encoder.n_encoded)) else start
+
+
+def _takes(inference: Any, model: Model) -> bool:
+    """Whether an inference supports a model; "auto" supports all."""
+    if isinstance(inference, str):
+        return True
+    try:
+        inference.check_model(model)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def start_noise(noise_variance: Any, kernel: Kernel, n_rows: int) -> torch.Tensor | None:

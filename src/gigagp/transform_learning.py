@@ -106,7 +106,7 @@ class _Rows:
         """Return the fit with a transform; its hyperparameters start at those of another fit."""
         z = transform.forward(self.y)[:, None]
         scaling = Scaling.fit(self.X, z, self.estimator.standardize, is_scaled=scaled_inputs(self.estimator))
-        model = start_model(self.estimator, self.mean, len(z), 1).standardized(scaling.units())
+        model = start_model(self.estimator, self.mean, len(z), 1, noise_differs=True).standardized(scaling.units())
         X, Y = torch.from_numpy(scaling.inputs(self.X)), torch.from_numpy(scaling.targets(z))
         objective = ExactObjective(TrainingTable(X, Y, self.mean, self.budget).require_finite())
         if self.estimator.optimizer is not None:

@@ -347,6 +347,14 @@ def test_durations(given, seconds):
     assert gigagp.duration.resolve_duration(given) == seconds
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.25, "0.25 s"), (110, "110 s"), (240, "4 min"), (6000, "100 min"), (9000, "2.5 h"), (3.6e6, "1,000 h")],
+)
+def test_durations_in_words(seconds, words):
+    assert gigagp.duration.in_words(seconds) == words
+
+
 @pytest.mark.parametrize("wrong", ["ten minutes", "10 fortnights", 0, -1, "0s", math.nan, math.inf, "-3s", "1e9"])
 def test_other_durations_are_refused(wrong):
     with pytest.raises(InvalidInputError, match="time_budget"):

@@ -17,6 +17,8 @@ from gigagp.schema import Form, flag, listing, number, record, text, whole
 
 #: Most categories of a column that have a column of their own.
 MOST_CATEGORIES = 50
+#: Fewest missing cells of a column from which the noise of their rows can be learned.
+FEWEST_MISSING = 10
 #: Mean length of a year in days.
 YEAR = 365.2425
 #: Dates have a season if they span at least this many days.
@@ -63,6 +65,11 @@ class Column:
         """The encoded columns, in their order."""
         return ()
 
+    @property
+    def mark(self) -> int | None:
+        """Which of the encoded columns is 1 in rows whose cell is missing and 0 in others; None if hardly any are."""
+        return None
+
     def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
         """Return the encoded columns, shape (n, sum of the parts' widths), and add to ``notes`` what was unexpected."""
         return np.empty((len(cells.values), 0))
@@ -104,6 +111,11 @@ class Numbers(Column):
     def parts(self) -> tuple[Part, ...]:
         """The numbers and the mark."""
         return (Part("", is_scaled=True),) * self.varies + (Part("missing"),) * bool(self.missing)
+
+    @property
+    def mark(self) -> int | None:
+        """The last column."""
+        return int(self.varies) if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
         """Return the numbers and the mark; see `Column.encode`."""
@@ -153,6 +165,11 @@ class Dates(Column):
         """The days, the points on two circles and the mark."""
         found = (Part("days", is_scaled=True),) + (Part("season", 2),) * self.season
         return found + (Part("time of day", 2),) * self.clock + (Part("missing"),) * bool(self.missing)
+
+    @property
+    def mark(self) -> int | None:
+        """The last column."""
+        return sum(part.width for part in self.parts) - 1 if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
         """Return days, season, time of day and mark; see `Column.encode`."""
@@ -211,6 +228,11 @@ class Categories(Column):
     def parts(self) -> tuple[Part, ...]:
         """All one-hot columns together."""
         return (Part("", len(self.categories) + bool(self.missing) + 1),)
+
+    @property
+    def mark(self) -> int | None:
+        """The column of the category of missing cells."""
+        return len(self.categories) if self.missing >= FEWEST_MISSING else None
 
     def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
         """Return the one-hot columns; see `Column.encode`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +17,7 @@ from gigagp.cells import Place
 from gigagp.encoding.columns import Column, Dates, LeftOut, Numbers, column_of, from_plain, shown_columns
 from gigagp.encoding.reading import read_cells
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
-from gigagp.kernels import Constant, Kernel, White
+from gigagp.kernels import Constant, Kernel, Linear, White
 from gigagp.kernels.composite import Composite
 from gigagp.kernels.leaf import Leaf
 from gigagp.memory import require, resolve_budget
@@ -41,6 +43,8 @@ class TableEncoder:
       than 50 categories the 50 most frequent ones are kept, and all others are one category.
     - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
       of rows.
+
+    Where the fit chooses the kernel, rows with missing cells have further noise (`noise`): less is known about them.
 
     All encoded columns of a category have one lengthscale, and so have the two of a season. One-hot columns are not
     standardized, so that a rare category is as far from the others as a frequent one.
@@ -221,6 +225,21 @@ class TableEncoder:
         members = [place for part in parts for place in part]
         groups = [number for number, part in enumerate(parts) for _ in part]
         return kernel.with_groups(groups, None if kernel.columns is None else members)
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """The encoded column that marks missing cells, by the label of each column that has many of them."""
+        pairs = zip(self.columns, self.inputs, strict=True)
+        return {column.label: parts[0][0] + column.mark for column, parts in pairs if column.mark is not None}
+
+    def noise(self) -> Kernel | None:
+        """Return the further noise of rows with missing cells, one variance for each column with at least ten of them.
+
+        A row without an input that matters is predicted worse than the others. One noise variance for all rows would be
+        too large for complete rows and too small for these. None: no column has so many missing cells.
+        """
+        terms = [White() * Linear(1.0, columns=[mark], fixed=["variance"]) for mark in self.marks.values()]
+        return functools.reduce(operator.add, terms) if terms else None
 
     # Words and files ------------------------------------------------------------------------------------------------
 

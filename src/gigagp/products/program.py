@@ -241,8 +241,12 @@ def compile_kernel(kernel: Kernel, X: Tensor, Z: Tensor, *, derivatives: bool = 
 
 
 def _is_skipped(part: Kernel, parent: Kernel) -> bool:
-    """Whether a part adds nothing: white noise in a sum, which is zero between two points."""
-    return isinstance(part, White) and isinstance(parent, Sum) and not all(isinstance(p, White) for p in parent.parts)
+    """Whether a part adds nothing: white noise in a sum, also times something, which is zero between two points."""
+    return isinstance(parent, Sum) and _is_noise(part) and not all(map(_is_noise, parent.parts))
+
+
+def _is_noise(kernel: Kernel) -> bool:
+    return all(any(leaf.is_white for leaf in term) for term in kernel.terms())
 
 
 def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:

@@ -341,6 +341,7 @@ REFUSED: list[tuple[Callable[[], Kernel], object, str]] = [
     (lambda: kernels.RBF(columns=[0]) * kernels.Linear(columns=[1]), 0.1, "Linear as a term of its own"),
     (lambda: kernels.Linear(columns=[0]) * kernels.Linear(columns=[1]), 0.1, "Linear as a term of its own"),
     (lambda: kernels.RBF(columns=[0]) + kernels.White(), np.full(160, 0.1), "no white term"),
+    (lambda: kernels.RBF(columns=[0]) + kernels.White() * kernels.Linear(columns=[1]), 0.1, "the same white noise"),
 ]
 
 

@@ -19,6 +19,8 @@ from gigagp.operators.grid.kernel import check_stationary
 
 #: Largest number of inputs of one term of an additive kernel, and number of inputs up to which one grid has them all.
 MOST_TOGETHER = 3
+#: Relative difference of two variances that is rounding.
+_ROUNDING = 1e-10
 #: Factor of the cells from one trial to the next, where a grid of the wanted cells has too many nodes.
 _COARSER = 1.05
 
@@ -56,7 +58,7 @@ def sum_columns(kernel: Kernel) -> list[tuple[int, ...]] | None:
 
 
 def check_terms(kernel: Kernel) -> None:
-    """Refuse a bound kernel with a term that is neither stationary nor linear.
+    """Refuse a bound kernel with a term that is neither stationary nor linear, or noise that differs between rows.
 
     Raises
     ------
@@ -68,6 +70,14 @@ def check_terms(kernel: Kernel) -> None:
     for leaf in kernel.leaves():
         if "lengthscale" in leaf.shapes:
             leaf.lengths()  # refuses metrics without a lengthscale along each input
+    places = torch.linspace(-2.0, 2.0, 5 * d, dtype=torch.float64).reshape(5, d)
+    white = kernel.white(places)
+    if not bool((white - white[0]).abs().max() <= _ROUNDING * white.abs().max()):
+        msg = (
+            f"kernel of grid inference must have the same white noise for every row; got {kernel!r}. Use "
+            "inference.Vecchia or inference.Iterative."
+        )
+        raise InvalidInputError(msg)
     whole = range(d) if sum_columns(kernel) is None else None
     for one in components(kernel, whole)[0]:
         k = len(one.columns)
