@@ -36,8 +36,7 @@ class GigaSampler(optuna.samplers.BaseSampler):
         self._seed, self._options = seed, options
         self._random = optuna.samplers.RandomSampler(seed=seed)
         self._common = optuna.search_space.IntersectionSearchSpace()
-        self._space: dict[str, FloatDistribution] = {}
-        self._search: Search | None = None
+        self._current: _Box | None = None  # threads of a study see a whole one, or none
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the real parameters that all completed trials have."""
@@ -54,11 +53,11 @@ class GigaSampler(optuna.samplers.BaseSampler):
         """Return the next point."""
         if not search_space:
             return {}
-        if search_space != self._space:
-            self._begin(study, search_space)
-        assert self._search is not None
-        (x,) = self._search.ask()
-        return {name: self._value(name, number) for name, number in zip(self._space, x, strict=True)}
+        box = self._current
+        if box is None or box.space != search_space:
+            box = self._current = self._begin(study, search_space)
+        (x,) = box.search.ask()
+        return box.values(x)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -68,33 +67,52 @@ class GigaSampler(optuna.samplers.BaseSampler):
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Tell the search what a trial has brought."""
-        if self._search is not None and self._space.keys() <= trial.params.keys():
-            self._tell(trial, None if state == TrialState.FAIL or not values else values[0])
+        if self._current is not None:
+            self._current.tell(trial, None if state == TrialState.FAIL or not values else values[0])
 
-    def _begin(self, study: Study, space: dict[str, BaseDistribution]) -> None:
-        """Begin a search over this space, with what is known there."""
-        self._space = {name: one for name, one in space.items() if isinstance(one, FloatDistribution)}
-        box = [(self._number(name, one.low), self._number(name, one.high)) for name, one in self._space.items()]
+    def _begin(self, study: Study, space: dict[str, BaseDistribution]) -> _Box:
+        """Return a search over this space, with what is known there."""
+        reals = {name: one for name, one in space.items() if isinstance(one, FloatDistribution)}
         maximize = study.direction == StudyDirection.MAXIMIZE
-        self._search = Search(box, maximize=maximize, random_state=self._seed, **self._options)
+        box = _Box(reals, maximize=maximize, random_state=self._seed, **self._options)
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            self._tell(trial, trial.value)
+            box.tell(trial, trial.value)
+        return box
 
-    def _tell(self, trial: FrozenTrial, value: float | None) -> None:
-        assert self._search is not None
-        x = [self._number(name, trial.params[name]) for name in self._space]
-        if value is None:
-            self._search.tell_failed(x)
+
+class _Box:
+    """A search over real parameters.
+
+    Parameters
+    ----------
+    space : dict of str to FloatDistribution
+    options
+        Arguments of `Search`.
+    """
+
+    def __init__(self, space: dict[str, FloatDistribution], **options: Any) -> None:
+        self.space = space
+        self.search = Search([(_number(one, one.low), _number(one, one.high)) for one in space.values()], **options)
+
+    def tell(self, trial: FrozenTrial, value: float | None) -> None:
+        """Tell what a trial has brought; None, and a value that is not finite, count as a failure."""
+        if not all(one.low <= trial.params.get(name, math.inf) <= one.high for name, one in self.space.items()):
+            return  # the study has other parameters or ranges too
+        x = [_number(one, trial.params[name]) for name, one in self.space.items()]
+        if value is None or not math.isfinite(value):
+            self.search.tell_failed(x)
         else:
-            self._search.tell(x, value)
+            self.search.tell(x, value)
 
-    def _number(self, name: str, value: float) -> float:
-        return math.log(value) if self._space[name].log else value
+    def values(self, x: Sequence[float]) -> dict[str, Any]:
+        """Return the values of the parameters at a point of the search."""
+        numbers = zip(self.space.items(), x, strict=True)
+        found = {name: math.exp(number) if one.log else float(number) for (name, one), number in numbers}
+        return {name: min(max(found[name], one.low), one.high) for name, one in self.space.items()}
 
-    def _value(self, name: str, number: float) -> float:
-        one = self._space[name]
-        value = math.exp(number) if one.log else float(number)
-        return min(max(value, one.low), one.high)
+
+def _number(one: FloatDistribution, value: float) -> float:
+    return math.log(value) if one.log else value
 
 
 def main() -> None:

@@ -163,6 +163,33 @@ def test_noise_of_observations_can_be_given():
     torch.testing.assert_close(found.variance, whole.posterior(points(2, 2)).variance, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_observations_and_noise_that_are_no_numbers_are_refused(value):
+    model, new = GigaModel(fit(inference.Exact())), points(3, 2)
+    Y = torch.zeros(3, 2, 1).double()
+    Y[1, 0] = value
+    with pytest.raises(InvalidInputError, match="Y of condition_on_observations must be finite"):
+        model.condition_on_observations(new, Y)
+    for wrong in (value, -0.1):
+        noise = torch.full((2, 1), 0.1).double()
+        noise[1] = wrong
+        with pytest.raises(InvalidInputError, match="noise of condition_on_observations must have finite variances"):
+            model.condition_on_observations(new, torch.zeros(3, 2, 1).double(), noise=noise)
+        with pytest.raises(InvalidInputError, match="observation_noise of posterior must have finite variances"):
+            model.posterior(new, observation_noise=noise)
+
+
+def test_noise_of_other_shapes_is_refused():
+    model, new = GigaModel(fit(inference.Exact())), points(3, 2)
+    noise = torch.full((5, 1), 0.1).double()
+    with pytest.raises(InvalidInputError, match=r"must have shape \(..., 2, 1\); got \(5, 1\)"):
+        model.condition_on_observations(new, torch.zeros(3, 2, 1).double(), noise=noise)
+    with pytest.raises(InvalidInputError, match=r"must have shape \(..., 2, 1\); got \(5, 1\)"):
+        model.posterior(new, observation_noise=noise)
+    one = model.posterior(new, observation_noise=noise[:1]).variance - model.posterior(new).variance
+    torch.testing.assert_close(one, torch.full((3, 2, 1), 0.1).double())
+
+
 def test_fantasies_have_leading_shapes_and_derivatives():
     model, sampler = GigaModel(fit(inference.Exact())), SobolQMCNormalSampler(torch.Size([5]), seed=0)
 

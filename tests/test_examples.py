@@ -32,8 +32,28 @@ def test_the_optuna_sampler(capsys):
     study = optuna.create_study(sampler=sampler(n_initial=4), direction="maximize")
     study.optimize(objective, n_trials=25, catch=(RuntimeError,))
     assert abs(study.best_params["x"] - 0.1) < 0.002  # 21 random trials come that near in one of ten studies
-    assert len(study.sampler._search.failed) == 1
-    assert len(study.sampler._search.pending) == 0
+    assert len(study.sampler._current.search.failed) == 1
+    assert len(study.sampler._current.search.pending) == 0
+
+
+def test_the_optuna_sampler_meets_infinite_values_other_ranges_and_threads():
+    optuna = pytest.importorskip("optuna")
+    sampler = runpy.run_path(str(EXAMPLES / "optuna_sampler.py"))["GigaSampler"]
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+    def objective(trial):
+        x = trial.suggest_float("x", 0.0, 1.0 if trial.number < 14 else 2.0)
+        return math.inf if trial.number % 5 == 3 else (x - 0.3) ** 2
+
+    study = optuna.create_study(sampler=sampler(n_initial=4))
+    study.optimize(objective, n_trials=14)
+    assert len(study.sampler._current.search.failed) == 3
+    study.optimize(objective, n_trials=4)  # a wider range
+    assert study.best_value < 0.01
+    for _ in range(10):  # threads meet where the search begins
+        study = optuna.create_study(sampler=sampler(n_initial=10))
+        study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=16, n_jobs=8)
+        assert len(study.trials) == 16
 
 
 def test_the_launcher_of_slurm_is_a_script():

@@ -242,6 +242,21 @@ def test_bad_points_are_refused(X):
         fit(METHODS["exact"], kernels.RBF()).posterior(X)
 
 
+def test_python_numbers_keep_all_their_digits():
+    X, y = table()
+    gp = GPRegressor(kernels.RBF(), METHODS["exact"]).fit(X + 1e8, y)
+    at = (X[:3] + 1e8 + 0.1).tolist()
+    found = gp.posterior(at)
+    assert found.mean.dtype == torch.float64
+    np.testing.assert_allclose(found.mean.numpy(), gp.predict(at), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [4, (-1,), (2.0,), "ab", None], ids=str)
+def test_shapes_of_samples_are_checked(shape):
+    with pytest.raises(InvalidInputError, match="sample_shape of rsample must be"):
+        fit(METHODS["exact"], kernels.RBF()).posterior(torch.zeros(2, 4)).rsample(shape)
+
+
 def test_what_has_no_normal_distribution_or_no_derivative_is_refused():
     X, y = table()
     live = torch.from_numpy(X[:2]).requires_grad_()

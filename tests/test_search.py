@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -132,6 +135,30 @@ def test_pending_points_are_kept_away_from():
     np.testing.assert_array_equal(alone[0], batch[0])  # the first of a batch is the one that is asked for alone
     search.tell(batch, [bowl(x) for x in batch])
     np.testing.assert_array_equal(search.pending, again)
+
+
+def test_what_is_told_during_an_ask_waits(monkeypatch):
+    search = told()
+    fit, others = search._fit, []
+
+    def interrupted():
+        others.append(threading.Thread(target=search.tell, args=([0.0, 15.0], 2.0)))
+        others[0].start()
+        others[0].join(0.2)
+        assert len(search.y) == 15
+        return fit()
+
+    monkeypatch.setattr(search, "_fit", interrupted)
+    search.ask()
+    others[0].join()
+    assert len(search.y) == 16
+
+
+def test_a_copy_goes_on():
+    search = told()
+    again, other = pickle.loads(pickle.dumps(search)), copy.deepcopy(search)
+    np.testing.assert_array_equal(again.ask(), search.ask())
+    np.testing.assert_array_equal(other.ask(2)[:1], search.pending)
 
 
 def test_failed_points_are_not_asked_for_again():

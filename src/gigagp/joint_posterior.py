@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Literal, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,13 +139,13 @@ class JointPosterior:
         Raises
         ------
         InvalidInputError
-            If the distribution is not normal, which is so for a mixture of kernels.
+            If the distribution is not normal, which is so for a mixture of kernels; or if a shape is invalid.
         NotPositiveDefiniteError
             If even a ten-thousandth of the prior variance does not make the covariance positive definite.
         """
         self._require_normal("rsample")
         q, t = self.X.shape[-2], self._posterior.n_targets
-        leading = tuple(sample_shape)
+        leading = _checked_shape(sample_shape)
         shape = (*leading, *self.X.shape[:-1], t)
         if base_samples is None:
             drawn = standard_normal(math.prod(leading) * q, t, generator=generator_from(random_state))
@@ -253,6 +255,14 @@ class JointPosterior:
             raise InvalidInputError(msg)
 
 
+def _checked_shape(sample_shape: object) -> tuple[int, ...]:
+    """Return a leading shape of samples, or refuse it."""
+    if isinstance(sample_shape, Sequence) and all(isinstance(k, Integral) and int(k) >= 0 for k in sample_shape):
+        return tuple(int(k) for k in sample_shape)
+    msg = f"sample_shape of rsample must be a tuple of counts, such as (16,); got {sample_shape!r}."
+    raise InvalidInputError(msg)
+
+
 def cholesky_of_batches(covariance: Tensor, scale: float) -> Tensor:
     """Return lower Cholesky factors of covariances with 1e-10 of the prior variance added to their diagonals.
 
@@ -309,7 +319,8 @@ def points_of(X: object, n_inputs: int) -> Tensor:
         If the shape is another, or a number is not finite.
     """
     try:
-        found = X if isinstance(X, Tensor) else torch.as_tensor(X)
+        # torch would make float32 of Python's numbers
+        found = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
     except (TypeError, ValueError, RuntimeError) as error:
         _refuse_points(f"a {type(X).__name__}", n_inputs, error)
     if found.is_complex() or found.ndim < 2 or found.shape[-1] != n_inputs or found.shape[-2] == 0:

@@ -15,6 +15,7 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
 from gigagp.inference.rows_posterior import RowsPosterior
+from gigagp.inference.trend import needed_rows
 from gigagp.likelihoods import Gaussian, StudentT, resolve_likelihood
 from gigagp.student_noise import quantile
 from gigagp.transformed_answers import function_values, log_density, moments
@@ -66,7 +67,8 @@ class PredictiveDistribution(Answers):
         Raises
         ------
         InvalidInputError
-            If the inference method or the likelihood has no such answer, or rows were left out of the fit.
+            If the inference method or the likelihood has no such answer, rows were left out of the fit, or a
+            coefficient of the mean is not determined without some row.
         MemoryBudgetError, NonFiniteError
             As for `predict`.
 
@@ -88,6 +90,14 @@ class PredictiveDistribution(Answers):
             msg = (
                 "leave_one_out of GPRegressor needs inference.Exact, Iterative or Vecchia with Gaussian noise, and all "
                 f"rows of the fit; this is a {posterior.kind} posterior of {posterior.n_rows:,} rows."
+            )
+            raise InvalidInputError(msg)
+        alone = needed_rows(posterior.table.basis)
+        if len(alone):
+            msg = (
+                "leave_one_out of GPRegressor needs coefficients of the mean that are determined without each row; "
+                f"without row {int(alone[0])} (counted from 0) one of them is not, and there are {len(alone)} such "
+                "row(s). An input may be zero everywhere else. Fit with mean='constant', or without these rows."
             )
             raise InvalidInputError(msg)
         found = found.of_student(posterior.table.Y, posterior.model)

@@ -111,13 +111,14 @@ class GigaModel(Model, FantasizeMixin):
         Raises
         ------
         InvalidInputError
-            If the points are invalid, or the noise of measurements is not known.
+            If the points or noise variances are invalid, or the noise of measurements is not known.
         """
         if output_indices is not None:
             return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
         moments = self._moments(X)
         if isinstance(observation_noise, Tensor):
-            moments = NoisyMoments(moments, observation_noise)
+            shape = X.shape[-2], self.num_outputs
+            moments = NoisyMoments(moments, _checked(observation_noise, "observation_noise of posterior", shape))
         elif observation_noise:
             moments = NoisyMoments(moments, self._noise(X))
         found = GigaPosterior(moments)
@@ -145,8 +146,8 @@ class GigaModel(Model, FantasizeMixin):
         Raises
         ------
         InvalidInputError
-            If shapes do not agree; if the likelihood is not Gaussian, where observations do not combine linearly; or if
-            the noise is neither known nor given.
+            If shapes do not agree, or a number is not finite; if the likelihood is not Gaussian, where observations do
+            not combine linearly; or if the noise is neither known nor given.
         """
         posterior = self.regressor.posterior_
         likelihood = resolve_likelihood(self.regressor.likelihood)
@@ -161,8 +162,12 @@ class GigaModel(Model, FantasizeMixin):
                 f"got {tuple(Y.shape)}."
             )
             raise InvalidInputError(msg)
-        noise = self._noise(X) if noise is None else noise
-        added = Observations(X, Y, noise.expand(*noise.shape[:-2], *Y.shape[-2:]))
+        if not bool(torch.isfinite(Y.detach()).all()):
+            msg = "Y of condition_on_observations must be finite; it contains NaN or infinity. Leave these rows out."
+            raise InvalidInputError(msg)
+        shape = X.shape[-2], self.num_outputs
+        noise = self._noise(X) if noise is None else _checked(noise, "noise of condition_on_observations", shape)
+        added = Observations(X, Y, noise.expand(*noise.shape[:-2], *shape))
         found = copy.copy(self)
         found.given = added if self.given is None else self.given.and_then(added)
         return found
@@ -196,3 +201,16 @@ class GigaModel(Model, FantasizeMixin):
         noise = fit.posterior_.noise_at(flat.to(fit.posterior_.coefficients)).double().reshape(X.shape[:-1])
         unit = torch.from_numpy(fit.scaling_.y_scale[self.outputs]).to(noise)
         return (noise[..., None] * unit.square()).to(X)
+
+
+def _checked(noise: Tensor, argument: str, shape: tuple[int, int]) -> Tensor:
+    """Return noise variances at q points of m outputs, for ``shape`` (q, m), or refuse them."""
+    if any(size not in (1, full) for size, full in zip(reversed(noise.shape), reversed(shape), strict=False)):
+        msg = f"{argument} must have shape (..., {shape[0]}, {shape[1]}); got {tuple(noise.shape)}."
+        raise InvalidInputError(msg)
+    values = noise.detach()
+    wrong = ~((values >= 0) & torch.isfinite(values))
+    if bool(wrong.any()):
+        msg = f"{argument} must have finite variances that are not negative; got {float(values[wrong][0])}."
+        raise InvalidInputError(msg)
+    return noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import torch
 
 #: A direction of unit size with less information than this share counts as undetermined by the rows.
 _DETERMINED = 1e-12
+#: A row whose leverage is as near to 1 determines a direction alone; the variance of its prediction has no digits left.
+_ALONE = 1e-10
 
 
 class Trend(NamedTuple):
@@ -84,3 +87,21 @@ def coefficient_root(gram: torch.Tensor) -> torch.Tensor:
     determined = values > _DETERMINED
     # row-major, as a model file restores it, so that products with it round to the same bits
     return (units[:, None] * vectors * torch.where(determined, values, torch.inf).rsqrt()).contiguous()
+
+
+def needed_rows(basis: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of the rows without which the others determine fewer coefficients of the mean.
+
+    Their leverage in least squares is 1, whatever the kernel is. One of them is a row that alone has some input other
+    than zero, where the mean is linear.
+
+    Parameters
+    ----------
+    basis : Tensor of shape (n, p)
+        Basis functions of the mean at the rows.
+    """
+    columns = basis.double()
+    sizes = columns.norm(dim=0)
+    left, values, _ = torch.linalg.svd(columns / torch.where(sizes > 0, sizes, 1.0), full_matrices=False)
+    leverage = left[:, values > math.sqrt(_DETERMINED)].square().sum(1)
+    return torch.nonzero(leverage > 1 - _ALONE)[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -132,6 +133,7 @@ class Search:
         self._y = np.zeros(0)
         self._n_learned = self._n_anew = 0
         self.gp: GPRegressor | None = None
+        self._lock = threading.Lock()
 
     # Asking and telling -----------------------------------------------------------------------------------------------
 
@@ -140,19 +142,20 @@ class Search:
         """Return points to evaluate next, shape (n, d).
 
         They are pending until they are told, so that a further `ask` returns other points. Before two values are told,
-        all points are those of the Sobol sequence.
+        all points are those of the Sobol sequence. Several threads may ask and tell; one at a time is served.
 
         Parameters
         ----------
         n : int, default 1
         """
         points = np.zeros((0, self.n_inputs))
-        while len(points) < n:
-            by_model = self._asked >= self.n_initial and len(self._y) > 1
-            one = self._suggest(points) if by_model else self._sobol()
-            self._asked += 1
-            points = np.concatenate([points, one[None]])
-        self._pending = np.concatenate([self._pending, points])
+        with self._lock:
+            while len(points) < n:
+                by_model = self._asked >= self.n_initial and len(self._y) > 1
+                one = self._suggest(points) if by_model else self._sobol()
+                self._asked += 1
+                points = np.concatenate([points, one[None]])
+            self._pending = np.concatenate([self._pending, points])
         return self._own(points)
 
     def tell(self, x: Any, y: Any) -> None:
@@ -182,8 +185,9 @@ class Search:
             )
             raise InvalidInputError(msg)
         values = -values if self.maximize else values
-        self._settle(points)
-        self._told, self._y = np.concatenate([self._told, points]), np.concatenate([self._y, values])
+        with self._lock:
+            self._settle(points)
+            self._told, self._y = np.concatenate([self._told, points]), np.concatenate([self._y, values])
 
     def tell_failed(self, x: Any) -> None:
         """Report that evaluations failed; later points keep away from there.
@@ -199,8 +203,9 @@ class Search:
             If a point is not in the box.
         """
         points = self._checked_points(x, "tell_failed")
-        self._settle(points)
-        self._failed = np.concatenate([self._failed, points])
+        with self._lock:
+            self._settle(points)
+            self._failed = np.concatenate([self._failed, points])
 
     # What is known ----------------------------------------------------------------------------------------------------
 
@@ -318,6 +323,12 @@ class Search:
             return gp.condition_on(rows, lies)
         except NotPositiveDefiniteError:
             return gp
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     # Helpers ----------------------------------------------------------------------------------------------------------
 
