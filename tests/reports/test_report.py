@@ -123,7 +123,7 @@ def cautions(model, X, y) -> str:
 def without_pictures(monkeypatch):
     """Leave out the pictures, which take most of the time."""
     for name in ("of_the_function", "of_the_history"):
-        monkeypatch.setattr(f"gigagp.reports.making.{name}", lambda *_: [])
+        monkeypatch.setattr(f"gigagp.reports.making.{name}", lambda *_, **__: [])
     monkeypatch.setattr("gigagp.reports.making.picture", lambda *_, **__: Picture(b"", "", ""))
 
 

@@ -6,25 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from gigagp.figures import BLUE, GUIDE
 from gigagp.optimization.history_plot import draw_history
-from gigagp.plots.checks import chance_band
+from gigagp.plots.classes import class_curves, class_map
 from gigagp.plots.curves import curve
 from gigagp.plots.dependence import draw_dependence, partial_dependence_values
 from gigagp.plots.importance import relevance, relevance_values
+from gigagp.plots.maps import Grid
 from gigagp.plots.surfaces import surface
 from gigagp.plots.view import Axis, View
 from gigagp.reports.page import Picture, picture
 
 #: Inputs whose dependence is drawn.
 _DEPENDENCES = 4
-#: Groups of probabilities.
-_BINS = 10
+#: Points along each axis of a map of classes.
+_MAP_POINTS = 160
 
 
-def of_the_function(view: View, X: Any, test: np.ndarray, label: str | None) -> list[Picture]:
-    """Return pictures of the function, and of what each input does."""
-    name = label or ("latent function" if view.is_classifier else "target")
+def of_the_function(view: View, X: Any, test: np.ndarray, label: str | None, *, every: bool = False) -> list[Picture]:
+    """Return pictures of the function, or of every class of a classifier, and of what each input does."""
+    name = view.label(label)
     numeric = len(view.axes) == len(view.columns)
     found = []
     if numeric and len(view.axes) == 1:
@@ -33,29 +33,60 @@ def of_the_function(view: View, X: Any, test: np.ndarray, label: str | None) -> 
         low, high = view.range_of(axis)
         ends = min(low, float(values.min())), max(high, float(values.max()))
         alt = f"Curve of {name} against {axis.name} with bands of 50 and 95 percent."
-        caption = "Mean with bands of 50 and 95 % of the function, and the rows of the fit if the model keeps them."
+        of, points = f"bands of 50 and 95 % of {view.noun}", "and the rows of the fit if the model keeps them"
+        if every:
+            of, alt = "bands of 95 %", f"Curves of the probability of each class against {axis.name}."
+        caption = f"{'Probability' if view.is_classifier else 'Mean'} with {of}, {points}."
 
         def draw(ax: Any) -> None:
+            if every:
+                class_curves(view, None, None, ax=ax, lower=ends[0], upper=ends[1])
+                return
             curve(view.model, ax=ax, lower=ends[0], upper=ends[1], target=view.target, label=label)
 
         found.append(picture(draw, alt, caption, height=4.8))
-    if numeric and len(view.axes) == 2:
+    if numeric and len(view.axes) == 2 and every:
+        found += _of_classes(view)
+    elif numeric and len(view.axes) == 2:
         pair = f"{view.axes[0].name} and {view.axes[1].name}"
+        what = "Probability, with a line where it is one half" if view.is_classifier else "Mean"
         found += [
             picture(
                 lambda ax: surface(view.model, ax=ax, target=view.target, label=label),
-                f"Map of the mean of {name} over {pair}.",
-                "Mean, with the rows of the fit if the model keeps them.",
+                f"Map of the {'' if view.is_classifier else 'mean of '}{name} over {pair}.",
+                f"{what}, with the rows of the fit if the model keeps them.",
             ),
             picture(
                 lambda ax: surface(view.model, ax=ax, target=view.target, label=label, quantity="std"),
                 f"Map of the standard deviation of {name} over {pair}.",
-                "Standard deviation of the function: bright where little is known.",
+                f"Standard deviation of {view.noun}: bright where little is known.",
             ),
         ]
     if len(view.columns) > 1:
         found += _of_the_inputs(view, X, label, name)
     return found
+
+
+def _of_classes(view: View) -> list[Picture]:
+    grid = Grid.of(view, None, None, None, None, _MAP_POINTS)
+    values = view.probabilities(next(grid.points(view)))
+    pair = f"{view.axes[0].name} and {view.axes[1].name}"
+
+    def draw(ax: Any, named: bool) -> None:
+        class_map(ax, view, grid, values, view.rows, "auto", level=0.0, named=named)
+
+    return [
+        picture(
+            lambda ax: draw(ax, True),
+            f"Map of the most probable class over {pair}.",
+            "Most probable class, stronger where it is surer, with the rows of the fit if the model keeps them.",
+        ),
+        picture(
+            lambda ax: draw(ax, False),
+            f"Map of the probability of the most probable class over {pair}.",
+            "Probability of the most probable class: dark where several classes are likely.",
+        ),
+    ]
 
 
 def _of_the_inputs(view: View, X: Any, label: str | None, name: str) -> list[Picture]:
@@ -71,8 +102,9 @@ def _of_the_inputs(view: View, X: Any, label: str | None, name: str) -> list[Pic
 
     found = []
     if has_shares:
+        noun = view.noun.removeprefix("the ")
         caption = (
-            "Sensitivity: the share of the function's variance that stays unknown while one input is unknown, over the "
+            f"Sensitivity: the share of the {noun}'s variance that stays unknown while one input is unknown, over the "
             "test rows. Shares can add up to more than one."
         )
         alt = f"Bars of the sensitivity of each input; the largest are {best}."
@@ -115,25 +147,3 @@ def of_the_history(view: View) -> list[Picture]:
             "Norm of the gradient for each row. Stages that use other rows or approximations do not compare exactly.",
         ),
     ]
-
-
-def reliability(ax: Any, codes: np.ndarray, probability: np.ndarray) -> None:
-    """Draw how often the chosen class is right against its probability, with what chance allows."""
-    confidence, right = probability.max(1), probability.argmax(1) == codes
-    order = np.argsort(confidence, kind="stable")
-    groups = [group for group in np.array_split(order, min(_BINS, max(len(order) // 10, 1))) if len(group)]
-    x = np.array([confidence[group].mean() for group in groups])
-    shares = np.array([right[group].mean() for group in groups])
-    low, high = np.array([chance_band(len(group), np.array([p])) for group, p in zip(groups, x, strict=True)])[
-        :, :, 0
-    ].T
-    ax.vlines(100 * x, 100 * low, 100 * high, color="#BBBBBB", linewidth=6, label="by chance")
-    ax.plot([0, 100], [0, 100], color=GUIDE, linewidth=0.8)
-    ax.plot(100 * x, 100 * shares, "o-", color=BLUE, markersize=5, linewidth=1.2, label="this model")
-    least = 100 * min(float(x.min()), float(shares.min()), float(low.min())) - 3
-    ax.set_xlim(max(least, 0), 101)
-    ax.set_ylim(max(least, 0), 101)
-    ax.set_aspect("equal")
-    ax.set_xlabel("predicted probability of the chosen class (%)")
-    ax.set_ylabel("right (%)")
-    ax.legend(loc="upper left")
