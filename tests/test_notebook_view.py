@@ -58,8 +58,8 @@ def test_texts_of_settings_are_calls_of_what_differs_from_the_defaults():
     assert repr(solvers.ConjugateGradients(tolerance=0.0016020567479636605)) == "ConjugateGradients(tolerance=0.001602)"
     for settings in (inference.Grid(size=(8, 9), variance="solve"), solvers.AlternatingProjections(block_size=7)):
         assert eval(repr(settings), {**vars(inference), **vars(solvers)}) == settings
-    gp = GPRegressor(inference=inference.Iterative(solver=solvers.AlternatingProjections()), optimizer=None)
-    assert " ".join(repr(gp).split()) == "GPRegressor(inference=Iterative(solver=AlternatingProjections()), optimizer=None)"
+    gp = GPRegressor(inference=inference.Iterative(solver=solvers.AlternatingProjections()))
+    assert repr(gp) == "GPRegressor(inference=Iterative(solver=AlternatingProjections()))"
 
 
 def test_texts_of_kernels_have_four_digits_unless_somebody_typed_more():
@@ -70,7 +70,7 @@ def test_texts_of_kernels_have_four_digits_unless_somebody_typed_more():
     assert text == "Matern(nu=0.5, lengthscale=[0.3333, 6.667e+06]) + White(variance=0.1429)"
     again = eval(text, vars(kernels)).bind(2).parameters()
     for name, value in learned.bind(2).parameters().items():
-        np.testing.assert_allclose(again[name], value, rtol=2e-4)
+        np.testing.assert_allclose(again[name], value, rtol=5e-4)  # half of the fourth digit
     assert kernels.from_dict(learned.to_dict()) == learned  # which has all digits
 
 

@@ -168,7 +168,7 @@ def test_the_most_probable_class_is_that_of_the_probabilities(three):
     points = pd.DataFrame([[a, b] for b in v for a in u], columns=["u", "v"])
     probability = three.predict_proba(points).reshape(8, 8, 3)
     np.testing.assert_allclose(sure, probability.max(2), rtol=1e-6)
-    assert (left.get_title(), right.get_title()) == ("most probable class", "its probability")
+    assert (left.get_title(), right.get_title()) == ("most probable class", "probability of that class")
     hues = np.asarray(image).reshape(8, 8, 3)
     for k in range(3):  # the hue of a class is nearest to its own colour
         cells = hues[probability.argmax(2) == k]
@@ -218,7 +218,7 @@ def test_confusion_counts_rows(three):
     ax = plots.confusion(three, FRAME, THREE, ax=axes())
     predicted = three.classes_[three.predict_proba(FRAME).argmax(1)]
     texts = [text.get_text().split("\n")[0] for text in ax.texts]
-    expected = [str(((THREE == a) & (predicted == b)).sum()) for a in "abc" for b in "abc"]
+    expected = [str(((a == THREE) & (predicted == b)).sum()) for a in "abc" for b in "abc"]
     assert texts == expected
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a", "b", "c"]
     assert ax.yaxis_inverted()

@@ -182,7 +182,7 @@ def colours(count: int) -> np.ndarray:
 
 
 def class_curves(
-    view: View, X: Any, y: Any, *, ax: Any, lower: Any = None, upper: Any = None, resolution: int | None = None
+    view: View, rows: Rows | None, *, ax: Any, lower: Any = None, upper: Any = None, resolution: int | None = None
 ) -> None:
     """Draw the probabilities of all classes along one input, with bands of 95 %."""
     axis = view.axes[0]
@@ -192,7 +192,6 @@ def class_curves(
     values = np.linspace(low, high, needed)
     points = view.points([axis], values[:, None])
     probability, x = view.probabilities(points), axis.shown(values)
-    rows = view.rows if X is None and y is None else view.given(X, y)
     for k, colour in enumerate(colours(len(view.classes))):
         bands = View(view.model, k).quantiles(points, _WIDE)
         ax.fill_between(x, bands[:, 0], bands[:, 1], color=colour, alpha=OPACITIES[0], linewidth=0)
@@ -244,8 +243,8 @@ def class_map(
     mesh = ax.pcolormesh(x, y, sure.T, cmap=VALUES, vmin=chance, vmax=1, shading="nearest", rasterized=True)
     frame(ax, axes, places, aspect)
     bar = ax.figure.colorbar(mesh, cax=ax.inset_axes((1.03, 0.0, 0.045, 1.0)))
-    bar.set_label("probability of the most probable class")
-    ax.set_title(f"its probability{end}")
+    bar.set_label("probability")
+    ax.set_title(f"probability of that class{end}")
 
 
 def _name_regions(ax: Any, view: View, x: np.ndarray, y: np.ndarray, best: np.ndarray, sure: np.ndarray) -> None:

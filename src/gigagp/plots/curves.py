@@ -79,27 +79,41 @@ def curve(
     shown = view.rows_to_draw(X, y)
     with style():
         ax = axes_or_new(ax)
-        first, last = view.range_of(axis)
-        _draw_points(ax, axis, shown, low, high)
-        beyond = False
-        for start, end, is_inside in _pieces(low, high, first, last):
-            _draw_piece(
-                ax, view, axis, (start, end), is_inside, include_noise, resolution, named=is_inside or not beyond
-            )
-            beyond |= not is_inside
-        if beyond:
-            for edge in (first, last):
-                if low < edge < high:
-                    ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
-        ends = axis.shown(np.array([low, high]))
-        if low < high:
-            ax.set_xlim(ends[0], ends[1])
-        dress(ax.xaxis, axis)
-        ax.set_ylabel(plain(view.label(label)))
-        if view.is_classifier:
-            ax.set_ylim(-0.03, 1.03)
-        below(ax)
+        draw_curve(ax, view, shown, low=low, high=high, label=label, include_noise=include_noise, resolution=resolution)
     return ax
+
+
+def draw_curve(
+    ax: Any,
+    view: View,
+    shown: Rows | None,
+    *,
+    low: float,
+    high: float,
+    label: str | None = None,
+    include_noise: bool = False,
+    resolution: int | None = None,
+) -> None:
+    """Draw the picture of `curve` between two values, with rows as `View.drawn` has them."""
+    axis = view.axes[0]
+    first, last = view.range_of(axis)
+    _draw_points(ax, axis, shown, low, high)
+    beyond = False
+    for start, end, is_inside in _pieces(low, high, first, last):
+        _draw_piece(ax, view, axis, (start, end), is_inside, include_noise, resolution, named=is_inside or not beyond)
+        beyond |= not is_inside
+    if beyond:
+        for edge in (first, last):
+            if low < edge < high:
+                ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
+    ends = axis.shown(np.array([low, high]))
+    if low < high:
+        ax.set_xlim(ends[0], ends[1])
+    dress(ax.xaxis, axis)
+    ax.set_ylabel(plain(view.label(label)))
+    if view.is_classifier:
+        ax.set_ylim(-0.03, 1.03)
+    below(ax)
 
 
 def _pieces(low: float, high: float, first: float, last: float) -> list[tuple[float, float, bool]]:

@@ -117,7 +117,8 @@ def plot(
             ends = [_single(end, name) for end, name in ((lower, "lower"), (upper, "upper"))]
             ax = figure.add_subplot()
             if every:
-                class_curves(view, X, y, ax=ax, lower=ends[0], upper=ends[1], resolution=resolution)
+                labelled = view.rows if X is None and y is None else view.given(X, y)
+                class_curves(view, labelled, ax=ax, lower=ends[0], upper=ends[1], resolution=resolution)
             else:
                 curve(
                     model, X, y, ax=ax, lower=ends[0], upper=ends[1], target=target, label=label,

@@ -88,13 +88,7 @@ def map_values(
         If the model has more than three inputs, or an argument is invalid.
     """
     view = View(model, target)
-    grid = Grid.of(view, across, at, lower, upper, resolution)
-    means, stds = [], []
-    for points in grid.points(view):
-        mean, std = view.mean_and_std(points, include_noise)
-        means.append(mean.reshape(grid.shape))
-        stds.append(std.reshape(grid.shape))
-    return MapValues(grid.names, grid.axes, grid.across, grid.levels, np.stack(means), np.stack(stds))
+    return Grid.of(view, across, at, lower, upper, resolution).values(view, include_noise)
 
 
 @dataclass(frozen=True)
@@ -151,6 +145,15 @@ class Grid:
             for k, column in zip(self.along, np.meshgrid(*self.axes, indexing="ij"), strict=True):
                 values[:, k] = column.ravel()
             yield view.points(view.axes, values)
+
+    def values(self, view: View, include_noise: bool = False) -> MapValues:
+        """Return the function at the points."""
+        means, stds = [], []
+        for points in self.points(view):
+            mean, std = view.mean_and_std(points, include_noise)
+            means.append(mean.reshape(self.shape))
+            stds.append(std.reshape(self.shape))
+        return MapValues(self.names, self.axes, self.across, self.levels, np.stack(means), np.stack(stds))
 
 
 def region(

@@ -18,6 +18,7 @@ from gigagp.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
 from gigagp.encoding.reading import SECONDS_A_DAY, read_cells
 from gigagp.errors import InvalidInputError
 from gigagp.inference.rows_posterior import RowsPosterior
+from gigagp.likelihoods import Logistic, Probit
 from gigagp.plots.probabilities import ClassProbability
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class View:
     @property
     def has_noise(self) -> bool:
         """Whether targets are the function with noise added, so that both are in the same units."""
-        return bool(self.regressor.likelihood_.has_noise)  # type: ignore[attr-defined]
+        return self.regressor.likelihood_.has_noise
 
     @property
     def noise_is_known(self) -> bool:
@@ -206,11 +207,14 @@ class View:
         return Rows(encoded, targets)
 
     def rows_to_draw(self, X: Any, y: Any) -> Rows | None:
-        """Return the rows given, else those of the fit; None where targets are not in the units of the picture.
+        """Return the rows given, else those of the fit, as `drawn` has them."""
+        return self.drawn(self.rows if X is None and y is None else self.given(X, y))
+
+    def drawn(self, rows: Rows | None) -> Rows | None:
+        """Return rows with targets in the units of the picture; None where there are none.
 
         Those of a classifier have one as their target if they have the class, and else zero.
         """
-        rows = self.rows if X is None and y is None else self.given(X, y)
         if rows is None or not (self.has_noise or self.is_classifier):
             return None
         return Rows(rows.X, (rows.y == self.class_number).astype(float)) if self.is_classifier else rows
@@ -245,6 +249,11 @@ class View:
         """Return the encoded inputs of a user's table."""
         owner: Any = self.regressor if self.encoder is not None else self.model
         return model_inputs(owner, X, reset=False)
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether the range of the rows of the fit is known."""
+        return len(self.regressor.posterior_.places()) > 0
 
     def range_of(self, axis: Axis) -> tuple[float, float]:
         """Return the range of a column in the fit, or two standard deviations around the mean if it is not kept."""
@@ -326,7 +335,8 @@ class View:
 
     @cached_property
     def _class(self) -> ClassProbability:
-        likelihood = self.regressor.likelihood_  # type: ignore[attr-defined]
+        likelihood = self.regressor.likelihood_
+        assert isinstance(likelihood, Logistic | Probit)
         return ClassProbability(likelihood, self.target)
 
     def of_target(self, values: np.ndarray) -> np.ndarray:

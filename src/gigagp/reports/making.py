@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gigagp import __version__, metrics
 from gigagp.classification import GPClassifier
 from gigagp.description import facts, hyperparameters
@@ -100,14 +98,14 @@ def report(
 
 def _page(view: View, X: Any, y: Any, label: str | None, title: str | None, *, every: bool) -> Any:
     """Return a function of the warnings, in words, that makes the page."""
+    rows = view.given(X, y)
     if isinstance(view.model, GPClassifier):
-        assessment, of_errors, test = _classes(view, X, y)
+        assessment, of_errors = _classes(view, X, rows)
         called = label or "class"
     else:
-        rows = view.given(X, y)
         assessment, of_errors = _errors(view, X, y, rows, label)
-        called, test = label or "target", rows.X
-    pictures = of_the_function(view, X, test, label, every=every)
+        called = label or "target"
+    pictures = of_the_function(view, X, rows, label, every=every)
     learning = of_the_history(view)
 
     def finish(remarks: list[str]) -> str:
@@ -131,7 +129,7 @@ def _page(view: View, X: Any, y: Any, label: str | None, title: str | None, *, e
             page.heading("How it was learned")
             page.pictures(learning)
         page.heading("Hyperparameters")
-        numbers, hidden = hyperparameters(regressor)
+        numbers, hidden = hyperparameters(regressor, view.names)
         shown = [
             (one.label, f"{one.standardized:.4g}", "not known" if one.own is None else f"{one.own:.4g}")
             for one in numbers
@@ -146,7 +144,7 @@ def _page(view: View, X: Any, y: Any, label: str | None, title: str | None, *, e
             page.heading("Columns")
             page.table(("", ""), [(column.label, column.describe()) for column in encoder.columns])
         return page.html(
-            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(test):,} test rows",
+            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(rows.y):,} test rows",
             f"Made by gigagp {__version__}. It needs no network.",
         )
 
@@ -216,9 +214,9 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
     return assessment, pictures
 
 
-def _classes(view: View, X: Any, y: Any) -> tuple[Assessment, list[Picture], np.ndarray]:
-    """Return the assessment of probabilities of classes, its pictures, and the encoded test rows."""
-    rows, codes = view.given(X, y)
+def _classes(view: View, X: Any, rows: Rows) -> tuple[Assessment, list[Picture]]:
+    """Return the assessment of probabilities of classes, and its pictures."""
+    codes = rows.y
     probability = view.model.predict_proba(X)
     assessment = of_classes(view, view.model.classes_, codes, probability)
     classes = view.classes
@@ -237,4 +235,4 @@ def _classes(view: View, X: Any, y: Any) -> tuple[Assessment, list[Picture], np.
             height=4.8,
         ),
     ]
-    return assessment, found, rows
+    return assessment, found
