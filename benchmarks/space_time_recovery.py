@@ -1,4 +1,4 @@
-"""Is a sum-metric space-time kernel found again in data that were drawn from it?
+"""Whether a sum-metric space-time kernel is found again in data that were drawn from it.
 
     python benchmarks/space_time_recovery.py --json benchmarks/results/space_time_recovery.json
 
