@@ -34,7 +34,11 @@ def test_a_fitted_estimator_shows_its_fit_above_its_diagram():
 def test_a_classifier_too():
     settings = inference.QuadruplyStochastic(n_basis=20)
     gp = GPClassifier(inference=settings, optimizer=optimization.SparseAdam(steps=5)).fit(FRAME, X[:, 0] > 0)
-    assert "<b>GPClassifier</b>, fitted" in gp._repr_html_()
+    text = gp._repr_html_().split("sk-")[0]
+    assert "<b>GPClassifier</b>, fitted" in text
+    assert "lengthscale[&lt;b&gt;depth&lt;/b&gt;]" in text
+    assert "noise_variance" not in text  # which the likelihood ignores
+    assert "noise_variance" not in gp.latent_.describe()
 
 
 def test_validation_scores_are_shown():
