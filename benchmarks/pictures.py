@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/pictures.md from simulated tables: `python benchmarks/pictures.py`."""
+"""Draw the pictures of docs/pictures.md from made and public tables: `python benchmarks/pictures.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from sklearn.datasets import load_breast_cancer, load_iris
 
-from gigagp import GPRegressor, kernels, plots
+from gigagp import GPClassifier, GPRegressor, kernels, plots
 from gigagp.figures import new_figure, save_figure, style
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -56,6 +57,18 @@ def main() -> None:
         plots.residuals(gp, X, y, ax=left, label="price (thousands)")
         plots.calibration(gp, X, y, ax=right)
     save_figure(figure, out / "pictures-checks.png")
+    iris = load_iris(as_frame=True)
+    X, labels = iris.data[["petal length (cm)", "petal width (cm)"]], iris.target_names[iris.target]
+    GPClassifier().fit(X, labels).plot(X, labels, path=out / "pictures-classes.png", lower=[0.5, 0.0], upper=[7.5, 3.0])
+    tumours = load_breast_cancer(as_frame=True)
+    X, labels = tumours.data, tumours.target_names[tumours.target]
+    classifier = GPClassifier().fit(X[::2], labels[::2])
+    with style():
+        figure = new_figure(10, 4.4)
+        left, right = figure.subplots(1, 2)
+        plots.confusion(classifier, X[1::2], labels[1::2], ax=left)
+        plots.reliability(classifier, X[1::2], labels[1::2], ax=right)
+    save_figure(figure, out / "pictures-reliability.png")
 
 
 if __name__ == "__main__":

@@ -194,6 +194,26 @@ def test_a_map_of_rows_on_both_sides_of_the_date_line_is_narrow(rioxarray):
     assert whole.predict(resolution=60.0).longitude.values.tolist() == [-150.0, -90.0, -30.0, 30.0, 90.0, 150.0]
 
 
+@pytest.mark.parametrize("shift", [0.0, 180.0])
+def test_a_trend_does_not_jump_where_longitudes_do(rioxarray, shift):
+    """At the date line with longitudes from -180 to 180, and at Greenwich with those from 0 to 360."""
+    source = np.random.default_rng(0)
+    east, lat = source.uniform(-4, 4, 60), source.uniform(-4, 4, 60)  # from the line
+    lon = (east + 360.0) % 360.0 if shift else (east + 360.0) % 360.0 - 180.0
+    gp = fixed_model(kernels.RBF(200.0, metric="haversine"), mean="linear")
+    model = geo.Kriging(gp).fit({"lon": lon, "lat": lat, "z": 5.0 * east}, "z")
+    maps = model.predict(bounds=(east.min() + 180 - shift, -4, east.max() + 180 - shift, 4), resolution=0.5)
+    for found in (maps, model.predict(resolution=0.5)):
+        expected = 5.0 * (found.longitude.values - 180.0 + shift)
+        assert abs(found["mean"].values - expected).max() < 0.02
+        assert len(found.longitude) in (16, 17)
+    assert model.variogram().semivariance.max() < 1e-3, "nothing is left beside the trend"
+    apart = model.predict(x=[120.0 - shift, 160.0 - shift], y=[0.0])["mean"].values[0]  # far from all rows
+    assert np.isclose(apart[1] - apart[0], 200.0, rtol=1e-3)
+    blocks = model.block_means(template=maps)
+    assert abs(blocks["mean"].values - maps["mean"].values).max() < 0.01
+
+
 def test_left_out_rows_are_those_of_fits_without_them(geopandas):
     X, y = uneven(25), np.random.default_rng(1).normal(size=25) + 10
     frame = geopandas.GeoDataFrame({"z": y}, geometry=geopandas.points_from_xy(X[:, 0], X[:, 1]), crs=32633)
@@ -307,6 +327,7 @@ def _template(latitude, longitude):
         (lambda t: geo.Kriging("matern"), "regressor of Kriging must be a GPRegressor"),
         (lambda t: geo.Kriging().fit({"a": [1.0], "b": [2.0]}, "b"), "its columns are a, b"),
         (lambda t: geo.Kriging().fit(t, "rain"), "has no column 'rain'"),
+        (lambda t: geo.Kriging().fit({**t, "easting": [1.0]}, "z"), "must have one length; got 1, 60"),
         (lambda t: geo.Kriging(x="easting").fit(t, "z"), "x and y of Kriging must both"),
         (lambda t: geo.Kriging().fit({**t, "z": np.where(t["z"] > 1, np.nan, t["z"])}, "z"), "'z'"),
         (lambda t: geo.Kriging(fixed_model()).fit(t, "z").predict(), "takes either resolution"),

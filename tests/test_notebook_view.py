@@ -34,7 +34,11 @@ def test_a_fitted_estimator_shows_its_fit_above_its_diagram():
 def test_a_classifier_too():
     settings = inference.QuadruplyStochastic(n_basis=20)
     gp = GPClassifier(inference=settings, optimizer=optimization.SparseAdam(steps=5)).fit(FRAME, X[:, 0] > 0)
-    assert "<b>GPClassifier</b>, fitted" in gp._repr_html_()
+    text = gp._repr_html_().split("sk-")[0]
+    assert "<b>GPClassifier</b>, fitted" in text
+    assert "lengthscale[&lt;b&gt;depth&lt;/b&gt;]" in text
+    assert "noise_variance" not in text  # which the likelihood ignores
+    assert "noise_variance" not in gp.latent_.describe()
 
 
 def test_validation_scores_are_shown():
@@ -50,6 +54,28 @@ def test_settings_are_short():
     nested = inference.Iterative(solver=solvers.AlternatingProjections(block_size=7))
     assert brief(nested) == "Iterative(solver=AlternatingProjections(block_size=7))"
     assert brief("cholesky") == "cholesky"
+
+
+def test_texts_of_settings_are_calls_of_what_differs_from_the_defaults():
+    assert repr(optimization.Restarts()) == "Restarts()"
+    assert repr(optimization.Restarts(optimization.LBFGS(steps=7))) == "Restarts(optimizer=LBFGS(steps=7))"
+    assert repr(solvers.ConjugateGradients(tolerance=0.0016020567479636605)) == "ConjugateGradients(tolerance=0.001602)"
+    for settings in (inference.Grid(size=(8, 9), variance="solve"), solvers.AlternatingProjections(block_size=7)):
+        assert eval(repr(settings), {**vars(inference), **vars(solvers)}) == settings
+    gp = GPRegressor(inference=inference.Iterative(solver=solvers.AlternatingProjections()))
+    assert repr(gp) == "GPRegressor(inference=Iterative(solver=AlternatingProjections()))"
+
+
+def test_texts_of_kernels_have_four_digits_unless_somebody_typed_more():
+    typed = kernels.Periodic(1.0, period=365.25, bounds={"period": (0.1234567, None)})
+    assert repr(typed) == "Periodic(lengthscale=1.0, period=365.25, bounds={'period': [0.1234567, None]})"
+    learned = kernels.Matern(0.5, [1 / 3, 2e7 / 3]) + kernels.White(1 / 7)
+    text = repr(learned)
+    assert text == "Matern(nu=0.5, lengthscale=[0.3333, 6.667e+06]) + White(variance=0.1429)"
+    again = eval(text, vars(kernels)).bind(2).parameters()
+    for name, value in learned.bind(2).parameters().items():
+        np.testing.assert_allclose(again[name], value, rtol=5e-4)  # half of the fourth digit
+    assert kernels.from_dict(learned.to_dict()) == learned  # which has all digits
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,3 +48,12 @@ def test_the_conda_recipe_describes_the_package(name):
     text = (ROOT / "packaging/conda/recipe.yaml").read_text()
     wanted = {"summary": PROJECT["description"], "license": PROJECT["license"]}[name]
     assert f"  {name}: {wanted}\n" in text
+
+
+def test_the_wheel_has_no_sources_of_the_engine(tmp_path):
+    pytest.importorskip("pybind11")
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib"]
+    subprocess.run([*command, str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    installed = {path.relative_to(tmp_path / "lib") for path in (tmp_path / "lib").rglob("*") if path.is_file()}
+    assert {Path("gigagp/py.typed"), Path("gigagp/products/native_tiles.py")} <= installed
+    assert {path.suffix for path in installed} <= {".py", ".typed", ".so"}

@@ -302,14 +302,14 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
         return self.latent_.log_marginal_likelihood()
 
     def plot(self, X: Any = None, y: Any = None, **options: Any) -> Any:
-        """Draw the latent function of one of the classes; see `gigagp.plots.plot`.
+        """Draw the probabilities of classes, with their uncertainty; see `gigagp.plots.plot`.
 
         Parameters
         ----------
         X, y : array-like, optional
-            Rows to average over with more than three inputs. Labels are not drawn.
+            Rows and their labels, to draw as data points. With more than three inputs, the rows to average over.
         **options
-            Arguments of `gigagp.plots.plot`; ``target`` is the number of the class, if there are more than two.
+            Arguments of `gigagp.plots.plot`; ``target`` is the number of a single class, if there are more than two.
         """
         check_is_fitted(self)
         from gigagp.plots import plot  # here, so that it costs nothing to import an estimator

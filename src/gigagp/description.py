@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,15 +96,23 @@ def facts(estimator: FittedEstimator) -> list[tuple[str, str]]:
     return [*found, ("kernel", structure)]
 
 
-def hyperparameters(estimator: FittedEstimator) -> tuple[list[Hyperparameter], dict[str, int]]:
-    """Return the numbers of a model, and by name how many more there are of those with more than twelve."""
+def hyperparameters(
+    estimator: FittedEstimator, names: Sequence[str] | None = None
+) -> tuple[list[Hyperparameter], dict[str, int]]:
+    """Return the numbers of a model, and by name how many more there are of those with more than twelve.
+
+    The noise variance is none of them where the likelihood ignores it, as those of classes and counts do. ``names`` are
+    those of the inputs, where the estimator does not know them: a classifier knows those of its latent functions.
+    """
     posterior = estimator.posterior_
+    names = input_names(estimator, names)
     encoder = fitted_encoder(estimator)
-    names = getattr(estimator, "feature_names_in_", None) if encoder is None else encoder.labels
     n_inputs = posterior.n_inputs if encoder is None else len(encoder.labels)
     factors = posterior.model.unit_factors(estimator.scaling_.units())
     found, hidden = [], {}
     for name, value in posterior.model.parameters().items():
+        if name == NOISE and not estimator.likelihood_.has_noise:
+            continue
         numbers = np.atleast_1d(value.double().cpu().numpy())
         factor = np.broadcast_to(factors[name].numpy(), numbers.shape) if name in factors else None
         is_per_input = numbers.size == n_inputs and not name.endswith(NOISE)
@@ -115,6 +124,12 @@ def hyperparameters(estimator: FittedEstimator) -> tuple[list[Hyperparameter], d
         if numbers.size > _SHOWN:
             hidden[name] = numbers.size - _SHOWN
     return found, hidden
+
+
+def input_names(estimator: FittedEstimator, names: Sequence[str] | None = None) -> Sequence[str] | None:
+    """Return the names of the encoded inputs; None where they have none."""
+    encoder = fitted_encoder(estimator)
+    return getattr(estimator, "feature_names_in_", names) if encoder is None else encoder.labels
 
 
 def _transform(estimator: FittedEstimator) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.posterior import Posterior
 from gigagp.kernel_choice import KernelChoice
 from gigagp.kernels import Kernel
+from gigagp.likelihoods import Likelihood
 from gigagp.optimization import History
 from gigagp.scaling import Scaling
 from gigagp.target_transform import TargetTransform
@@ -59,5 +60,10 @@ class FittedEstimator(Estimator, Protocol):
     encoder_: TableEncoder
     feature_names_in_: Any
     _one_target: bool
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood that ran."""
+        ...
 
     def _adopt(self, posterior: Posterior, scaling: Scaling, history: History | None = None) -> None: ...

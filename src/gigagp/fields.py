@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args,
 
 import numpy as np
 
+from gigagp.brief import changed_fields
 from gigagp.errors import InvalidInputError
 
 P = ParamSpec("P")
@@ -180,6 +181,16 @@ class Settings:
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give each class the short repr, which a dataclass would replace by one of all its fields."""
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Settings.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Return the constructor call with the arguments that differ from their defaults."""
+        return changed_fields(self)
 
     def __post_init__(self) -> None:
         for name, hint in field_hints(type(self)).items():  # type: ignore[arg-type]  # types are hashable

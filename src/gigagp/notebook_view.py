@@ -46,13 +46,13 @@ def with_fit(estimator: Any, diagram: str) -> str:
     regressor = getattr(estimator, "latent_", estimator)
     if getattr(regressor, "posterior_", None) is None:
         return diagram
-    return view(regressor, type(estimator).__name__) + diagram
+    return view(regressor, type(estimator).__name__, getattr(estimator, "feature_names_in_", None)) + diagram
 
 
-def view(estimator: FittedEstimator, name: str) -> str:
-    """Return the HTML view of a fit."""
+def view(estimator: FittedEstimator, name: str, inputs: Any = None) -> str:
+    """Return the HTML view of a fit; ``inputs`` are the names of the inputs of a classifier."""
     found = facts(estimator)
-    numbers, hidden = hyperparameters(estimator)
+    numbers, hidden = hyperparameters(estimator, inputs)
     rows = [
         (one.label, f"{one.standardized:.4g}", "not known" if one.own is None else f"{one.own:.4g}") for one in numbers
     ]

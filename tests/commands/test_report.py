@@ -39,3 +39,22 @@ def test_fit_report_and_plot(run, refused, files):
     assert "dates" in refused("plot", model, "-o", files / "q.svg", "--upper", "soon")
     assert not (files / "q.html").exists()
     assert not (files / "q.svg").exists()
+
+
+def test_classes_are_drawn_with_their_labels(run, refused, tmp_path):
+    rng = np.random.default_rng(1)
+    for name in ("train", "test"):
+        X = rng.uniform(0, 6, (80, 2))
+        label = np.where(X[:, 0] + 0.3 * rng.normal(size=80) > 3, "wet", "dry")
+        lines = [f"{a:.4f},{b:.4f},{one}" for (a, b), one in zip(X, label, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("a,b,soil\n" + "\n".join(lines) + "\n")
+    model, drawn, test = tmp_path / "m.gp", tmp_path / "p.svg", tmp_path / "test.csv"
+    fit = ("fit", tmp_path / "train.csv", "--target", "soil", "--likelihood", "logistic", "-q", "--out", model)
+    assert run(*fit)[0] == 0
+    assert run("plot", model, "-o", drawn, "--data", test, "--resolution", 8)[0] == 0
+    text = drawn.read_text()
+    for words in ("probability of soil = wet", "dry", "wet", "standard deviation of the probability"):
+        assert f"<!-- {words} -->" in text
+    assert "include_noise of a picture must be False" in refused("plot", model, "-o", drawn, "--include-noise")
+    assert run("report", model, test, "--out", tmp_path / "page.html", "-q")[0] == 0
+    assert "probability of soil = wet" in (tmp_path / "page.html").read_text()

@@ -65,14 +65,14 @@ def test_one_of_several_targets():
     np.testing.assert_allclose(other.std, 2 * one.std, rtol=1e-9)
 
 
-def test_a_classifier_shows_its_latent_function(tmp_path):
+def test_a_classifier_shows_its_probabilities(tmp_path):
     settings = inference.QuadruplyStochastic(n_basis=60)
     gp = GPClassifier(inference=settings, optimizer=optimization.SparseAdam(steps=20)).fit(X[:, :2], Y > 1)
     found = diagnostics.map_values(gp, resolution=4, lower=[0, 0], upper=[1, 1])
     point = np.array([[found.axes[0][1], found.axes[1][2]]])
-    assert found.mean[0, 1, 2] == pytest.approx(gp.latent_.predict(point)[0], rel=1e-6, abs=1e-9)
+    assert found.mean[0, 1, 2] == pytest.approx(gp.predict_proba(point)[0, 1], rel=1e-6)
     diagnostics.plot_map(gp, tmp_path / "map.svg", resolution=4)
-    assert "<!-- latent function: mean -->" in (tmp_path / "map.svg").read_text()
+    assert "<!-- probability of True -->" in (tmp_path / "map.svg").read_text()
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, solvers
@@ -323,3 +324,28 @@ def test_a_sum_metric_kernel_is_recovered():
     expected = matern(km / 200) + matern(days / 10) + matern(np.sqrt((km / 300) ** 2 + (days / 20) ** 2))
     rows = torch.from_numpy(X)
     assert abs(whole.block(rows, rows).numpy() - expected).max() < 1e-10
+
+
+def test_the_fit_of_a_whole_sum_metric_kernel_ends_above_the_truth():
+    """Its ranges are hardly known from few rows, so that the likelihood is compared, and not the ranges."""
+    X, km, days = space_time(10)
+    joint = np.sqrt((km / 250) ** 2 + (days / 6) ** 2)
+    y = simulated(matern(km / 400) + 0.7 * matern(days / 20) + 1.5 * matern(joint), 0.05, 11)
+
+    def three(places=None, day=None, both=None) -> kernels.Kernel:
+        return (
+            kernels.Matern(1.5, *(places or ()), columns=[0, 1], metric="haversine")
+            + kernels.Matern(1.5, *(day or ()), columns=[2])
+            + kernels.Matern(1.5, *(both or ()), metric="haversine")
+        )
+
+    def value(kernel, noise) -> float:
+        gp = GPRegressor(kernel, inference.Exact(), None, mean="zero", noise_variance=noise).fit(X, y)
+        return gp.log_marginal_likelihood().value
+
+    gp = GPRegressor(three(), inference.Exact(), mean="zero").fit(X, y)
+    truth = value(three((400.0, 1.0), (20.0, 0.7), ([250.0, 6.0], 1.5)), 0.05)
+    gain = value(gp.kernel_, float(gp.noise_variance_)) - truth
+    assert 0 < gain < chi2.ppf(0.999, 8) / 2  # eight hyperparameters
+    wrong = value(three((400.0, 1.0), (20.0, 0.7), ([250.0, 60.0], 1.5)), 0.05)
+    assert truth - wrong > 10, "the control"

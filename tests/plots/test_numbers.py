@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import norm
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, plots
@@ -79,6 +80,31 @@ def test_lengthscales_are_in_the_units_of_the_columns():
     parts = kernels.RBF(0.5, columns=[0]) + kernels.Matern(2.5, 3.0, columns=[0, 2]) + kernels.Linear()
     gp = GPRegressor(parts, inference.Exact(), None).fit(X, Y)
     np.testing.assert_allclose(plots.relevance_values(gp).lengthscale, [0.5, np.inf, 3.0], rtol=1e-9)
+
+
+def test_lengthscales_of_places_on_the_sphere_are_in_km():
+    places = np.column_stack([RNG.uniform(5, 15, 60), RNG.uniform(55, 65, 60), RNG.uniform(0, 30, 60)])
+    kernel = kernels.Matern(1.5, [400.0, 7.0], metric="haversine") + kernels.RBF(2.0, columns=[1])
+    gp = GPRegressor(kernel, inference.Exact(), None).fit(pd.DataFrame(places, columns=["lon", "lat", "day"]), Y)
+    found = plots.relevance_values(gp)
+    degree = np.radians(6371.0088)
+    assert found.units == ["km", "km", ""]
+    np.testing.assert_allclose(found.lengthscale, [400.0, 2.0 * degree, 7.0], rtol=1e-9)
+    spread = places.std(0) * [degree * np.cos(np.radians(places[:, 1].mean())), degree, 1.0]
+    np.testing.assert_allclose(found.lengthscales_in_spread, spread / found.lengthscale, rtol=1e-9)
+    ax = plots.relevance(gp, quantity="lengthscale")
+    assert {text.get_text() for text in ax.texts} == {"400 km", "222 km", "7"}
+
+
+def test_lengthscales_along_columns_of_turned_axes():
+    kernel = kernels.Matern(1.5, [9.0, 3.0], metric="rotated", angle=30.0)
+    found = plots.relevance_values(GPRegressor(kernel, inference.Exact(), None).fit(X[:, [0, 2]], Y))
+    # One lengthscale is where the correlation of two points apart along one column is that of a distance of one.
+    one = kernels.Matern(1.5, 1.0).bind(1).block(*(torch.tensor([[k]], dtype=torch.float64) for k in (0.0, 1.0)))
+    for k, length in enumerate(found.lengthscale):
+        ends = torch.zeros(2, 2, dtype=torch.float64)
+        ends[1, k] = float(length)
+        assert float(kernel.bind(2).block(ends[:1], ends[1:])) == pytest.approx(float(one), rel=1e-9)
 
 
 def test_rows_of_a_fit_come_back():

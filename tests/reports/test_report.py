@@ -123,7 +123,7 @@ def cautions(model, X, y) -> str:
 def without_pictures(monkeypatch):
     """Leave out the pictures, which take most of the time."""
     for name in ("of_the_function", "of_the_history"):
-        monkeypatch.setattr(f"gigagp.reports.making.{name}", lambda *_: [])
+        monkeypatch.setattr(f"gigagp.reports.making.{name}", lambda *_, **__: [])
     monkeypatch.setattr("gigagp.reports.making.picture", lambda *_, **__: Picture(b"", "", ""))
 
 
@@ -170,8 +170,27 @@ def test_classes(tmp_path):
     accuracy = model.score(X[200:], labels[200:])
     assert f"Of 100 test rows {100 * accuracy:.1f} % get the right class" in text
     assert (tmp_path / "page.html").read_text() == text
+    for words in ("True and predicted classes", "Probability, with a line where it is one half, with the test rows"):
+        assert words in text
+    assert "latent" not in text
+    assert "noise_variance" not in text  # which the likelihood ignores
+    assert "lengthscale[a]" in text
     with pytest.raises(InvalidInputError, match="must hold classes of the fit"):
         gigagp.report(model, X[200:], np.full(100, "other"))
+
+
+@pytest.mark.parametrize("columns", [["a"], ["a", "b"]])
+def test_three_classes_are_shown_together(columns):
+    X = pd.DataFrame(RNG.uniform(0, 6, (150, 2)), columns=["a", "b"])
+    labels = np.array(["low", "middle", "high"])[np.digitize(X["a"], [2, 4])]
+    model = GPClassifier(kernels.Matern(1.5, 1.0, 9.0), inference.Vecchia(), None).fit(X[:100][columns], labels[:100])
+    whole = gigagp.report(model, X[100:][columns], labels[100:])
+    one = gigagp.report(model, X[100:][columns], labels[100:], target=1)
+    words = "probability of each class" if len(columns) == 1 else "most probable class over"
+    assert words in whole
+    assert words not in one
+    assert "probability of low" in one  # classes_ are sorted: high, low, middle
+    assert "with the rows of the fit" in whole or len(columns) == 1
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 import gigagp
 from gigagp.commands import options
+from gigagp.data.labels import Labels
 from gigagp.errors import InvalidInputError
 from gigagp.persistence import load_notes
 
@@ -47,7 +49,14 @@ def plot(
     resolution: Annotated[
         int | None, typer.Option(help="Number of points along an axis; by default enough.", show_default=False)
     ] = None,
-    target: Annotated[int, typer.Option(help="Number of the target, from 1, if the model has several.")] = 1,
+    target: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of the target, or of a classifier the class, from 1, if the model has several; by default the "
+            "first target, or all classes.",
+            show_default=False,
+        ),
+    ] = None,
     include_noise: Annotated[
         bool, typer.Option("--include-noise", help="Show the uncertainty of a new measurement, not of the function.")
     ] = False,
@@ -66,15 +75,18 @@ def plot(
     which: str | int | None = across
     if across is not None and across not in names and across.isdecimal():
         which = int(across) - 1
-    label = load_notes(model).get("target")
+    label, is_classifier = load_notes(model).get("target"), isinstance(regressor, gigagp.GPClassifier)
     X = y = None
     if table is not None:
         if not isinstance(label, str):
             msg = f"{model} does not contain the name of its target, so that --data cannot be read."
             raise InvalidInputError(msg)
-        (block,) = Blocks.of(table).read(regressor, None, [label], at_once=True)
+        labels = {label: Labels(regressor.classes_)} if is_classifier else None
+        (block,) = Blocks.of(table).read(regressor, None, [label], labels, at_once=True)
         assert block.others is not None
         X, y = block.inputs, block.others.values[:, 0]
+        if is_classifier:
+            y = regressor.classes_[y.astype(np.int64)]
     chosen: Any = aspect
     proportions: Aspect = chosen  # checked by `draw`
     draw(
@@ -82,8 +94,8 @@ def plot(
         X,
         y,
         path=out,
-        label=label if target == 1 and isinstance(label, str) else None,
-        target=target - 1,
+        label=label if (target in (None, 1) or is_classifier) and isinstance(label, str) else None,
+        target=None if target is None else target - 1,
         across=which,
         at=_numbers("--at", at),
         lower=_ends(lower),

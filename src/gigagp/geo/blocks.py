@@ -18,7 +18,7 @@ _MOST_POINTS = 256
 
 
 def means_of_cells(
-    gp: GPRegressor, low: np.ndarray, high: np.ndarray, n_points: int, *, is_geographic: bool
+    gp: GPRegressor, low: np.ndarray, high: np.ndarray, n_points: int, places: Places
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of the mean of the latent function over rectangles.
 
@@ -34,7 +34,7 @@ def means_of_cells(
         Corners.
     n_points : int
         Nodes along each side.
-    is_geographic : bool
+    places : Places
 
     Returns
     -------
@@ -50,12 +50,12 @@ def means_of_cells(
         cells = slice(first, first + batch)
         begin, size = low[cells], high[cells] - low[cells]
         x = begin[:, :1] + size[:, :1] * across
-        if is_geographic:
+        if places.is_geographic:
             south, north = np.sin(np.radians(begin[:, 1:])), np.sin(np.radians(high[cells, 1:]))
             y = np.degrees(np.arcsin(np.clip(south + (north - south) * down, -1.0, 1.0)))
         else:
             y = begin[:, 1:] + size[:, 1:] * down
-        found.append(_weighted(gp, np.stack([x, y], 2), np.broadcast_to(weight, x.shape)))
+        found.append(_weighted(gp, places.continuous(np.stack([x, y], 2)), np.broadcast_to(weight, x.shape)))
     mean, std = zip(*found, strict=True)
     return np.concatenate(mean), np.concatenate(std)
 
@@ -90,7 +90,7 @@ def means_of_polygons(gp: GPRegressor, polygons: Any, n_points: int, places: Pla
             raise InvalidInputError(msg)
         points = _within(shapely, polygon, n_points)
         weights = np.cos(np.radians(points[:, 1])) if places.is_geographic else np.ones(len(points))
-        found.append(_weighted(gp, points[None], (weights / weights.sum())[None]))
+        found.append(_weighted(gp, places.continuous(points)[None], (weights / weights.sum())[None]))
     mean, std = zip(*found, strict=True)
     return np.concatenate(mean), np.concatenate(std)
 

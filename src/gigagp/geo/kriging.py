@@ -41,7 +41,8 @@ class Kriging:
     Attributes
     ----------
     gp : GPRegressor
-        The fitted model.
+        The fitted model. Where the rows are on both sides of the date line, it was fitted to longitudes that go on
+        beyond 180 degrees.
     places : Places
         Coordinates ``X`` of the rows and their ``crs``.
     values : ndarray of shape (n,)
@@ -94,7 +95,7 @@ class Kriging:
             gp = GPRegressor(kernel)
         else:
             gp = clone(self.regressor)
-        gp.fit(places.X, values)
+        gp.fit(places.continuous(places.X), values)
         self.gp, self.places, self.values, self.target = gp, places, values, target
         return self
 
@@ -145,7 +146,7 @@ class Kriging:
         gp = self._fitted()
         raster = Raster.of(self.places, resolution, bounds, template, x, y)
         needed("xarray", "A map")
-        mean, std = gp.predict(raster.points(), return_std=True, include_noise=include_noise)
+        mean, std = gp.predict(self.places.continuous(raster.points()), return_std=True, include_noise=include_noise)
         return raster.dataset({"mean": mean, "std": std}, self._attributes("at the centres of cells"))
 
     @checks_arguments
@@ -189,7 +190,7 @@ class Kriging:
             raster = Raster.of(self.places, resolution, bounds, template)
             needed("xarray", "A map")
             low, high = raster.cells()
-            mean, std = means_of_cells(gp, low, high, n_points, is_geographic=self.places.is_geographic)
+            mean, std = means_of_cells(gp, low, high, n_points, self.places)
             return raster.dataset({"mean": mean, "std": std}, self._attributes("over cells"))
         if resolution is not None or bounds is not None or template is not None:
             msg = "block_means of Kriging takes either cells or a grid (resolution, bounds or template)."
@@ -251,7 +252,8 @@ class Kriging:
 
     def _trend(self) -> np.ndarray:
         """Return the learned mean at the rows, in the target's units."""
-        posterior, scaling, X = self.gp.posterior_, self.gp.scaling_, self.places.X
+        posterior, scaling = self.gp.posterior_, self.gp.scaling_
+        X = self.places.continuous(self.places.X)
         points = torch.from_numpy(scaling.inputs(X)).to(dtype=posterior.dtype, device=posterior.device)
         trend: np.ndarray = scaling.original(posterior.trend(points).double().cpu().numpy())[:, 0]
         return trend + posterior.model.mean.offset(X)

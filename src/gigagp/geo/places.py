@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,45 @@ class Places:
                 )
                 raise InvalidInputError(msg)
             x, y, named = columns[known[0][0]], columns[known[0][1]], known[0][2]
-        X = np.stack([column(frame, x), column(frame, y)], 1)
+        across, up = column(frame, x), column(frame, y)
+        if len(across) != len(up):
+            msg = f"Columns {x!r} and {y!r} of the table of Kriging must have one length; got {len(across)}, {len(up)}."
+            raise InvalidInputError(msg)
+        X = np.stack([across, up], 1)
         if named and system is None:
             system = needed("pyproj", "A coordinate reference system").CRS.from_user_input(_DEGREES)
         return cls(X, system, _is_geographic(system, named=named))
+
+    @cached_property
+    def longitudes(self) -> tuple[float, float]:
+        """Range of the longitudes, or eastings, of the rows.
+
+        Where it is less than half of the way around the Earth, it is that narrow range, also of rows on both sides of
+        the date line or, with longitudes from 0 to 360, of Greenwich.
+        """
+        longitude = self.X[:, 0]
+        low, high = float(longitude.min()), float(longitude.max())
+        if not self.is_geographic:
+            return low, high
+        around = np.sort((longitude + 180.0) % 360.0 - 180.0)
+        gaps = np.diff(around, append=around[0] + 360.0)
+        last = int(np.argmax(gaps))
+        if gaps[last] <= 180.0 or 360.0 - gaps[last] > high - low - 1e-9:
+            return low, high
+        if last == len(gaps) - 1:
+            return float(around[0]), float(around[-1])
+        return float(around[last + 1]), float(around[last] + 360.0)
+
+    def continuous(self, points: np.ndarray) -> np.ndarray:
+        """Return points, (..., 2), whose longitudes do not jump within the rows, so that a trend does not either."""
+        low, high = self.longitudes
+        if low == self.X[:, 0].min() and high == self.X[:, 0].max():
+            return points
+        moved = points.copy()
+        start = 0.5 * (low + high) - 180.0
+        moved[..., 0] = (points[..., 0] - start) % 360.0 + start
+        moved[..., 0] -= 360.0 * (moved[..., 0] > 360.0)
+        return moved
 
     @property
     def dims(self) -> tuple[str, str]:

@@ -125,8 +125,7 @@ def _steps(resolution: Any) -> np.ndarray:
 def _bounds(places: Places, bounds: Any) -> np.ndarray:
     if bounds is None:
         low, high = places.X.min(0), places.X.max(0)
-        if places.is_geographic:
-            low[0], high[0] = _longitudes(places.X[:, 0])
+        low[0], high[0] = places.longitudes
         return np.concatenate([low, high])
     try:
         corners = np.asarray(bounds, dtype=np.float64)
@@ -138,16 +137,6 @@ def _bounds(places: Places, bounds: Any) -> np.ndarray:
         )
         raise InvalidInputError(msg)
     return corners
-
-
-def _longitudes(longitude: np.ndarray) -> tuple[float, float]:
-    """Return the range of longitudes; of rows on both sides of the date line it reaches beyond 180 degrees."""
-    around = np.sort((longitude + 180.0) % 360.0 - 180.0)
-    gaps = np.diff(around, append=around[0] + 360.0)
-    last = int(np.argmax(gaps))
-    if gaps[last] <= 180.0 or last == len(gaps) - 1:
-        return float(longitude.min()), float(longitude.max())
-    return float(around[last + 1]), float(around[last] + 360.0)
 
 
 def _axis(values: Any, name: str) -> np.ndarray:

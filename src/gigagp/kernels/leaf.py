@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gigagp.brief import short
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checked
 from gigagp.indexed_random import IndexedDraws
@@ -370,11 +371,11 @@ class Leaf(OfInputs, Kernel):
         return {"kernel": type(self).__name__, "n_inputs": self._n_inputs, **self.settings(), **values}
 
     def __repr__(self) -> str:
-        """Return the constructor call."""
+        """Return the constructor call; numbers of more than eight digits have four, and `to_dict` has all of them."""
         arguments = {key: value for key, value in self.to_dict().items() if key not in {"kernel", "n_inputs"}}
         first = [key for key in arguments if key not in {"ard", "columns", "fixed", "bounds"}]
         ordered = first + [key for key in arguments if key not in first]
-        return f"{type(self).__name__}({', '.join(f'{key}={arguments[key]!r}' for key in ordered)})"
+        return f"{type(self).__name__}({', '.join(f'{key}={short(arguments[key])}' for key in ordered)})"
 
     def __copy__(self) -> Self:
         """Return a kernel that shares the values, with their autograd history."""

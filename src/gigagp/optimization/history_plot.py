@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -20,15 +20,30 @@ _LINES = 8
 _MARKERS = "osD^vP"
 
 
-def draw_history(steps: Sequence[Step], quantity: HistoryQuantity, ax: Any) -> Any:
-    """Draw a quantity against the seconds of a fit; see `History.plot`."""
+def draw_history(
+    steps: Sequence[Step],
+    quantity: HistoryQuantity,
+    ax: Any,
+    *,
+    inputs: Sequence[str] | None = None,
+    hidden: Container[str] = (),
+) -> Any:
+    """Draw a quantity against the seconds of a fit; see `History.plot`.
+
+    ``inputs`` are names of the inputs for hyperparameters with a value for each, and ``hidden`` has the names of
+    hyperparameters that are left out.
+    """
     if quantity not in get_args(HistoryQuantity):
         msg = f"quantity of History.plot must be one of {', '.join(get_args(HistoryQuantity))}; got {quantity!r}."
         raise InvalidInputError(msg)
     if not steps:
         msg = "History.plot needs at least one step: nothing was learned in this fit."
         raise InvalidInputError(msg)
-    draw = {"hyperparameters": _hyperparameters, "gradient": _gradient, "objective": _objective, "validation": _scores}
+
+    def lines(ax: Any, steps: Sequence[Step]) -> None:
+        _hyperparameters(ax, steps, inputs, hidden)
+
+    draw = {"hyperparameters": lines, "gradient": _gradient, "objective": _objective, "validation": _scores}
     with style():
         ax = axes_or_new(ax)
         draw[quantity](ax, steps)
@@ -40,16 +55,20 @@ def draw_history(steps: Sequence[Step], quantity: HistoryQuantity, ax: Any) -> A
     return ax
 
 
-def _hyperparameters(ax: Any, steps: Sequence[Step]) -> None:
+def _hyperparameters(ax: Any, steps: Sequence[Step], inputs: Sequence[str] | None, hidden: Container[str]) -> None:
     """Draw hyperparameters as multiples of their last values."""
     lines: dict[str, list[float]] = {}
+    labels: dict[str, str] = {}
     for step in steps:
         for name, value in step.hyperparameters.items():
             values = value if isinstance(value, list) else [value]
-            if name == "noise_variance" and len(values) > 1:  # known, and not learned
+            if name in hidden or (name == "noise_variance" and len(values) > 1):  # known, and not learned
                 continue
             for k, one in enumerate(values):
-                lines.setdefault(f"{name}[{k}]" if isinstance(value, list) else name, []).append(float(one))
+                key = f"{name}[{k}]" if isinstance(value, list) else name
+                lines.setdefault(key, []).append(float(one))
+                if isinstance(value, list) and inputs is not None and len(inputs) == len(values):
+                    labels[key] = f"{name}[{inputs[k]}]"
     ratios = {}
     for name, values in lines.items():
         if len(values) == len(steps) and values[-1] > 0 and min(values) > 0:
@@ -64,7 +83,7 @@ def _hyperparameters(ax: Any, steps: Sequence[Step]) -> None:
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=3,
             linewidth=1.1,
-            label=name,
+            label=labels.get(name, name),
             **style_of,
         )
     ax.axhline(1.0, color=GUIDE, linewidth=0.8)
@@ -76,12 +95,12 @@ def _hyperparameters(ax: Any, steps: Sequence[Step]) -> None:
 
 def _plain_ticks(ax: Any) -> None:
     """Write ticks of a narrow logarithmic axis as numbers: powers of ten alone could leave it without any."""
-    from matplotlib.ticker import LogFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = ax.get_ylim()
     decades = np.log10(high / low)
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
-    ax.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -5,6 +5,7 @@ the picture by the number of inputs. The functions with ``values`` in their name
 """
 
 from gigagp.plots.checks import calibration, residuals
+from gigagp.plots.classes import confusion, reliability
 from gigagp.plots.curves import curve
 from gigagp.plots.dependence import PartialDependence, partial_dependence, partial_dependence_values
 from gigagp.plots.front import plot
@@ -19,6 +20,7 @@ __all__ = [
     "Predicted",
     "Relevance",
     "calibration",
+    "confusion",
     "curve",
     "map_values",
     "partial_dependence",
@@ -27,6 +29,7 @@ __all__ = [
     "predicted",
     "relevance",
     "relevance_values",
+    "reliability",
     "residuals",
     "surface",
 ]

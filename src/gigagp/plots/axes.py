@@ -8,6 +8,8 @@ import numpy as np
 
 from gigagp.plots.view import Axis
 
+#: Quantiles at the ends of the bands of 95 and of 50 %, and the opacities of these bands.
+LEVELS, OPACITIES = (0.025, 0.25, 0.75, 0.975), (0.22, 0.35)
 #: Names of columns that are degrees on a globe, and pairs of coordinates in the same unit of length.
 _LONGITUDES, _LATITUDES = {"lon", "long", "lng", "longitude"}, {"lat", "latitude"}
 _PLANE = ({"x", "y"}, {"easting", "northing"}, {"east", "north"}, {"x1", "x2"})

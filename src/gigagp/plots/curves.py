@@ -9,13 +9,10 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.figures import BLUE, GUIDE, INK, ORANGE, axes_or_new, style
-from gigagp.plots.axes import below, dress, plain, thinned
+from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
 from gigagp.plots.maps import region
 from gigagp.plots.view import Axis, Rows, View
 
-#: Quantiles at the ends of the bands, and the opacity of each band.
-LEVELS = (0.025, 0.25, 0.75, 0.975)
-_FAINT, _STRONG = 0.22, 0.35
 #: Points for each lengthscale or half period; least and most points of a curve.
 _FINE, _LEAST, _MOST = 8, 240, 8000
 #: Points and pixel columns, where more would be needed than can be drawn: each column then shows a range.
@@ -46,7 +43,8 @@ def curve(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model of one input that is a number or a date.
+        A fitted model of one input that is a number or a date. Of a classifier, the probability of a class is drawn,
+        with rows of this class at one and all others at zero.
     X, y : array-like of shape (n, 1) and (n,), optional
         Data points. None: the rows of the fit, if the model keeps them.
     ax : matplotlib axes, optional
@@ -78,28 +76,44 @@ def curve(
     axis = view.axes[0]
     given = [None if end is None else [end] for end in (lower, upper)]
     (low,), (high,) = region(view, [axis], *given)
-    shown = view.rows if X is None and y is None else view.given(X, y)
+    shown = view.rows_to_draw(X, y)
     with style():
         ax = axes_or_new(ax)
-        first, last = view.range_of(axis)
-        _draw_points(ax, axis, shown if view.has_noise else None, low, high)
-        beyond = False
-        for start, end, is_inside in _pieces(low, high, first, last):
-            _draw_piece(
-                ax, view, axis, (start, end), is_inside, include_noise, resolution, named=is_inside or not beyond
-            )
-            beyond |= not is_inside
-        if beyond:
-            for edge in (first, last):
-                if low < edge < high:
-                    ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
-        ends = axis.shown(np.array([low, high]))
-        if low < high:
-            ax.set_xlim(ends[0], ends[1])
-        dress(ax.xaxis, axis)
-        ax.set_ylabel(plain(view.label(label)))
-        below(ax)
+        draw_curve(ax, view, shown, low=low, high=high, label=label, include_noise=include_noise, resolution=resolution)
     return ax
+
+
+def draw_curve(
+    ax: Any,
+    view: View,
+    shown: Rows | None,
+    *,
+    low: float,
+    high: float,
+    label: str | None = None,
+    include_noise: bool = False,
+    resolution: int | None = None,
+) -> None:
+    """Draw the picture of `curve` between two values, with rows as `View.drawn` has them."""
+    axis = view.axes[0]
+    first, last = view.range_of(axis)
+    _draw_points(ax, axis, shown, low, high)
+    beyond = False
+    for start, end, is_inside in _pieces(low, high, first, last):
+        _draw_piece(ax, view, axis, (start, end), is_inside, include_noise, resolution, named=is_inside or not beyond)
+        beyond |= not is_inside
+    if beyond:
+        for edge in (first, last):
+            if low < edge < high:
+                ax.axvline(axis.shown(np.array([edge]))[0], color=GUIDE, linewidth=0.8, linestyle=":")
+    ends = axis.shown(np.array([low, high]))
+    if low < high:
+        ax.set_xlim(ends[0], ends[1])
+    dress(ax.xaxis, axis)
+    ax.set_ylabel(plain(view.label(label)))
+    if view.is_classifier:
+        ax.set_ylim(-0.03, 1.03)
+    below(ax)
 
 
 def _pieces(low: float, high: float, first: float, last: float) -> list[tuple[float, float, bool]]:
@@ -149,19 +163,19 @@ def _draw_piece(
     bands = view.quantiles(X, LEVELS, include_noise)
     mean = view.mean(X)
     colour, what = (BLUE, "") if is_inside else (ORANGE, "beyond the data: ")
-    of = "measurements" if include_noise else "the function"
+    of = "measurements" if include_noise else view.noun
     if is_crowded:
         values = values.reshape(_COLUMNS, -1).mean(1)
         low, high = (bands[:, k].reshape(_COLUMNS, -1) for k in (0, 3))
         x = axis.shown(values)
         words = f"{what}95 % of {of}" if named else None
-        ax.fill_between(x, low.min(1), high.max(1), color=colour, alpha=_FAINT, linewidth=0, label=words)
+        ax.fill_between(x, low.min(1), high.max(1), color=colour, alpha=OPACITIES[0], linewidth=0, label=words)
         parts = mean.reshape(_COLUMNS, -1)
         words = f"{what}mean (its range within a pixel)" if named else None
         ax.fill_between(x, parts.min(1), parts.max(1), color=colour, alpha=0.8, linewidth=0.5, label=words)
         return
     x = axis.shown(values)
-    for k, opacity, share in ((0, _FAINT, 95), (1, _STRONG, 50)):
+    for k, opacity, share in ((0, OPACITIES[0], 95), (1, OPACITIES[1], 50)):
         label = f"{what}{share} % of {of}" if named else None
         ax.fill_between(x, bands[:, k], bands[:, 3 - k], color=colour, alpha=opacity, linewidth=0, label=label)
     label = f"{what}mean" if named else None

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from gigagp.errors import InvalidInputError
 from gigagp.fields import Count, CountOrZero, Range, checks_arguments
 from gigagp.figures import BLUE, GUIDE, axes_or_new, style
-from gigagp.plots.axes import dress, plain
+from gigagp.plots.axes import LEVELS, OPACITIES, dress, plain
 from gigagp.plots.view import Axis, View
 
-#: Standard deviations on either side of the mean in a band of 50 and of 95 %.
-BANDS = ((1.959964, 0.22), (0.674490, 0.35))
 #: Posterior samples where covariances cost a solve each; the width of a band then has a standard error of 9 %.
 _SAMPLES = 64
+#: Samples of probabilities, whose bands are quantiles of samples.
+_PROBABILITY_SAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class PartialDependence:
     values : ndarray of shape (r,)
         Numbers; datetime64 for dates; texts for categories.
     mean : ndarray of shape (r,)
-        Posterior mean of the average.
+        Posterior mean of the average. Of a classifier it is the average of the probabilities of a class.
     std : ndarray of shape (r,)
         Standard deviation of the average, which is smaller than that of the function in one row.
     n_rows : int
         Number of rows in the average; 0: one row of typical cells, because no rows are known.
+    bands : ndarray of shape (r, 4)
+        Quantiles of 2.5, 25, 75 and 97.5 % of the average.
     """
 
     name: str
@@ -42,6 +45,7 @@ class PartialDependence:
     mean: np.ndarray
     std: np.ndarray
     n_rows: int
+    bands: np.ndarray
 
 
 @checks_arguments
@@ -59,13 +63,14 @@ def partial_dependence_values(
 
     It is ``mean_i f(x, z_i)`` where x is the column and ``z_i`` is the rest of row i (Friedman 2001, section 8.2). The
     function is random, and so is its mean: its variance is the mean of the posterior covariance over pairs of rows. It
-    comes from the covariance itself where that is cheap, and else from 64 posterior samples. Where columns depend on
-    each other, some of these rows cannot occur.
+    comes from the covariance itself where that is cheap, and else from 64 posterior samples. Of a classifier, the
+    function is the probability of a class, and standard deviations and bands come from 400 samples. Where columns
+    depend on each other, some of these rows cannot occur.
 
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model. Of a classifier, the latent function is averaged.
+        A fitted model. Of a classifier, the probability of a class is averaged.
     column : str or int
         Name of the column, or its number from 0.
     X : array-like, optional
@@ -97,13 +102,23 @@ def partial_dependence_values(
     encoded = axis.encoded(values)
     tables = np.repeat(rows[None], len(encoded), 0)
     tables[:, :, list(axis.places)] = encoded[:, None, :]
-    mean, std = _averages(view, tables, random_state)
+    mean, std, bands = _averages(view, tables, random_state)
     shown = np.array(values) if axis.categories else axis.shown(values)
-    return PartialDependence(axis.name, shown, mean, std, count)
+    return PartialDependence(axis.name, shown, mean, std, count, bands)
 
 
-def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of the function's average over each table, (r, n, d)."""
+def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean, standard deviation and bands of the function's average over each table, (r, n, d)."""
+    if view.is_classifier:
+        flat = tables.reshape(-1, tables.shape[2])
+        averages = view.samples(flat, _PROBABILITY_SAMPLES, seed).reshape(*tables.shape[:2], -1).mean(1)
+        mean = view.mean(flat).reshape(tables.shape[:2]).mean(1)
+        return mean, averages.std(1, ddof=1), np.quantile(averages, LEVELS, axis=1).T
+    mean, std = _normal_averages(view, tables, seed)
+    return mean, std, mean[:, None] + std[:, None] * ndtri(LEVELS)
+
+
+def _normal_averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     r, n, d = tables.shape
     plain_model, posterior = view.plain, view.regressor.posterior_
     if posterior.covariance_is_cheap:
@@ -114,8 +129,7 @@ def _averages(view: View, tables: np.ndarray, seed: int) -> tuple[np.ndarray, np
         return means, np.sqrt([max(float(cov.mean()), 0.0) for cov in covariances])
     flat = tables.reshape(r * n, d)
     mean = view.mean(flat).reshape(r, n).mean(1)
-    samples = plain_model.sample_functions(_SAMPLES, seed)(flat)
-    samples = samples if samples.ndim == 2 else samples[:, view.target]
+    samples = view.samples(flat, _SAMPLES, seed)
     return mean, samples.reshape(r, n, _SAMPLES).mean(1).std(1, ddof=1)
 
 
@@ -172,8 +186,8 @@ def draw_dependence(ax: Any, view: View, axis: Axis, found: PartialDependence, l
     """Draw values that have been computed; categories as points with error bars."""
     if axis.categories:
         places = np.arange(len(found.values))
-        for (width, _), thickness in zip(BANDS, (1.2, 4.0), strict=True):
-            ax.errorbar(places, found.mean, width * found.std, fmt="none", color=BLUE, elinewidth=thickness)
+        for k, thickness in enumerate((1.2, 4.0)):
+            ax.vlines(places, found.bands[:, k], found.bands[:, 3 - k], color=BLUE, linewidth=thickness)
         ax.plot(places, found.mean, "o", color=BLUE, markersize=4)
         names = [plain(text if len(text) <= 14 else f"{text[:13]}…") for text in axis.categories]
         crowded = len(names) > 4 or max(map(len, names)) > 8
@@ -183,13 +197,15 @@ def draw_dependence(ax: Any, view: View, axis: Axis, found: PartialDependence, l
         ax.set_xlim(-0.5, len(names) - 0.5)
         ax.set_xlabel(plain(axis.name))
     else:
-        for width, opacity in BANDS:
-            low, high = found.mean - width * found.std, found.mean + width * found.std
+        for k, opacity in enumerate(OPACITIES):
+            low, high = found.bands[:, k], found.bands[:, 3 - k]
             ax.fill_between(found.values, low, high, color=BLUE, alpha=opacity, linewidth=0)
         ax.plot(found.values, found.mean, color=BLUE, linewidth=1.4)
         dress(ax.xaxis, axis)
         _rug(ax, view, axis)
     ax.set_ylabel(plain(view.label(label)))
+    if view.is_classifier:
+        ax.set_ylim(-0.03, 1.03)
 
 
 def _rug(ax: Any, view: View, axis: Axis) -> None:

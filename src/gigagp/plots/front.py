@@ -11,10 +11,11 @@ from gigagp.errors import InvalidInputError
 from gigagp.fields import CountOrZero, checks_arguments
 from gigagp.figures import check_plot, new_figure, require_matplotlib, save_figure, style
 from gigagp.plots.axes import plain
+from gigagp.plots.classes import class_curves, class_map
 from gigagp.plots.curves import curve
 from gigagp.plots.dependence import draw_dependence, partial_dependence_values
 from gigagp.plots.importance import relevance, relevance_values
-from gigagp.plots.maps import MOST_INPUTS, map_values
+from gigagp.plots.maps import MOST_INPUTS, Grid, map_values
 from gigagp.plots.surfaces import Aspect, Quantity, colour_limits, draw_map
 from gigagp.plots.view import View
 
@@ -30,7 +31,7 @@ def plot(
     *,
     path: str | os.PathLike[str] | None = None,
     label: str | None = None,
-    target: CountOrZero = 0,
+    target: CountOrZero | None = None,
     lower: Any = None,
     upper: Any = None,
     include_noise: bool = False,
@@ -44,23 +45,27 @@ def plot(
     - One input: data points, mean, and bands of 50 and 95 %, with what lies beyond the data apart (`curve`).
     - Two inputs: a map of the mean with the data points, and a map of the uncertainty (`surface`).
     - Three inputs: maps in slices of one of them, all with the same colours.
+    - A classifier of two classes: the probability of the second one, ``model.classes_[1]``, in these pictures. Of more
+      classes: the probabilities of all of them along one input; the most probable class and its probability on maps.
     - More inputs, or columns of categories: relevance of the inputs, and the partial dependence on those that matter
       most (`relevance`, `partial_dependence`).
 
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model. Of a classifier, the latent function is drawn.
+        A fitted model.
     X, y : array-like, optional
-        Data points to draw, and with more than three inputs the rows to average over. None: the rows of the fit, if the
-        model keeps them.
+        Data points to draw, for a classifier with their labels, and with more than three inputs the rows to average
+        over. None: the rows of the fit, if the model keeps them.
     path : str or path, optional
         File for the picture, written atomically; its extension determines the format (PNG, PDF, SVG). None: the figure
         is shown where pyplot shows figures, such as in a notebook.
     label : str, optional
         Name of the target, with its unit.
-    target : int, default 0
-        Number of the target, from 0, if there are several.
+    target : int, optional
+        Number of the target, from 0, if there are several. None: the first one. Of a classifier with more than two
+        classes, the class whose probability is drawn. None: all of them, or the first one where there are more than
+        three inputs.
     lower, upper : sequence of numbers or dates, optional
         Corners of the region, one entry for each input. None: the range of the rows of the fit.
     include_noise : bool, default False
@@ -88,7 +93,13 @@ def plot(
         require_matplotlib()
     else:
         check_plot(path)
+    every = target is None
+    target = 0 if target is None else target
     view, is_shown = View(model, target), path is None
+    every &= len(view.classes) > 2
+    if view.is_classifier and include_noise:
+        msg = "include_noise of a picture must be False for a GPClassifier: probabilities have no noise."
+        raise InvalidInputError(msg)
     d, is_numeric = len(view.axes), len(view.axes) == len(view.columns)
     is_map = 0 < d <= MOST_INPUTS and (is_numeric or lower is not None or upper is not None)
     given = {"across": across, "at": at}
@@ -104,16 +115,30 @@ def plot(
         if is_map and d == 1:
             figure = new_figure(8.0, 4.6, shown=is_shown)
             ends = [_single(end, name) for end, name in ((lower, "lower"), (upper, "upper"))]
-            curve(
-                model, X, y, ax=figure.add_subplot(), lower=ends[0], upper=ends[1], target=target, label=label,
-                include_noise=include_noise, resolution=resolution,
-            )  # fmt: skip
+            ax = figure.add_subplot()
+            if every:
+                labelled = view.rows if X is None and y is None else view.given(X, y)
+                class_curves(view, labelled, ax=ax, lower=ends[0], upper=ends[1], resolution=resolution)
+            else:
+                curve(
+                    model, X, y, ax=ax, lower=ends[0], upper=ends[1], target=target, label=label,
+                    include_noise=include_noise, resolution=resolution,
+                )  # fmt: skip
+        elif is_map and every:
+            grid = Grid.of(view, across, at, lower, upper, 160 if resolution is None else resolution)
+            figure = new_figure(11.0, 4.4 * len(grid.levels), shown=is_shown)
+            rows = view.rows if X is None and y is None else view.given(X, y)
+            pairs = figure.subplots(len(grid.levels), 2, squeeze=False)
+            for pair, points, level in zip(pairs, grid.points(view), grid.levels, strict=True):
+                values = view.probabilities(points)
+                for ax, named in zip(pair, (True, False), strict=True):
+                    class_map(ax, view, grid, values, rows, aspect, level=level, named=named)
         elif is_map:
             found = map_values(
                 model, target=target, lower=lower, upper=upper, include_noise=include_noise,
                 resolution=160 if resolution is None else resolution, **given,
             )  # fmt: skip
-            figure = _maps(view, found, _rows(view, X, y), label, aspect, include_noise, is_shown)
+            figure = _maps(view, found, view.rows_to_draw(X, y), label, aspect, include_noise, is_shown)
         else:
             figure = _dependences(view, X, label, 40 if resolution is None else resolution, is_shown)
     if path is not None:
@@ -129,10 +154,6 @@ def _single(end: Any, name: str) -> Any:
         msg = f"{name} of a map must be 1 finite numbers, one per input; got {end!r}."
         raise InvalidInputError(msg)
     return end[0]
-
-
-def _rows(view: View, X: Any, y: Any) -> Any:
-    return view.rows if X is None and y is None else view.given(X, y)
 
 
 def _maps(view: View, found: Any, rows: Any, label: str | None, aspect: Aspect, noise: bool, is_shown: bool) -> Any:

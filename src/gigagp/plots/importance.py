@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from gigagp.errors import InvalidInputError
 from gigagp.fields import CountOrZero, Range, checks_arguments
 from gigagp.figures import BLUE, GUIDE, ORANGE, axes_or_new, style
+from gigagp.kernels import Leaf
+from gigagp.kernels.geometry import EARTH_RADIUS
 from gigagp.plots.axes import plain
 from gigagp.plots.view import Axis, View
 
@@ -26,10 +29,13 @@ class Relevance:
     names : list of str
         Names of the columns.
     lengthscale : ndarray of shape (k,)
-        Shortest lengthscale of the kernel along each column, in the column's own units; infinity where there
-        is none, NaN for places on the sphere and turned axes.
+        Shortest lengthscale of the kernel along each column, in the units of `units`; infinity where there is none.
+        Along turned axes (``metric="rotated"``) it is that of a step along the column alone.
+    units : list of str
+        ``"km"`` for longitudes and latitudes of a kernel on the sphere (``metric="haversine"``); else empty, for the
+        column's own unit.
     inverse : ndarray of shape (k,)
-        Inverse lengthscale in the data's own units.
+        Inverse lengthscale in these units.
     lengthscales_in_spread : ndarray of shape (k,)
         Standard deviation of the column over its lengthscale, so that columns in different units compare.
     sensitivity : ndarray of shape (k,)
@@ -41,6 +47,7 @@ class Relevance:
 
     names: list[str]
     lengthscale: np.ndarray
+    units: list[str]
     inverse: np.ndarray
     lengthscales_in_spread: np.ndarray
     sensitivity: np.ndarray
@@ -66,7 +73,7 @@ def relevance_values(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model. Of a classifier, the latent function is measured.
+        A fitted model. Of a classifier, the function is the probability of a class.
     X : array-like, optional
         Rows. None: the rows of the fit, if the model keeps them.
     target : int, default 0
@@ -88,33 +95,60 @@ def relevance_values(
     output", Computer Physics Communications 181 (2010), https://doi.org/10.1016/j.cpc.2009.09.018.
     """
     view = View(model, target)
-    lengths = np.array([_lengthscale(view, axis) for axis in view.columns])
-    spreads = np.array([view.regressor.scaling_.x_scale[axis.places[0]] for axis in view.columns])
+    kilometres = _kilometres(view)
+    lengths = np.array([_lengthscale(view, axis, kilometres) for axis in view.columns])
+    places = [axis.places[0] for axis in view.columns]
+    spreads = np.array([view.regressor.scaling_.x_scale[place] * kilometres.get(place, 1.0) for place in places])
+    units = ["km" if place in kilometres else "" for place in places]
     rows = view.inputs(X) if X is not None else None if view.rows is None else view.rows.X
     share = error = np.full(len(view.columns), np.nan)
     if rows is not None and len(rows) > 1:
         share, error = _sensitivity(view, rows, n_rows, random_state)
     names = [axis.name for axis in view.columns]
-    return Relevance(names, lengths, 1 / lengths, spreads / lengths, share, error)
+    return Relevance(names, lengths, units, 1 / lengths, spreads / lengths, share, error)
 
 
-def _lengthscale(view: View, axis: Axis) -> float:
-    """Return the shortest lengthscale along a column, in own units; NaN where distances are no sums over columns."""
+def _kilometres(view: View) -> dict[int, float]:
+    """Return how many km a degree has, in the middle of the rows, for the longitudes and latitudes of the kernel."""
+    scaling, places, found = view.regressor.scaling_, view.regressor.posterior_.places(), {}
+    for leaf in view.regressor.posterior_.model.kernel.leaves():
+        if getattr(leaf, "metric", "euclidean") == "haversine":
+            longitude, latitude = _active(view, leaf)[:2]
+            degree = float(np.radians(EARTH_RADIUS))
+            middle = scaling.x_centre[latitude]
+            if len(places):
+                middle += scaling.x_scale[latitude] * float(places[:, latitude].double().mean())
+            found[latitude] = degree
+            found[longitude] = degree * float(np.cos(np.radians(middle)))
+    return found
+
+
+def _active(view: View, leaf: Leaf) -> Sequence[int]:
+    return range(len(view.regressor.scaling_.x_scale)) if leaf.columns is None else leaf.columns
+
+
+def _lengthscale(view: View, axis: Axis, kilometres: dict[int, float]) -> float:
+    """Return the shortest lengthscale along a column, in own units or km."""
     found = np.inf
     kernel = view.regressor.posterior_.model.kernel.in_own_units(view.regressor.scaling_.units())
     for leaf in kernel.leaves():
         if leaf.units.get("lengthscale") != "input":
             continue
-        values = leaf.parameters()["lengthscale"].double().cpu().numpy().reshape(-1)
-        active = range(len(view.regressor.scaling_.x_scale)) if leaf.columns is None else leaf.columns
-        if getattr(leaf, "metric", "euclidean") != "euclidean":  # on the sphere, or along turned axes
-            if set(active) & set(axis.places):
-                return float("nan")
-            continue
-        groups = range(len(active)) if leaf.groups is None else leaf.groups
-        for column, group in zip(active, groups, strict=True):
-            if column in axis.places:
-                found = min(found, float(values[group] if len(values) > 1 else values[0]))
+        metric = getattr(leaf, "metric", "euclidean")
+        parameters = {name: value.double().cpu().numpy().reshape(-1) for name, value in leaf.parameters().items()}
+        values, active = parameters["lengthscale"], _active(view, leaf)
+        for position, column in enumerate(active):
+            if column not in axis.places:
+                continue
+            if metric == "haversine":  # longitude and latitude share the first lengthscale
+                found = min(found, float(values[max(position - 1, 0)]))
+            elif metric == "rotated" and position < 2:
+                turn = np.radians(float(parameters["angle"][0])) + (np.pi / 2 if position else 0.0)
+                found = min(found, float(1 / np.hypot(np.cos(turn) / values[0], np.sin(turn) / values[1])))
+            else:
+                group = position if leaf.groups is None else leaf.groups[position]
+                value = float(values[group] if len(values) > 1 else values[0])
+                found = min(found, value * kilometres.get(column, 1.0))
     return found
 
 
@@ -194,10 +228,12 @@ def relevance(
                 values[order], places, xerr=2 * found.standard_error[order], fmt="none", color=ORANGE, capsize=2
             )
             ax.set_xlim(0, max(1.08 * float(ends.max()), 1e-9))
-            ax.set_xlabel("share of the function's variance\n(± 2 standard errors)")
+            what = "probability" if hasattr(model, "latent_") else "function"
+            ax.set_xlabel(f"share of the {what}'s variance\n(± 2 standard errors)")
         else:
             for place, k in zip(places, order, strict=True):
                 words = "no lengthscale" if not np.isfinite(found.lengthscale[k]) else f"{found.lengthscale[k]:.3g}"
+                words += f" {found.units[k]}" if found.units[k] and np.isfinite(found.lengthscale[k]) else ""
                 ax.annotate(
                     words, (values[k], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
                 )

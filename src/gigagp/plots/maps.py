@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -59,7 +60,7 @@ def map_values(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A model fitted to one, two or three inputs. For a classifier the latent function is used. With
+        A model fitted to one, two or three inputs. Of a classifier, the probability of a class is taken. With
         ``encode="auto"``, the inputs are the numbers, and the dates in days since the earliest; each column of
         categories is at its most frequent one.
     target : int, default 0
@@ -87,32 +88,72 @@ def map_values(
         If the model has more than three inputs, or an argument is invalid.
     """
     view = View(model, target)
-    d = len(view.axes)
-    if not 0 < d <= MOST_INPUTS:
-        kind = "" if view.encoder is None else " that are numbers or dates"
-        msg = f"A map requires 1 to {MOST_INPUTS} inputs; the model has {d}{kind}."
-        raise InvalidInputError(msg)
-    low, high = region(view, view.axes, lower, upper)
-    fixed = _which(across, [axis.name for axis in view.axes]) if d == MOST_INPUTS else None
-    if fixed is None and (across is not None or at is not None):
-        msg = f"across and at are only for maps of three inputs; the model has {d}."
-        raise InvalidInputError(msg)
-    along = [k for k in range(d) if k != fixed]
-    axes = [np.linspace(low[k], high[k], resolution) for k in along]
-    levels = [0.0] if fixed is None else _levels(at, low[fixed], high[fixed])
-    means, stds = [], []
-    for level in levels:
-        values = np.empty((resolution ** len(along), d))
-        for k, column in zip(along, np.meshgrid(*axes, indexing="ij"), strict=True):
-            values[:, k] = column.ravel()
-        if fixed is not None:
-            values[:, fixed] = level
-        mean, std = view.mean_and_std(view.points(view.axes, values), include_noise)
-        shape = (resolution,) * len(along)
-        means.append(mean.reshape(shape))
-        stds.append(std.reshape(shape))
-    name = None if fixed is None else view.axes[fixed].name
-    return MapValues([view.axes[k].name for k in along], axes, name, levels, np.stack(means), np.stack(stds))
+    return Grid.of(view, across, at, lower, upper, resolution).values(view, include_noise)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points of a map: those of its axes, in one slice for each level of a third input.
+
+    Attributes
+    ----------
+    names, axes, across
+        As those of `MapValues`.
+    levels : list of float
+        Values of the third input; a single meaningless entry with fewer inputs.
+    along : list of int
+        Numbers of the inputs along the axes.
+    fixed : int or None
+        Number of the third input.
+    """
+
+    names: list[str]
+    axes: list[np.ndarray]
+    across: str | None
+    levels: list[float]
+    along: list[int]
+    fixed: int | None
+
+    @classmethod
+    def of(cls, view: View, across: Any, at: Any, lower: Any, upper: Any, resolution: int) -> Grid:
+        """Return the grid that the arguments of `map_values` ask for."""
+        d = len(view.axes)
+        if not 0 < d <= MOST_INPUTS:
+            kind = "" if view.encoder is None else " that are numbers or dates"
+            msg = f"A map requires 1 to {MOST_INPUTS} inputs; the model has {d}{kind}."
+            raise InvalidInputError(msg)
+        low, high = region(view, view.axes, lower, upper)
+        fixed = _which(across, [axis.name for axis in view.axes]) if d == MOST_INPUTS else None
+        if fixed is None and (across is not None or at is not None):
+            msg = f"across and at are only for maps of three inputs; the model has {d}."
+            raise InvalidInputError(msg)
+        along = [k for k in range(d) if k != fixed]
+        axes = [np.linspace(low[k], high[k], resolution) for k in along]
+        levels = [0.0] if fixed is None else _levels(at, low[fixed], high[fixed])
+        name = None if fixed is None else view.axes[fixed].name
+        return cls([view.axes[k].name for k in along], axes, name, levels, along, fixed)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a slice."""
+        return tuple(len(axis) for axis in self.axes)
+
+    def points(self, view: View) -> Iterator[np.ndarray]:
+        """Yield the encoded inputs of each slice, the last axis first."""
+        for level in self.levels:
+            values = np.full((math.prod(self.shape), len(view.axes)), level)
+            for k, column in zip(self.along, np.meshgrid(*self.axes, indexing="ij"), strict=True):
+                values[:, k] = column.ravel()
+            yield view.points(view.axes, values)
+
+    def values(self, view: View, include_noise: bool = False) -> MapValues:
+        """Return the function at the points."""
+        means, stds = [], []
+        for points in self.points(view):
+            mean, std = view.mean_and_std(points, include_noise)
+            means.append(mean.reshape(self.shape))
+            stds.append(std.reshape(self.shape))
+        return MapValues(self.names, self.axes, self.across, self.levels, np.stack(means), np.stack(stds))
 
 
 def region(

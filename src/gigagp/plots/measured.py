@@ -74,7 +74,7 @@ def predicted(model: Any, X: Any = None, y: Any = None, *, target: int = 0) -> P
     """
     view = View(model, target)
     if view.is_classifier:
-        msg = "pictures of errors need a GPRegressor; gigagp.report has those of a GPClassifier."
+        msg = "pictures of errors need a GPRegressor; plots.reliability and plots.confusion are for classifiers."
         raise InvalidInputError(msg)
     if X is None and y is None:
         return _left_out(view)

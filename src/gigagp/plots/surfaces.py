@@ -8,7 +8,7 @@ import numpy as np
 
 from gigagp.errors import InvalidInputError
 from gigagp.figures import INK, SPREADS, VALUES, axes_or_new, style
-from gigagp.plots.axes import are_in_a_plane, dress, is_latitude, is_longitude, plain, thinned
+from gigagp.plots.axes import are_in_a_plane, below, dress, is_latitude, is_longitude, plain, thinned
 from gigagp.plots.maps import MapValues, map_values
 from gigagp.plots.view import Axis, Rows, View
 
@@ -43,7 +43,8 @@ def surface(
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model of two inputs that are numbers or dates.
+        A fitted model of two inputs that are numbers or dates. Of a classifier, the map is that of the probability of a
+        class, with a line where it is one half.
     X, y : array-like of shape (n, 2) and (n,), optional
         Data points. None: the rows of the fit, if the model keeps them. Up to 400 points have the colour of their
         value; more are small dots.
@@ -78,7 +79,7 @@ def surface(
         raise InvalidInputError(msg)
     options = {"target": target, "lower": lower, "upper": upper, "resolution": resolution}
     found = map_values(model, include_noise=include_noise, **options)
-    shown = view.rows if X is None and y is None else view.given(X, y)
+    shown = view.rows_to_draw(X, y)
     with style():
         ax = axes_or_new(ax, 6.0, 5.0)
         draw_map(ax, view, found, shown, quantity=quantity, label=label, aspect=aspect, include_noise=include_noise)
@@ -100,27 +101,48 @@ def draw_map(
 ) -> None:
     """Draw one slice of a map with its colour bar and the data points."""
     values = (found.mean if quantity == "mean" else found.std)[place]
-    pair = [next(axis for axis in view.axes if axis.name == name) for name in found.names]
-    places = found.axes
-    if is_latitude(pair[0].name) and is_longitude(pair[1].name):  # east is to the right on maps
-        pair, places, values = pair[::-1], places[::-1], values.T
+    pair, places, values = eastward(view, found.names, found.axes, values)
     low, high = colour_limits(values) if limits is None else limits
+    is_probability = view.is_classifier and quantity == "mean"
+    if is_probability:
+        low, high = 0.0, 1.0
     colours = VALUES if quantity == "mean" else SPREADS
     x, y = (axis.shown(one) for axis, one in zip(pair, places, strict=True))
     mesh = ax.pcolormesh(x, y, values.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
-    dress(ax.xaxis, pair[0])
-    dress(ax.yaxis, pair[1])
-    if rows is not None:
-        _draw_points(ax, pair, rows, mesh if quantity == "mean" and view.has_noise else None)
-    _proportion(ax, pair, places, aspect)
-    ax.set_xlim(x[0], x[-1])
-    ax.set_ylim(y[0], y[-1])
+    if is_probability and values.min() < 0.5 < values.max():
+        ax.contour(x, y, values.T, levels=[0.5], colors=INK, linewidths=1.2)
+    frame(ax, pair, places, aspect)
+    if rows is not None and is_probability:
+        _draw_classes(ax, view, pair, rows, mesh)
+    elif rows is not None:
+        _draw_points(ax, pair, rows, mesh if quantity == "mean" else None)
     name = plain(view.label(label))
-    of = "measurements" if include_noise else "the function"
+    of = "measurements" if include_noise else view.noun
     beside = ax.inset_axes((1.03, 0.0, 0.045, 1.0))  # as high as the map, whatever its proportions
     bar = ax.figure.colorbar(mesh, cax=beside, extend=_extended(values, low, high))
     bar.set_label(name if quantity == "mean" else f"standard deviation of {of}")
-    ax.set_title(f"{name}: mean" if quantity == "mean" else f"{name}: uncertainty")
+    what = "" if is_probability else ": mean" if quantity == "mean" else ": uncertainty"
+    ax.set_title(f"{name}{what}")
+
+
+def eastward(
+    view: View, names: list[str], axes: list[np.ndarray], values: np.ndarray
+) -> tuple[list[Axis], list[np.ndarray], np.ndarray]:
+    """Return columns, coordinates and values, (r, r) or (r, r, k), with east to the right on maps."""
+    pair = [next(axis for axis in view.axes if axis.name == name) for name in names]
+    if is_latitude(pair[0].name) and is_longitude(pair[1].name):
+        return pair[::-1], axes[::-1], values.swapaxes(0, 1)
+    return pair, axes, values
+
+
+def frame(ax: Any, pair: list[Axis], places: list[np.ndarray], aspect: Aspect) -> None:
+    """Label the axes of a map, and set its extent and proportions."""
+    dress(ax.xaxis, pair[0])
+    dress(ax.yaxis, pair[1])
+    _proportion(ax, pair, places, aspect)
+    x, y = (axis.shown(one) for axis, one in zip(pair, places, strict=True))
+    ax.set_xlim(x[0], x[-1])
+    ax.set_ylim(y[0], y[-1])
 
 
 def colour_limits(values: np.ndarray) -> tuple[float, float]:
@@ -152,6 +174,22 @@ def _draw_points(ax: Any, pair: list[Axis], rows: Rows, mesh: Any) -> None:
         ax.scatter(x, y, s=size, color=colour, alpha=alpha, linewidth=0, rasterized=True)
     if words:
         ax.set_xlabel(f"{ax.get_xlabel()}\npoints{words}")
+
+
+def _draw_classes(ax: Any, view: View, pair: list[Axis], rows: Rows, mesh: Any) -> None:
+    """Draw rows of the class and others, with other marks and edges, so that they are seen on any colour."""
+    others = [str(one) for k, one in enumerate(view.classes) if k != view.class_number]
+    names = {1.0: str(view.classes[view.class_number]), 0.0: others[0] if len(others) == 1 else "other classes"}
+    for has_class, mark, edge in ((0.0, "X", "white"), (1.0, "o", INK)):
+        chosen = np.flatnonzero(rows.y == has_class)
+        kept, words = thinned(chosen, _SHOWN // 2)
+        x, y = (axis.shown(rows.X[kept, axis.places[0]]) for axis in pair)
+        size = float(np.clip(8000 / max(len(rows.y), 1), 3, 24))
+        ax.scatter(
+            x, y, s=size, marker=mark, color=mesh.cmap(mesh.norm(has_class)), edgecolors=edge,
+            linewidths=0.6 if size > 8 else 0.3, label=plain(names[has_class]) + words, rasterized=len(kept) > 500,
+        )  # fmt: skip
+    below(ax)
 
 
 def _proportion(ax: Any, pair: list[Axis], places: list[np.ndarray], aspect: Aspect) -> None:

@@ -18,6 +18,8 @@ from gigagp.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
 from gigagp.encoding.reading import SECONDS_A_DAY, read_cells
 from gigagp.errors import InvalidInputError
 from gigagp.inference.rows_posterior import RowsPosterior
+from gigagp.likelihoods import Logistic, Probit
+from gigagp.plots.probabilities import ClassProbability
 
 if TYPE_CHECKING:
     from gigagp.estimator import FittedEstimator
@@ -34,7 +36,7 @@ class Rows(NamedTuple):
     X : ndarray of shape (n, n_encoded)
         Encoded inputs in their own units.
     y : ndarray of shape (n,)
-        Target in its own units.
+        Target in its own units, or the numbers of classes.
     """
 
     X: np.ndarray
@@ -114,14 +116,17 @@ class View:
     Parameters
     ----------
     model : GPRegressor or GPClassifier
-        A fitted model. Of a classifier, the latent function is seen.
+        A fitted model. Of a classifier, the probability of a class is seen.
     target : int
-        Number of the target, from 0.
+        Number of the target, from 0. Of a classifier with more than two classes it is the number of the class; of two
+        classes the second one is seen.
 
     Attributes
     ----------
     regressor : GPRegressor
         The model, or the latent functions of a classifier.
+    classes : list
+        The classes of a classifier; none of a regressor.
     columns : list of Axis
         All columns of the table that the model uses.
     axes : list of Axis
@@ -144,6 +149,7 @@ class View:
             msg = f"target of a picture must be from 0 to {n_targets - 1}; got {target!r}."
             raise InvalidInputError(msg)
         self.model, self.target = model, target
+        self.classes = model.classes_.tolist() if self.is_classifier else []
         self.encoder: TableEncoder | None = fitted_encoder(self.regressor)
         names = getattr(model, "feature_names_in_", None)
         self.names = None if names is None else [str(name) for name in names]
@@ -162,7 +168,7 @@ class View:
     @property
     def has_noise(self) -> bool:
         """Whether targets are the function with noise added, so that both are in the same units."""
-        return bool(self.regressor.likelihood_.has_noise)  # type: ignore[attr-defined]
+        return self.regressor.likelihood_.has_noise
 
     @property
     def noise_is_known(self) -> bool:
@@ -175,9 +181,12 @@ class View:
     def rows(self) -> Rows | None:
         """The rows of the fit in their own units; None if the model does not keep them."""
         posterior, scaling = self.regressor.posterior_, self.regressor.scaling_
-        if not isinstance(posterior, RowsPosterior) or self.is_classifier:
+        if not isinstance(posterior, RowsPosterior):
             return None
         X = posterior.X.double().cpu().numpy() * scaling.x_scale + scaling.x_centre
+        if self.is_classifier:
+            signs = posterior.table.Y.double().cpu().numpy()
+            return Rows(X, signs.argmax(1) if len(self.classes) > 2 else (signs[:, 0] > 0).astype(np.int64))
         Y = scaling.original(posterior.table.Y.double().cpu().numpy()) + posterior.model.mean.offset(X)[:, None]
         return Rows(X, self.regressor.target_transform_.inverse(Y[:, self.target]))
 
@@ -187,6 +196,8 @@ class View:
             msg = "X and y of a picture must be given together."
             raise InvalidInputError(msg)
         encoded = self.inputs(X)
+        if self.is_classifier:
+            return Rows(encoded, self.codes(y, len(encoded)))
         targets = intake.targets(y, len(encoded))
         if targets.ndim == 2:
             if targets.shape[1] <= self.target:
@@ -195,10 +206,54 @@ class View:
             targets = targets[:, self.target]
         return Rows(encoded, targets)
 
+    def rows_to_draw(self, X: Any, y: Any) -> Rows | None:
+        """Return the rows given, else those of the fit, as `drawn` has them."""
+        return self.drawn(self.rows if X is None and y is None else self.given(X, y))
+
+    def drawn(self, rows: Rows | None) -> Rows | None:
+        """Return rows with targets in the units of the picture; None where there are none.
+
+        Those of a classifier have one as their target if they have the class, and else zero.
+        """
+        if rows is None or not (self.has_noise or self.is_classifier):
+            return None
+        return Rows(rows.X, (rows.y == self.class_number).astype(float)) if self.is_classifier else rows
+
+    @property
+    def class_number(self) -> int:
+        """The number of the class that is seen."""
+        return self.target if len(self.classes) > 2 else 1
+
+    @property
+    def noun(self) -> str:
+        """What the uncertainty of a picture is about."""
+        return "the probability" if self.is_classifier else "the function"
+
+    def codes(self, y: Any, n: int) -> np.ndarray:
+        """Return the numbers of the classes of n labels, shape (n,).
+
+        Raises
+        ------
+        InvalidInputError
+            If there is another number of labels, or one that is no class of the fit.
+        """
+        given = intake.labels(y, n).tolist()
+        known = {one: code for code, one in enumerate(self.classes)}
+        unknown = [one for one in given if one not in known]
+        if unknown:
+            msg = f"y of a picture must hold classes of the fit, {self.classes[:12]}; got {unknown[0]!r}."
+            raise InvalidInputError(msg)
+        return np.array([known[one] for one in given], dtype=np.int64)
+
     def inputs(self, X: Any) -> np.ndarray:
         """Return the encoded inputs of a user's table."""
         owner: Any = self.regressor if self.encoder is not None else self.model
         return model_inputs(owner, X, reset=False)
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether the range of the rows of the fit is known."""
+        return len(self.regressor.posterior_.places()) > 0
 
     def range_of(self, axis: Axis) -> tuple[float, float]:
         """Return the range of a column in the fit, or two standard deviations around the mean if it is not kept."""
@@ -235,34 +290,64 @@ class View:
         return self.regressor.scaling_.x_centre if self.rows is None else np.median(self.rows.X, 0)
 
     def mean(self, X: np.ndarray) -> np.ndarray:
-        """Return the mean of the target at encoded inputs, shape (m,)."""
+        """Return the mean of the target at encoded inputs, shape (m,); the probability of the class of a classifier."""
+        if self.is_classifier:
+            return self.of_target(self.probabilities(X))
         parts = [self.plain.predict(X[start : start + BLOCK]) for start in range(0, len(X), BLOCK)]
         return self.of_target(np.concatenate(parts))
 
     def mean_and_std(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the target at encoded inputs, each of shape (m,)."""
-        means, stds = [], []
-        for start in range(0, len(X), BLOCK):
-            block = X[start : start + BLOCK]
-            mean, std = self.plain.predict(block, return_std=True, include_noise=include_noise)
-            means.append(self.of_target(mean))
-            stds.append(self.of_target(std))
-        return np.concatenate(means), np.concatenate(stds)
+        mean, std = self._moments(X, include_noise)
+        if self.is_classifier:
+            return self.of_target(self._class.means(mean, std)), self._class.stds(mean, std)
+        return self.of_target(mean), self.of_target(std)
 
     def quantiles(self, X: np.ndarray, levels: Sequence[float], include_noise: bool = False) -> np.ndarray:
         """Return quantiles at encoded inputs, shape (m, len(levels))."""
+        if self.is_classifier:
+            return self._class.quantiles(*self._moments(X, include_noise), levels)
         found = []
         for start in range(0, len(X), BLOCK):
             block = self.plain.predict_quantile(X[start : start + BLOCK], list(levels), include_noise=include_noise)
             found.append(block if block.ndim == 2 else block[:, self.target])
         return np.concatenate(found)
 
+    def probabilities(self, X: np.ndarray) -> np.ndarray:
+        """Return the probabilities of all classes of a classifier, (m, n_classes), or of the second of two, (m,)."""
+        return self._class.means(*self._moments(X))
+
+    def samples(self, X: np.ndarray, n_samples: int, seed: int) -> np.ndarray:
+        """Return posterior samples of the target, (m, n_samples); of a classifier, those of the probability."""
+        found = self.plain.sample_functions(n_samples, seed)(X)
+        if self.is_classifier:
+            return self._class.of_samples(found)
+        return found if found.ndim == 2 else found[:, self.target]
+
+    def _moments(self, X: np.ndarray, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and standard deviations of all functions."""
+        blocks = [
+            self.plain.predict(X[start : start + BLOCK], return_std=True, include_noise=include_noise)
+            for start in range(0, len(X), BLOCK)
+        ]
+        mean, std = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return mean, std
+
+    @cached_property
+    def _class(self) -> ClassProbability:
+        likelihood = self.regressor.likelihood_
+        assert isinstance(likelihood, Logistic | Probit)
+        return ClassProbability(likelihood, self.target)
+
     def of_target(self, values: np.ndarray) -> np.ndarray:
         """Return the part of an answer that belongs to the target."""
         return values if values.ndim == 1 else values[:, self.target]
 
     def label(self, given: str | None) -> str:
-        """Return a name for the target."""
+        """Return a name for the target, or of the probability of a class."""
+        if self.is_classifier:
+            shown = str(self.classes[self.class_number])
+            return f"probability of {shown if given is None else f'{given} = {shown}'}"
         if given is not None:
             return given
         return "target" if self.has_noise else "latent function"

@@ -6,56 +6,107 @@ from typing import Any
 
 import numpy as np
 
-from gigagp.figures import BLUE, GUIDE
+from gigagp.description import input_names
+from gigagp.model import NOISE
 from gigagp.optimization.history_plot import draw_history
-from gigagp.plots.checks import chance_band
-from gigagp.plots.curves import curve
+from gigagp.plots.axes import plain
+from gigagp.plots.classes import class_curves, class_map
+from gigagp.plots.curves import draw_curve
 from gigagp.plots.dependence import draw_dependence, partial_dependence_values
 from gigagp.plots.importance import relevance, relevance_values
-from gigagp.plots.surfaces import surface
-from gigagp.plots.view import Axis, View
+from gigagp.plots.maps import Grid
+from gigagp.plots.surfaces import draw_map
+from gigagp.plots.view import Axis, Rows, View
 from gigagp.reports.page import Picture, picture
 
 #: Inputs whose dependence is drawn.
 _DEPENDENCES = 4
-#: Groups of probabilities.
-_BINS = 10
+#: Points along each axis of a map of classes.
+_MAP_POINTS = 160
 
 
-def of_the_function(view: View, X: Any, test: np.ndarray, label: str | None) -> list[Picture]:
-    """Return pictures of the function, and of what each input does."""
-    name = label or ("latent function" if view.is_classifier else "target")
+def of_the_function(view: View, X: Any, test: Rows, label: str | None, *, every: bool = False) -> list[Picture]:
+    """Return pictures of the function, or of every class of a classifier, and of what each input does.
+
+    They show the rows of the fit, or the test rows if the model does not keep them.
+    """
+    name = view.label(label)
     numeric = len(view.axes) == len(view.columns)
     found = []
     if numeric and len(view.axes) == 1:
-        axis = view.axes[0]
-        values = test[:, axis.places[0]]
-        low, high = view.range_of(axis)
-        ends = min(low, float(values.min())), max(high, float(values.max()))
-        alt = f"Curve of {name} against {axis.name} with bands of 50 and 95 percent."
-        caption = "Mean with bands of 50 and 95 % of the function, and the rows of the fit if the model keeps them."
-
-        def draw(ax: Any) -> None:
-            curve(view.model, ax=ax, lower=ends[0], upper=ends[1], target=view.target, label=label)
-
-        found.append(picture(draw, alt, caption, height=4.8))
+        found.append(_curve(view, test, label, every))
     if numeric and len(view.axes) == 2:
-        pair = f"{view.axes[0].name} and {view.axes[1].name}"
-        found += [
-            picture(
-                lambda ax: surface(view.model, ax=ax, target=view.target, label=label),
-                f"Map of the mean of {name} over {pair}.",
-                "Mean, with the rows of the fit if the model keeps them.",
-            ),
-            picture(
-                lambda ax: surface(view.model, ax=ax, target=view.target, label=label, quantity="std"),
-                f"Map of the standard deviation of {name} over {pair}.",
-                "Standard deviation of the function: bright where little is known.",
-            ),
-        ]
+        found += _maps(view, test, label, every)
     if len(view.columns) > 1:
         found += _of_the_inputs(view, X, label, name)
     return found
+
+
+def _shown(view: View, test: Rows) -> tuple[Rows, str]:
+    return (test, "test rows") if view.rows is None else (view.rows, "rows of the fit")
+
+
+def _curve(view: View, test: Rows, label: str | None, every: bool) -> Picture:
+    axis, (rows, words) = view.axes[0], _shown(view, test)
+    values = test.X[:, axis.places[0]]
+    low, high = view.range_of(axis)
+    low, high = min(low, float(values.min())), max(high, float(values.max()))
+
+    def draw(ax: Any) -> None:
+        if every:
+            class_curves(view, rows, ax=ax, lower=low, upper=high)
+        else:
+            draw_curve(ax, view, view.drawn(rows), low=low, high=high, label=label)
+
+    if every:
+        alt, what = f"Curves of the probability of each class against {axis.name}.", "Probabilities with bands of 95 %"
+    else:
+        alt = f"Curve of {view.label(label)} against {axis.name} with bands of 50 and 95 percent."
+        what = f"{'Probability' if view.is_classifier else 'Mean'} with bands of 50 and 95 % of {view.noun}"
+    points = f", and the {words}" if view.drawn(rows) is not None else ""
+    return picture(draw, alt, f"{what}{points}.", height=4.8)
+
+
+def _maps(view: View, test: Rows, label: str | None, every: bool) -> list[Picture]:
+    pair, (rows, words) = f"{view.axes[0].name} and {view.axes[1].name}", _shown(view, test)
+    ends = np.array([view.range_of(axis) for axis in view.axes]).T
+    if not view.knows_places:
+        ends = np.array([[f(test.X[:, axis.places[0]]) for axis in view.axes] for f in (np.min, np.max)])
+    grid = Grid.of(view, None, None, ends[0], ends[1], _MAP_POINTS)
+    drawn = view.drawn(rows)
+    points = f", with the {words}" if drawn is not None else ""
+    if every:
+        probability = view.probabilities(next(grid.points(view)))
+
+        def draw(ax: Any, *, named: bool) -> None:
+            class_map(ax, view, grid, probability, rows, "auto", level=0.0, named=named)
+
+        return [
+            picture(
+                lambda ax: draw(ax, named=True),
+                f"Map of the most probable class over {pair}.",
+                f"Most probable class, stronger where it is surer{points}.",
+            ),
+            picture(
+                lambda ax: draw(ax, named=False),
+                f"Map of the probability of the most probable class over {pair}.",
+                "Probability of the most probable class: dark where several classes are likely.",
+            ),
+        ]
+    values, name = grid.values(view), view.label(label)
+    what = "Probability, with a line where it is one half" if view.is_classifier else "Mean"
+    return [
+        picture(
+            lambda ax: draw_map(ax, view, values, drawn, quantity="mean", label=label),
+            f"Map of the {'' if view.is_classifier else 'mean of '}{name} over {pair}.",
+            f"{what}{points}.",
+        ),
+        picture(
+            lambda ax: draw_map(ax, view, values, drawn, quantity="std", label=label),
+            f"Map of the standard deviation of {name} over {pair}.",
+            f"Standard deviation of {view.noun}: bright where little is known.",
+        ),
+    ]
 
 
 def _of_the_inputs(view: View, X: Any, label: str | None, name: str) -> list[Picture]:
@@ -71,8 +122,9 @@ def _of_the_inputs(view: View, X: Any, label: str | None, name: str) -> list[Pic
 
     found = []
     if has_shares:
+        noun = view.noun.removeprefix("the ")
         caption = (
-            "Sensitivity: the share of the function's variance that stays unknown while one input is unknown, over the "
+            f"Sensitivity: the share of the {noun}'s variance that stays unknown while one input is unknown, over the "
             "test rows. Shares can add up to more than one."
         )
         alt = f"Bars of the sensitivity of each input; the largest are {best}."
@@ -102,9 +154,12 @@ def of_the_history(view: View) -> list[Picture]:
     steps = view.regressor.history_.steps
     if len(steps) < 2:
         return []
+    names = input_names(view.regressor, view.names)
+    options: dict[str, Any] = {"inputs": None if names is None else [plain(name) for name in names]}
+    options["hidden"] = () if view.has_noise else (NOISE,)
     return [
         picture(
-            lambda ax: draw_history(steps, "hyperparameters", ax),
+            lambda ax: draw_history(steps, "hyperparameters", ax, **options),
             f"Lines of hyperparameters over {len(steps)} steps, as multiples of their last values.",
             "Hyperparameters as multiples of their last values. Lines that are flat at the end have settled.",
             height=4.6,
@@ -115,25 +170,3 @@ def of_the_history(view: View) -> list[Picture]:
             "Norm of the gradient for each row. Stages that use other rows or approximations do not compare exactly.",
         ),
     ]
-
-
-def reliability(ax: Any, codes: np.ndarray, probability: np.ndarray) -> None:
-    """Draw how often the chosen class is right against its probability, with what chance allows."""
-    confidence, right = probability.max(1), probability.argmax(1) == codes
-    order = np.argsort(confidence, kind="stable")
-    groups = [group for group in np.array_split(order, min(_BINS, max(len(order) // 10, 1))) if len(group)]
-    x = np.array([confidence[group].mean() for group in groups])
-    shares = np.array([right[group].mean() for group in groups])
-    low, high = np.array([chance_band(len(group), np.array([p])) for group, p in zip(groups, x, strict=True)])[
-        :, :, 0
-    ].T
-    ax.vlines(100 * x, 100 * low, 100 * high, color="#BBBBBB", linewidth=6, label="by chance")
-    ax.plot([0, 100], [0, 100], color=GUIDE, linewidth=0.8)
-    ax.plot(100 * x, 100 * shares, "o-", color=BLUE, markersize=5, linewidth=1.2, label="this model")
-    least = 100 * min(float(x.min()), float(shares.min()), float(low.min())) - 3
-    ax.set_xlim(max(least, 0), 101)
-    ax.set_ylim(max(least, 0), 101)
-    ax.set_aspect("equal")
-    ax.set_xlabel("predicted probability of the chosen class (%)")
-    ax.set_ylabel("right (%)")
-    ax.legend(loc="upper left")

@@ -7,9 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gigagp import __version__, intake, metrics
+from gigagp import __version__, metrics
 from gigagp.classification import GPClassifier
 from gigagp.description import facts, hyperparameters
 from gigagp.encoding import fitted_encoder
@@ -18,11 +16,12 @@ from gigagp.fields import CountOrZero, checks_arguments
 from gigagp.figures import require_matplotlib
 from gigagp.files import check_folder, replacing
 from gigagp.plots.checks import calibration, residuals
+from gigagp.plots.classes import draw_confusion, draw_reliability
 from gigagp.plots.measured import predicted
 from gigagp.plots.view import Rows, View
 from gigagp.regression import GPRegressor
 from gigagp.reports.assessment import Assessment, about_the_fit, of_classes, of_regression, repeated_rows
-from gigagp.reports.illustrations import of_the_function, of_the_history, reliability
+from gigagp.reports.illustrations import of_the_function, of_the_history
 from gigagp.reports.page import Page, Picture, picture
 
 
@@ -34,7 +33,7 @@ def report(
     path: str | os.PathLike[str] | None = None,
     *,
     label: str | None = None,
-    target: CountOrZero = 0,
+    target: CountOrZero | None = None,
     title: str | None = None,
 ) -> str:
     """Describe a fitted model and its predictions of test rows on one HTML page.
@@ -56,9 +55,9 @@ def report(
         File of the page, ``.html``, written atomically. None: the page is only returned.
     label : str, optional
         Name of the target, with its unit.
-    target : int, default 0
-        Number of the target, from 0, if there are several. Of a classifier with more than two classes, it is the class
-        whose latent function is drawn.
+    target : int, optional
+        Number of the target, from 0, if there are several. None: the first one. Of a classifier with more than two
+        classes, it is the class whose probability is drawn. None: all classes where there are one or two inputs.
     title : str, optional
         Heading of the page.
 
@@ -82,10 +81,11 @@ def report(
     if not isinstance(model, GPRegressor | GPClassifier):
         msg = f"model of report must be a fitted GPRegressor or GPClassifier; got {type(model).__name__}."
         raise InvalidInputError(msg)
-    view = View(model, target)
+    view = View(model, 0 if target is None else target)
+    every = target is None and len(view.classes) > 2
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        content = _page(view, X, y, label, title)
+        content = _page(view, X, y, label, title, every=every)
         remarks = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, GigaGPWarning)))
     for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -96,16 +96,16 @@ def report(
     return found
 
 
-def _page(view: View, X: Any, y: Any, label: str | None, title: str | None) -> Any:
+def _page(view: View, X: Any, y: Any, label: str | None, title: str | None, *, every: bool) -> Any:
     """Return a function of the warnings, in words, that makes the page."""
+    rows = view.given(X, y)
     if isinstance(view.model, GPClassifier):
-        assessment, of_errors, test = _classes(view, X, y)
+        assessment, of_errors = _classes(view, X, rows)
         called = label or "class"
     else:
-        rows = view.given(X, y)
         assessment, of_errors = _errors(view, X, y, rows, label)
-        called, test = label or "target", rows.X
-    pictures = of_the_function(view, X, test, label)
+        called = label or "target"
+    pictures = of_the_function(view, X, rows, label, every=every)
     learning = of_the_history(view)
 
     def finish(remarks: list[str]) -> str:
@@ -129,7 +129,7 @@ def _page(view: View, X: Any, y: Any, label: str | None, title: str | None) -> A
             page.heading("How it was learned")
             page.pictures(learning)
         page.heading("Hyperparameters")
-        numbers, hidden = hyperparameters(regressor)
+        numbers, hidden = hyperparameters(regressor, view.names)
         shown = [
             (one.label, f"{one.standardized:.4g}", "not known" if one.own is None else f"{one.own:.4g}")
             for one in numbers
@@ -144,7 +144,7 @@ def _page(view: View, X: Any, y: Any, label: str | None, title: str | None) -> A
             page.heading("Columns")
             page.table(("", ""), [(column.label, column.describe()) for column in encoder.columns])
         return page.html(
-            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(test):,} test rows",
+            f"{regressor.posterior_.n_rows:,} rows, {_counted(len(view.columns), 'input')}, {len(rows.y):,} test rows",
             f"Made by gigagp {__version__}. It needs no network.",
         )
 
@@ -214,23 +214,25 @@ def _errors(view: View, X: Any, y: Any, rows: Rows, label: str | None) -> tuple[
     return assessment, pictures
 
 
-def _classes(view: View, X: Any, y: Any) -> tuple[Assessment, list[Picture], np.ndarray]:
-    """Return the assessment of probabilities of classes, its pictures, and the encoded test rows."""
-    classifier = view.model
-    rows = view.inputs(X)
-    given = intake.labels(y, len(rows))
-    known = {one: code for code, one in enumerate(classifier.classes_.tolist())}
-    unknown = [one for one in given.tolist() if one not in known]
-    if unknown:
-        msg = f"y of report must hold classes of the fit, {list(known)[:12]}; got {unknown[0]!r}."
-        raise InvalidInputError(msg)
-    codes = np.array([known[one] for one in given.tolist()])
-    probability = classifier.predict_proba(X)
-    assessment = of_classes(view, classifier.classes_, codes, probability)
-    found = picture(
-        lambda ax: reliability(ax, codes, probability),
-        "Share of rows with the right class against the predicted probability of that class, in groups.",
-        "Calibration of the probabilities. Bars are what chance allows in each group of test rows.",
-        height=4.8,
-    )
-    return assessment, [found], rows
+def _classes(view: View, X: Any, rows: Rows) -> tuple[Assessment, list[Picture]]:
+    """Return the assessment of probabilities of classes, and its pictures."""
+    codes = rows.y
+    probability = view.model.predict_proba(X)
+    assessment = of_classes(view, view.model.classes_, codes, probability)
+    classes = view.classes
+    stated = f"of {classes[1]}" if len(classes) == 2 else "of the predicted class"
+    found = [
+        picture(
+            lambda ax: draw_confusion(ax, classes, codes, probability),
+            "Table of the number of test rows of each true class that get each class.",
+            "True and predicted classes of the test rows; percentages are of the rows of a true class.",
+            height=4.6,
+        ),
+        picture(
+            lambda ax: draw_reliability(ax, classes, codes, probability),
+            f"Share of rows {stated} against its predicted probability, in groups.",
+            "Calibration of the probabilities. Bars are what chance allows in each group of test rows.",
+            height=4.8,
+        ),
+    ]
+    return assessment, found
