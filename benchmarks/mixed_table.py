@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from checkout import commit
 
 #: Standard deviation of the noise.
 NOISE = 0.3
@@ -171,7 +172,7 @@ def main() -> None:
                 f"{wall:.1f} s, {cpu:.1f} CPU s"
             )
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"commit": commit(), "rows": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

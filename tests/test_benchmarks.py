@@ -25,6 +25,7 @@ RUNS = {
     "quadruply_streaming": "--rows 60 120 --files 2 --m 40 --basis-batch 10 --row-batch 8 --turns 1",
     "quadruply_table": "table --data DATA --tables kin40k --ways QSGP QSGP-0 SVGP-512 --m 60 --row-batch 20"
     " --basis-batch 20 --hyper-rows 30 --steps 5 --svgp 3 --out OUT/rows.json",
+    "strip_products": "--rows 60 200 --json OUT/rows.json",
     "truncation_baselines": "--data DATA --tables pol --rows 60 --size 20 --json OUT/rows.json",
     "truncation_predictions": "--data DATA --tables pol --rows 40 --start-rows 30 --json OUT/rows.json",
     "truncation_table": "--data DATA --tables pol --rows 40 --steps 2 --iterations 20 --curves 2 --json OUT/rows.json"
