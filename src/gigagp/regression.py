@@ -93,8 +93,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         standardized problem, in standard deviations, as in papers and in models of earlier versions.
     time_budget : float, str or None, default None
         Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
-        in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone. A
-        fit with a budget depends on the speed of the machine. None: no limit.
+        in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone.
+        ``inference.Exact`` and ``inference.Iterative`` refuse a budget that is far too short for them before the work.
+        A fit with a budget depends on the speed of the machine. None: no limit.
     target_transform : {"none", "log", "yeo-johnson", "spline", "auto"}, default "none"
         Increasing transform g of a target that is skewed or has heavy tails: ``g(y)`` is the Gaussian process. Its
         parameters are learned by the likelihood of up to 1,000 rows; ``"auto"`` also chooses among the transforms and
