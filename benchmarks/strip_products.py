@@ -4,10 +4,10 @@
 
 A strip is the product of some of the matrix's rows with all of its columns, in float32, as in a solve with
 ``dtype="mixed"``. A whole product computes every entry once for two rows, and so takes less time than its strips. How
-much less is measured with the smallest number of rows and taken to be the same for all. Rows are uniform in a square, the kernel is a
-Matern-1/2, and products have one column (the mean alone) and 66 (targets, trend and 64 samples). One thread. "Eight
-iterations" are those that the exact mean of elevation took; memory is of rows, vectors and the neighbours of a
-preconditioner with 30 of them, on paper.
+much less is measured with the smallest number of rows and taken to be the same for all. Rows are uniform in a square,
+the kernel is a Matern-1/2, and products have one column (the mean alone) and 66 (targets, trend and 64 samples). One
+thread. A solve has eight iterations, as the exact mean of elevation had. Memory is that of rows, vectors and the
+neighbours of a preconditioner with 30 of them, on paper.
 """
 
 from __future__ import annotations
