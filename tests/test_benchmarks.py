@@ -14,18 +14,25 @@ from benchmark_data import make_folder
 
 #: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
 RUNS = {
+    "exact_mean": "elevation --data DATA --rows 90 --json OUT/rows.json",
+    "forecasts": "--data DATA --tables kin40k --rows 60 --budgets 5 --methods auto --json OUT/rows.json",
     "gpu": "--device cpu --smoke --json OUT/rows.json",
     "grid_determinants": "--rows 300 --problems 1 --probes 4 --steps 10",
     "grid_holes": "elevation --data DATA --window 14 12 --kept 90 --nu 1.5 --json OUT/rows.json",
     "grid_maps": "sound --data DATA --size 30 --json OUT/rows.json",
     "grid_pass": "--rows 2000 --shape 14 12 11 --slow-rows 200 --probes 2 --threads 1 --out OUT/rows.json",
     "grid_scaling": "sound --data DATA --nodes 12 20 --columns 3 --rank 4 --probes 2 --json OUT/rows.json",
+    "kernel_choice": "--data DATA --tables kin40k --rows 40 --json OUT/rows.json",
+    "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
+    "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
     "price_list": "--json OUT/rows.json --markdown",
     "quadruply_bounds": "--rows 40 --m 60 --batches 20 60 --repeats 3 --steps 5 --out OUT/rows.json",
     "quadruply_streaming": "--rows 60 120 --files 2 --m 40 --basis-batch 10 --row-batch 8 --turns 1",
     "quadruply_table": "table --data DATA --tables kin40k --ways QSGP QSGP-0 SVGP-512 --m 60 --row-batch 20"
     " --basis-batch 20 --hyper-rows 30 --steps 5 --svgp 3 --out OUT/rows.json",
     "strip_products": "--rows 60 200 --json OUT/rows.json",
+    "student_noise": "run --data DATA --tables kin40k --rows 60 --splits 0 --out OUT/rows.json",
+    "target_transforms": "run --data DATA --tables kin40k --rows 60 --splits 0 --out OUT/rows.json",
     "truncation_baselines": "--data DATA --tables pol --rows 60 --size 20 --json OUT/rows.json",
     "truncation_predictions": "--data DATA --tables pol --rows 40 --start-rows 30 --json OUT/rows.json",
     "truncation_table": "--data DATA --tables pol --rows 40 --steps 2 --iterations 20 --curves 2 --json OUT/rows.json"

@@ -171,14 +171,14 @@ def _noise_of_missing_cells(estimator: FittedEstimator) -> list[tuple[str, str]]
         return []
     model = estimator.posterior_.model
     rows = torch.zeros(1 + len(encoder.marks), encoder.n_encoded, dtype=torch.float64)  # the first has all cells
-    for row, mark in enumerate(encoder.marks.values(), start=1):
+    for row, (_, mark) in enumerate(encoder.marks, start=1):
         rows[row, mark] = 1.0
     white = model.kernel.white(rows)
     if not bool((white > white[0]).any()):
         return []
     deviations = [float(scale[0]) * math.sqrt(float(one)) for one in white + model.noise_variance.double().cpu()]
     complete, *others = (f"{one:.4g}" for one in deviations)
-    parts = [f"{one} without {label!r}" for one, label in zip(others, encoder.marks, strict=True)]
+    parts = [f"{one} without {label!r}" for one, (label, _) in zip(others, encoder.marks, strict=True)]
     more = f"; {len(parts) - _SHOWN} more columns" * (len(parts) > _SHOWN)
     return [("noise", f"standard deviation {complete} in complete rows; {', '.join(parts[:_SHOWN])}{more}")]
 

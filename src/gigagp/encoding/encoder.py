@@ -227,10 +227,10 @@ class TableEncoder:
         return kernel.with_groups(groups, None if kernel.columns is None else members)
 
     @property
-    def marks(self) -> dict[str, int]:
-        """The encoded column that marks missing cells, by the label of each column that has many of them."""
+    def marks(self) -> list[tuple[str, int]]:
+        """The label of each column with many missing cells, and the encoded column that marks them."""
         pairs = zip(self.columns, self.inputs, strict=True)
-        return {column.label: parts[0][0] + column.mark for column, parts in pairs if column.mark is not None}
+        return [(column.label, parts[0][0] + column.mark) for column, parts in pairs if column.mark is not None]
 
     def noise(self) -> Kernel | None:
         """Return the further noise of rows with missing cells, one variance for each column with at least ten of them.
@@ -238,7 +238,7 @@ class TableEncoder:
         A row without an input that matters is predicted worse than the others. One noise variance for all rows would be
         too large for complete rows and too small for these. None: no column has so many missing cells.
         """
-        terms = [White() * Linear(1.0, columns=[mark], fixed=["variance"]) for mark in self.marks.values()]
+        terms = [White() * Linear(1.0, columns=[mark], fixed=["variance"]) for _, mark in self.marks]
         return functools.reduce(operator.add, terms) if terms else None
 
     # Words and files ------------------------------------------------------------------------------------------------
