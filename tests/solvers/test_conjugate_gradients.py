@@ -174,7 +174,8 @@ def test_a_solve_that_stagnates_returns_nothing_worse_than_zero():
         matrix = kernel_matrix(400, 2, noise=1e-16 if stagnates else 1e-2, lengthscale=lengthscale)
         b = normal(400, 3)
         solution = ConjugateGradients(tolerance=1e-6).solve(matrix, b, generator=generator())
-        assert (solution.status is Status.STAGNATED) == stagnates
+        # Which of the two it is depends on how the processor rounds.
+        assert (solution.status in (Status.STAGNATED, Status.DIVERGED)) == stagnates
         truth = (b - matrix @ solution.value).norm(dim=0) / b.norm(dim=0)
         torch.testing.assert_close(solution.relative_residual, truth)
         assert float(truth.max()) <= 1.0

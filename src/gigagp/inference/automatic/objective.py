@@ -307,7 +307,7 @@ class AutomaticObjective(TableObjective):
 
     def _failed(self, solve: SolveRecord) -> bool:
         """Whether a solve could not end, and left more of the targets than neighbours leave, or most of the probes."""
-        ended = solve.status not in (Status.STAGNATED.name, Status.BUDGET_SPENT.name)
+        ended = solve.status not in (Status.STAGNATED.name, Status.DIVERGED.name, Status.BUDGET_SPENT.name)
         probes = solve.relative_residual_probes or 0.0
         return not ended and (solve.relative_residual_targets > self._local_error or probes > _USELESS)
 
