@@ -49,9 +49,11 @@ def start_model(
         )
         raise InvalidInputError(msg)
     start = StartModel(kernel, mean, noise, estimator.hyperparameter_units)
-    is_left = not isinstance(estimator.kernel, Kernel) and estimator.noise_variance is None
-    of_missing = encoder.noise() if encoder is not None and noise_differs and is_left else None
-    if encoder is None or of_missing is None:
+    is_given = isinstance(estimator.kernel, Kernel) or estimator.noise_variance is not None
+    if encoder is None or is_given or not noise_differs:
+        return start
+    of_missing = encoder.noise()
+    if of_missing is None:
         return start
     noisier = replace(start, kernel=kernel + of_missing)
     return noisier if _takes(estimator.inference, noisier.bound(encoder.n_encoded)) else start

@@ -162,8 +162,7 @@ class VecchiaObjective(TableObjective):
         left = interruption.seconds_left()
         if left == math.inf:
             return
-        graph = self.graph_of(model) if self._graph is None else self._graph
-        built, seconds = measured_seconds(model, self.table, graph)
+        built, seconds = measured_seconds(model, self.table, self._last_graph(model))
         self.row_seconds, self._row_is_timed = seconds / slowness(), True
         self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
         self.ends_with_all = seconds * self.table.n_rows <= _ENDING * max(left, 0.0)
@@ -242,8 +241,7 @@ class VecchiaObjective(TableObjective):
         """Return the factor of the lengthscales at which neighbouring rows are half a lengthscale apart, at most 1."""
         X = self.table.X
         rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(_SEED))[:_SPACED_ROWS].to(X.device)
-        own = self.graph_of(model) if self._graph is None else self._graph
-        nearest = own.neighbourhood.others(rows, min(_SPACED, len(X) - 1))
+        nearest = self._last_graph(model).neighbourhood.others(rows, min(_SPACED, len(X) - 1))
         points = Metric(model.kernel, X)
         gaps = squared_distances(points(X[rows]), points(X), nearest.long()).sqrt()
         apart = gaps.masked_fill(gaps == 0, math.inf).min(1).values
@@ -293,6 +291,10 @@ class VecchiaObjective(TableObjective):
             self._batch = self._last = None
         return self._graph
 
+    def _last_graph(self, model: Model) -> NeighbourGraph:
+        """Return the neighbours that were found last, or those of a model if none were found yet."""
+        return self.graph_of(model) if self._graph is None else self._graph
+
     def posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows.
 
@@ -306,8 +308,7 @@ class VecchiaObjective(TableObjective):
 
     def posterior_near(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a model with the neighbours that were found last."""
-        graph = self.graph_of(model) if self._graph is None else self._graph
-        return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
+        return VecchiaPosterior.fitted(model, self.table, self._last_graph(model), self.prediction_neighbours)
 
 
 def _are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
