@@ -107,8 +107,10 @@ def test_without_a_budget_time_must_be_worth_it():
 
 
 def test_a_budget_is_used_for_whatever_is_better():
-    quick, slow = option(5, 0.5, Vecchia()), option(60, 0.499)
+    quick, slow = option(5, 0.5, Vecchia()), option(60, 0.48)
     assert Plan.of([quick, slow], 100).chosen is slow
+    assert Plan.of([quick, option(60, 0.49)], 100).chosen is quick  # 0.01 nats for more than two doublings of 10 s
+    assert Plan.of([quick, option(9, 0.499)], 100).chosen.seconds == 9  # a tenth of the budget is not felt
     assert Plan.of([quick, slow], 59).chosen is quick
     assert Plan.of([slow], 1).chosen is slow  # something has to run
     assert str(Plan.of([quick, slow], 59)).count("\n") == 2

@@ -556,9 +556,12 @@ def test_a_short_time_left_looks_at_fewer_rows(monkeypatch):
     X = clumps(N)
     Y = draw_targets(KERNEL, X, NOISE)
     monkeypatch.setattr(objective_module, "_LEARNING_ROWS", 30)
-    for deadline, rows in ((0.0, 30), (1e300, N)):
+    monkeypatch.setattr(objective_module, "_FEWEST_IN_TIME", 20)
+    for deadline, first, last in ((0.0, 20, 20), (1e300, 30, N), (math.inf, 30, N)):
         guide = objective_of(X, Y, rows=None)
         with interruption.interruptible(deadline):
+            guide.refresh(at_model())
+            assert len(guide._batch.rows) == first
             while guide.refresh(at_model()):
                 pass
-        assert len(guide._batch.rows) == rows
+        assert len(guide._batch.rows) == last

@@ -66,12 +66,12 @@ class FourierBasis(Basis):
     @classmethod
     def fitting(cls, kernel: Kernel, most: int, seed: int = 0) -> FourierBasis:
         """Return the basis with at most ``most`` functions, but at least two for each term."""
-        unit = 2 * max(len(_functions(kernel)), 1)
+        unit = 2 * max(len(kernel.correlated_terms()), 1)
         return cls(kernel, max(most // unit, 1) * unit, seed)
 
     @property
     def _terms(self) -> list[tuple[Leaf, ...]]:
-        return _functions(self.kernel)
+        return self.kernel.correlated_terms()
 
     def columns(self, X: Tensor, index: Tensor) -> Tensor:
         """Return features at an index set; see `Basis.columns`."""
@@ -120,8 +120,3 @@ class FourierBasis(Basis):
     def from_state(cls, kernel: Kernel, tensors: dict[str, Tensor], header: dict[str, Any]) -> FourierBasis:
         """Return the basis that `state` described."""
         return cls(kernel, header["size"], header["seed"])
-
-
-def _functions(kernel: Kernel) -> list[tuple[Leaf, ...]]:
-    """Return the terms that are functions; white ones exist on the diagonal alone."""
-    return [term for term in kernel.terms() if not any(leaf.is_white for leaf in term)]

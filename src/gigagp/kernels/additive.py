@@ -109,9 +109,7 @@ def components(kernel: Kernel, whole: Sequence[int] | None = None) -> tuple[list
     slopes: list[Slopes] = []
     constants: list[tuple[Leaf, ...]] = []
     groups: dict[tuple[int, ...], list[tuple[Leaf, ...]]] = {}
-    for term in kernel.terms():
-        if any(leaf.is_white for leaf in term):
-            continue
+    for term in kernel.correlated_terms():
         used = {column for leaf in term if not isinstance(leaf, Constant) for column in leaf.active_columns}
         varying = [leaf for leaf in term if not isinstance(leaf, Constant)]
         if len(varying) == 1 and isinstance(varying[0], Linear):

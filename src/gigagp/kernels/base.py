@@ -148,6 +148,15 @@ class Kernel(ABC):
     def terms(self) -> tuple[tuple[Leaf, ...], ...]:
         """Return the kernel multiplied out: a sum of products of leaves."""
 
+    def correlated_terms(self) -> list[tuple[Leaf, ...]]:
+        """Return the terms without a white factor: the others are zero between different points."""
+        return [term for term in self.terms() if not any(leaf.is_white for leaf in term)]
+
+    @property
+    def has_white(self) -> bool:
+        """Whether a part is white, so that `white` may be above zero."""
+        return any(leaf.is_white for leaf in self.leaves())
+
     @abstractmethod
     def leaves(self) -> Iterator[Leaf]:
         """Iterate over the elementary kernels from left to right."""

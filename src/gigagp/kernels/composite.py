@@ -207,7 +207,7 @@ class Product(Composite):
 
     def white(self, X: Tensor) -> Tensor:
         """Return the product of the whole diagonals minus the product of the continuous ones."""
-        if not any(leaf.is_white for leaf in self.leaves()):
+        if not self.has_white:
             return X.new_zeros(X.shape[0])
         whole = math.prod((part.diagonal(X) + part.white(X) for part in self._parts), start=X.new_ones(()))
         return whole - self.diagonal(X)

@@ -20,11 +20,6 @@ from gigagp.kernels.elementary import Constant, Linear
 from gigagp.kernels.leaf import Leaf
 
 
-def _terms(kernel: Kernel) -> list[tuple[Leaf, ...]]:
-    """Return the terms that are functions; white terms are only on the diagonal."""
-    return [term for term in kernel.terms() if not any(leaf.is_white for leaf in term)]
-
-
 def _is_exact(term: tuple[Leaf, ...]) -> bool:
     """Whether a term has finitely many features: constants, times at most one linear kernel."""
     others = [leaf for leaf in term if not isinstance(leaf, Constant)]
@@ -40,7 +35,7 @@ def draw_features(kernel: Kernel, n_features: int, generator: torch.Generator, *
     if law not in {"balanced", "joint", "independent"}:
         msg = f'law of random features must be "balanced", "joint" or "independent"; got {law!r}.'
         raise InvalidInputError(msg)
-    terms = _terms(kernel)
+    terms = kernel.correlated_terms()
     unknown = {type(leaf).__name__ for term in terms for leaf in term if not leaf.has_spectrum}
     if unknown:
         msg = f"Random features of {sorted(unknown)} are not known. Use exact prior samples or another kernel."
@@ -144,7 +139,7 @@ def nested_columns(kernel: Kernel, draw: FeatureDraw, n_frequencies: int) -> tup
 
 def _drawn_terms(kernel: Kernel, draw: FeatureDraw) -> list[tuple[tuple[Leaf, ...], tuple[dict[str, Tensor], ...]]]:
     """Return the terms that are functions, each with its draws."""
-    terms = _terms(kernel)
+    terms = kernel.correlated_terms()
     fits = len(terms) == len(draw.terms) and all(
         not drawn if _is_exact(term) else len(drawn) == len(term) for term, drawn in zip(terms, draw.terms, strict=True)
     )

@@ -120,7 +120,7 @@ def diagonal_directions(kernel: Kernel, X: Tensor, *, white: bool = True) -> tup
     sizes = [value.numel() for value in parameters.values()]
     columns = [torch.ones(len(X), dtype=torch.float64, device=X.device)]
     places = [sum(sizes)]
-    if white and any(leaf.is_white for leaf in kernel.leaves()):
+    if white and kernel.has_white:
         start = 0
         for name, value in parameters.items():
             for k in range(value.numel()):

@@ -36,9 +36,9 @@ class Metric:
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
         sample = X[:: max(1, len(X) // _SAMPLE)].detach().to(torch.float64)
         found: list[tuple[float, float, tuple[Leaf, ...]]] = []
-        for leaves in kernel.terms():
+        for leaves in kernel.correlated_terms():
             placed = tuple(leaf for leaf in leaves if isinstance(leaf, _PLACED))
-            if placed and not any(leaf.is_white for leaf in leaves):
+            if placed:
                 variance = float(torch.stack([leaf.diagonal(sample).mean() for leaf in leaves]).prod())
                 extent = sum(float(_points(leaf, sample).var(0, correction=0).sum()) for leaf in placed)
                 found.append((variance, extent, placed))

@@ -320,7 +320,7 @@ class KernelMatrix(SymmetricMatrix):
         interruption.check()
         self.entries_computed += self.n * self.n
         found = self._engine.gradient(self.kernel, self.X, self.X, weights, symmetric=True, budget=self.memory_budget)
-        if any(leaf.is_white for leaf in self.kernel.leaves()):
+        if self.kernel.has_white:
             for name, value in self._white_gradient(diagonal).items():
                 found[name] = found[name] + value
         found["noise_variance"] = diagonal.sum().cpu()

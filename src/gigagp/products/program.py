@@ -246,7 +246,7 @@ def _is_skipped(part: Kernel, parent: Kernel) -> bool:
 
 
 def _is_noise(kernel: Kernel) -> bool:
-    return all(any(leaf.is_white for leaf in term) for term in kernel.terms())
+    return not kernel.correlated_terms()
 
 
 def _emit(kernel: Kernel, X: Tensor, Z: Tensor, program: Program) -> tuple[int, float]:

@@ -10,12 +10,14 @@ import torch
 
 from gigagp.inference.forecast import ratio_of_gains
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.likelihood import Regression, pool_of
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import NeighbourGraph
 
-#: Rows that are left out one by one, and those whose variance is computed with fewer and with more neighbours too.
-SCORED_ROWS, _FEW_ROWS = 2000, 200
+#: Most and fewest rows that are left out one by one; of one in ten, the variance is also computed with half and with
+#: twice as many neighbours.
+SCORED_ROWS, FEWEST_SCORED_ROWS, _ONE_IN = 2000, 300, 10
 
 
 class LocalScores(NamedTuple):
@@ -52,11 +54,13 @@ class LocalScores(NamedTuple):
         return float(self.densities.std() / count**0.5) if count > 1 else math.inf
 
     @classmethod
-    def of(cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int) -> LocalScores:
-        """Return the scores at a model, whose coefficients of the mean come from the same rows."""
+    def of(
+        cls, model: Model, table: TrainingTable, graph: NeighbourGraph, n_neighbours: int, n_rows: int = SCORED_ROWS
+    ) -> LocalScores:
+        """Return the scores of so many rows at a model, whose coefficients of the mean come from the same rows."""
         n = table.n_rows
         pool = pool_of(model, table)
-        drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:SCORED_ROWS].to(table.X.device)
+        drawn = torch.randperm(n, generator=torch.Generator().manual_seed(3))[:n_rows].to(table.X.device)
         width = min(n_neighbours, n - 1)
         neighbours = graph.neighbourhood.others(drawn, width)
         trend = Regression.of(pool, table, [(drawn, neighbours)]).trend
@@ -66,16 +70,22 @@ class LocalScores(NamedTuple):
         squares = found.residual.square()
         variance = found.variance[:, None]
         densities = (0.5 * (2 * math.pi * variance).log() + 0.5 * squares / variance).mean(1)
-        few = drawn[:_FEW_ROWS]
+        few = drawn[: -(-len(drawn) // _ONE_IN)]
         widths = [max(width // 2, 1), width, min(2 * width, n - 1)]
         variances = [
-            found.variance[:_FEW_ROWS]
+            found.variance[: len(few)]
             if one == width
             else pool.conditionals(few, graph.neighbourhood.others(few, one), weights=False).variance
             for one in widths
         ]
         gains = [float(0.5 * (more / less).log().mean()) for more, less in pairwise(variances)]
         return cls(drawn, densities, float(squares.mean().sqrt()), _limit(*gains))
+
+
+def scored_row_seconds(n_neighbours: int, n_inputs: int) -> float:
+    """Return the nominal seconds that a scored row takes."""
+    others = sum(nominal_seconds(one, n_inputs) for one in (n_neighbours // 2, 2 * n_neighbours))
+    return nominal_seconds(n_neighbours, n_inputs) + others / _ONE_IN
 
 
 def _limit(before: float, after: float) -> float:

@@ -12,7 +12,7 @@ import torch
 
 from gigagp import interruption
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.inference.automatic.local import LocalScores
+from gigagp.inference.automatic.local import FEWEST_SCORED_ROWS, SCORED_ROWS, LocalScores, scored_row_seconds
 from gigagp.inference.automatic.plan import FREE, Option, Plan
 from gigagp.inference.base import Inference
 from gigagp.inference.exact import EXACT_ROWS, Exact
@@ -26,6 +26,7 @@ from gigagp.inference.solve_records import warn_of_unfinished
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
+from gigagp.inference.vecchia.cost import nominal_seconds
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.machine import slowness
 from gigagp.model import Model
@@ -43,8 +44,8 @@ _LIKELY = 0.3
 _LAST, _SHORT = 0.5, 0.5
 #: Relative residual of probes from which samples, and gradients by them, are of no use.
 _USELESS = 0.5
-#: Share of a time budget that is kept for the forecast, and for surprises.
-_MARGIN = 0.05
+#: Shares of a time budget that scoring rows for the forecast may take, and that is kept for surprises.
+_SCORING, _MARGIN = 0.07, 0.05
 #: Nominal seconds that regressing all rows on their neighbours may take in the end without a time budget.
 _REGRESSION = 30.0
 
@@ -87,6 +88,7 @@ class AutomaticObjective(TableObjective):
         #: root mean square error of left-out rows, as a share of the targets' root mean square
         self._local_error = math.inf
         self._last_seconds = 0.0
+        self._scored_rows = SCORED_ROWS
         #: what was forecast before the choice; None before it, and where an optimizer asked for exact gradients
         self.plan: Plan | None = None
 
@@ -184,8 +186,18 @@ class AutomaticObjective(TableObjective):
         if self._budget < math.inf:
             with suppress(MemoryBudgetError):
                 neighbours.reserve_ending(model)
-            interruption.reserve(neighbours.ending_seconds() + _MARGIN * self._budget)
+            self._scored_rows, seconds = self._scoring(neighbours)
+            neighbours.kept_seconds = seconds + _MARGIN * self._budget
+            interruption.reserve(neighbours.ending_seconds() + neighbours.kept_seconds)
         return neighbours
+
+    def _scoring(self, neighbours: VecchiaObjective) -> tuple[int, float]:
+        """Return how many rows the forecast can score in its share of the time budget, and how long they take."""
+        n_inputs = self.table.n_inputs
+        seconds = slowness() * neighbours.row_seconds / nominal_seconds(neighbours.n_neighbours, n_inputs)
+        seconds *= scored_row_seconds(neighbours.prediction_neighbours, n_inputs)
+        rows = min(max(int(_SCORING * self._budget / seconds), FEWEST_SCORED_ROWS), SCORED_ROWS)
+        return rows, rows * seconds
 
     def _seconds_left(self) -> float:
         return self._started + self._budget - time.monotonic()
@@ -210,7 +222,7 @@ class AutomaticObjective(TableObjective):
             return
         graph, width = neighbours.graph_of(model), neighbours.prediction_neighbours
         try:
-            scores = LocalScores.of(model, self.table, graph, width)
+            scores = LocalScores.of(model, self.table, graph, width, self._scored_rows)
         except MemoryBudgetError:  # solves keep to smaller budgets
             self._chosen = self._solving.settings
             return

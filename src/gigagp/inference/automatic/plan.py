@@ -15,8 +15,8 @@ from gigagp.schema import anything, listing, number, optional, record, text, who
 
 #: Seconds that a fit without a time budget may be expected to take, and those up to which it need not be worth them.
 PATIENCE, FREE = 600.0, 60.0
-#: Nats a row that each further doubling of the time must gain.
-_GAIN = 0.005
+#: Share of a time budget that likewise need not be worth it, and nats a row that each doubling beyond must gain.
+_UNFELT, _GAIN = 0.1, 0.005
 
 _OPTION = record(
     {
@@ -106,17 +106,17 @@ class Plan:
 
     @classmethod
     def of(cls, options: Sequence[Option], budget: float, memory: float = math.inf) -> Plan:
-        """Choose the lowest expected negative log density that is worth its time, or that fits the budgets.
+        """Choose the lowest expected negative log density that fits the budgets and is worth its time.
 
-        A forecast of solves is uncertain by a half. Where they do not end in time, the fit ends with neighbours.
         ``memory`` is the memory budget in bytes. The first option that is foreseen is chosen if none fits.
         """
         ordered = tuple(sorted(options, key=lambda one: one.seconds))
         foreseen = _foreseen(ordered)
         fitting = [(one, nll) for one, nll in foreseen if one.seconds <= _limit(budget) and one.memory <= memory]
         best, least = (fitting or foreseen)[0]
+        free = min(FREE, _UNFELT * budget)
         for option, nll in fitting[1:]:
-            doublings = math.log2(max(option.seconds, FREE) / max(best.seconds, FREE)) if budget == math.inf else 0.0
+            doublings = math.log2(max(option.seconds, free) / max(best.seconds, free))
             if nll < least - _GAIN * doublings:
                 best, least = option, nll
         return cls(ordered, best, budget, memory, _reason(ordered, best, budget, memory))

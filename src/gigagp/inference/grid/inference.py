@@ -106,7 +106,7 @@ class Grid(GridSettings, Inference):
             than three of them, or the kernel has a white term although the noise of every row is known.
         """
         check_terms(model.kernel)
-        if model.noise_is_known and any(leaf.is_white for leaf in model.kernel.leaves()):
+        if model.noise_is_known and model.kernel.has_white:
             msg = (
                 "kernel of GPRegressor must have no white term with inference.Grid if noise_variance is given for each "
                 f"row, because the rows are weighted once; got {model.kernel!r}. Add its variance to those of the "

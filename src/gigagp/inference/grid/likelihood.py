@@ -286,7 +286,7 @@ class GridLikelihood:
             return gradient
         gradient[NOISE] = torch.tensor(by_noise, dtype=torch.float64)
         kernel: Kernel = model.kernel
-        if not any(leaf.is_white for leaf in kernel.leaves()):
+        if not kernel.has_white:
             return gradient
         values = {name: value.detach().clone().requires_grad_() for name, value in kernel.parameters().items()}
         with torch.enable_grad():

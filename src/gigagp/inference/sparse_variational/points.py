@@ -180,7 +180,7 @@ class PointsGradient:
         """Add ``sum_i weights_i d noise_i``, for the noise variance and the kernel's white terms."""
         if NOISE in self.total:
             self.total[NOISE] += weights.sum().cpu()
-        if any(leaf.is_white for leaf in self.model.kernel.leaves()):
+        if self.model.kernel.has_white:
             self._differentiate(lambda kernel, rows: kernel.white(rows), X, weights)
 
     def _differentiate(

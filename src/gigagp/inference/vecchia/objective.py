@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 import torch
@@ -33,8 +34,9 @@ _WIDE_GAP = 0.05
 #: (a function of six inputs) or more (kin40k), 2,000 rows with an exact likelihood led nearer.
 _NARROW_GAP = 0.02
 #: Rows whose densities estimate the likelihood at first; the cost of an evaluation, in rows times cubed neighbours, up
-#: to which they become more in the end, 555,000 rows with 30 neighbours, about a second; and the fewest rows.
-_LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS = 10_000, 1.5e10, 4000
+#: to which they become more in the end, 555,000 rows with 30 neighbours, about a second; the fewest rows, and those
+#: where time is short.
+_LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS, _FEWEST_IN_TIME = 10_000, 1.5e10, 4000, 1000
 #: Smallest gains in nats for each row, with few inputs and with many.
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
@@ -98,6 +100,8 @@ class VecchiaObjective(TableObjective):
         self.row_seconds = nominal_seconds(n_neighbours, table.n_inputs)
         #: whether the mean's coefficients and the likelihood are from all rows in the end
         self.ends_with_all = True
+        #: seconds before a deadline that learning leaves beside those of the posterior
+        self.kept_seconds = 0.0
         self._row_is_timed, self._build_seconds = False, 0.0
         self._graph: NeighbourGraph | None = None
         self._batch: Minibatch | None = None
@@ -142,13 +146,15 @@ class VecchiaObjective(TableObjective):
         if self._graph is None or not self._graph.serves(kernel, X, self.n_neighbours):
             self._graph = NeighbourGraph(kernel, X, self.n_neighbours)
             self.reserve_ending(model)
+            self._size = min(self._size, self._timely_rows())
         elif self._batch is None:
             pass  # the graph is that of the model
         elif self._needs_neighbours(model, self._graph):
             self.n_neighbours = min(2 * self.n_neighbours, self._most_neighbours)
             self._graph = self._graph.with_neighbours(self.n_neighbours)
             self.reserve_ending(model)
-            self._size = min(max(_FEWEST_ROWS, min(self._size, self._affordable_rows())), self.table.n_rows)
+            self._size = max(_FEWEST_ROWS, min(self._size, self._affordable_rows()))
+            self._size = min(self._size, self._timely_rows(), self.table.n_rows)
         elif self._adds_rows and self._size < self._affordable_rows():
             self._size = self._affordable_rows()
         else:
@@ -166,7 +172,7 @@ class VecchiaObjective(TableObjective):
         self.row_seconds, self._row_is_timed = seconds / slowness(), True
         self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
         self.ends_with_all = seconds * self.table.n_rows <= _ENDING * max(left, 0.0)
-        interruption.reserve(self.ending_seconds(), at_least=True)
+        interruption.reserve(self.ending_seconds() + self.kept_seconds, at_least=True)
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of the posterior; before a row has been timed, the fewest that it may take."""
@@ -198,11 +204,16 @@ class VecchiaObjective(TableObjective):
 
     def _affordable_rows(self) -> int:
         """Return the number of rows whose densities cost about a second, or a tenth of the time that is left."""
-        rows = AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3
+        rows = int(AFFORDABLE / min(self.n_neighbours, self.table.n_rows) ** 3)
+        return min(rows, self._timely_rows(), self.table.n_rows)
+
+    def _timely_rows(self) -> int:
+        """Return the number of rows of which an evaluation takes a tenth of the time that is left."""
         left = interruption.seconds_left()
-        if left < math.inf:
-            rows = min(rows, _CLOSER * max(left, 0.0) / (_EVALUATION * slowness() * self.row_seconds))
-        return min(self.table.n_rows, int(rows))
+        if left == math.inf:
+            return sys.maxsize
+        rows = int(_CLOSER * max(left, 0.0) / (_EVALUATION * slowness() * self.row_seconds))
+        return max(rows, _FEWEST_IN_TIME)
 
     def start(self, model: Model) -> Model:
         """Find the neighbours; return the model as it is.
