@@ -9,7 +9,8 @@ the root mean square error and the negative log density of new rows; the others 
 that can serve so many rows and inputs, unless methods are named. An inference that ended by itself in half of a smaller
 budget is not run again in a larger one. "trees" is scikit-learn's `HistGradientBoostingRegressor` with its defaults,
 which knows no budget. "million" is a made function of eight inputs. Scores are in standard deviations of the training
-targets, on at most 10,000 held-out rows. More rows than a table has are all of its rows.
+targets, on at most 10,000 held-out rows. More rows than a table has are all of its rows. Every result has the commit that
+it was found at.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from checkout import commit
 from grid_problems import rows_of
 from large_tables import scores
 from maps import FILES, read_map, write
@@ -128,13 +130,18 @@ def cell(arguments: argparse.Namespace, name: str, rows: int, budget: float, met
     command += ["--rows", str(rows), "--budgets", str(budget), "--methods", method]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     failed = {"table": name, "budget_s": budget, "method": method, "error": done.stderr[-300:]}
-    return {"asked_rows": rows, **(failed if done.returncode else json.loads(done.stdout.splitlines()[-1]))}
+    return {
+        "commit": commit(),
+        "asked_rows": rows,
+        **(failed if done.returncode else json.loads(done.stdout.splitlines()[-1])),
+    }
 
 
 def independent_of_budget(results: list[dict[str, Any]], key: dict[str, object]) -> dict[str, Any] | None:
     """Return the result of a smaller budget where it would be the same again."""
     for one in results:
         same = all(one[name] == key[name] for name in ("table", "asked_rows", "method"))
+        same = same and one["budget_s"] < key["budget_s"]
         unhindered = not one.get("interrupted") and one.get("fit_s", np.inf) < 0.5 * one["budget_s"]
         if same and key["method"] != "auto" and (unhindered or key["method"] == "trees"):
             return {
