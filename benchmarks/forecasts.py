@@ -9,8 +9,8 @@ the root mean square error and the negative log density of new rows; the others 
 that can serve so many rows and inputs, unless methods are named. An inference that ended by itself in half of a smaller
 budget is not run again in a larger one. "trees" is scikit-learn's `HistGradientBoostingRegressor` with its defaults,
 which knows no budget. "million" is a made function of eight inputs. Scores are in standard deviations of the training
-targets, on at most 10,000 held-out rows. More rows than a table has are all of its rows. Every result has the commit that
-it was found at.
+targets, on at most 10,000 held-out rows. More rows than a table has are all of its rows. Every result has the commit
+that it was found at.
 """
 
 from __future__ import annotations
