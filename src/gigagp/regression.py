@@ -94,7 +94,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
     time_budget : float, str or None, default None
         Time that `fit` may take, in seconds or as a string such as ``"90s"``, ``"10min"`` or ``"1.5h"``. Learning ends
         in time for the last solve, and ``inference="auto"`` chooses what fits. `describe` says what was left undone.
-        ``inference.Exact`` and ``inference.Iterative`` refuse a budget that is far too short for them before the work.
+        ``inference.Exact``, ``inference.Iterative`` and ``inference.SparseVariational`` refuse a budget that is far too
+        short for them before the work.
         A fit with a budget depends on the speed of the machine. None: no limit.
     target_transform : {"none", "log", "yeo-johnson", "spline", "auto"}, default "none"
         Increasing transform g of a target that is skewed or has heavy tails: ``g(y)`` is the Gaussian process. Its

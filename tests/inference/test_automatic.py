@@ -330,7 +330,7 @@ def test_an_unfinished_last_solve_warns(monkeypatch):
         gp.fit(X, y)
 
 
-@pytest.mark.parametrize("method", [Iterative(), Exact()])
+@pytest.mark.parametrize("method", [Iterative(), Exact(), gigagp.inference.SparseVariational(n_inducing=50)])
 def test_a_budget_in_which_no_posterior_can_be_had_is_refused_before_the_work(method, monkeypatch):
     X, y = made_rows(300, 2, 12)
     kind = type(method.objective(problem(40, 2, 0)[1], torch.Generator()))

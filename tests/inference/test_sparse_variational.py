@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+from gigagp import interruption
 from gigagp.errors import MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.inference import SparseVariational
 from gigagp.inference.exact import ExactObjective
@@ -314,6 +317,22 @@ def test_large_tables_are_looked_at_in_part(monkeypatch):
     table = TrainingTable(X, X[:, :1], ZeroMean(), 2**28)
     for rule in ("greedy", "kmeans++", "random"):
         assert len(choose_points(rule, model_of(KERNEL, 0.1), table, 6, generator())) == 6
+
+
+def test_a_step_is_only_begun_where_the_posterior_follows_in_time(monkeypatch):
+    """Two hours leave time for a pass over the rows of 50 minutes, not for an evaluation and that pass."""
+    X = torch.randn(60, 2, dtype=torch.float64, generator=generator())
+    given = objective(X, X[:, :1].sin(), n_inducing=10)
+    model = given.start(model_of(RBF(1.0).bind(2), 0.1))
+    monkeypatch.setattr(given, "least_seconds", lambda: 3000.0)
+    for hours, ends in ((2, True), (4, False)):
+        with interruption.interruptible(time.monotonic() + 3600 * hours) as fit:
+            fit.keep()
+            with pytest.raises(interruption.Interrupted) if ends else nullcontext():
+                given.evaluate(model)
+            assert fit.cut == ends
+            fit.learning = False
+            assert torch.isfinite(given.posterior(model).mean(X)).all()
 
 
 def test_points_stay_where_they_are_fixed():

@@ -5,14 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gigagp import interruption
 from gigagp.dense import triangular_inverse
 from gigagp.inference.sparse_variational.objective import SparseObjective
 from gigagp.inference.sparse_variational.points import InducingPoints, PointsGradient
 from gigagp.inference.sparse_variational.posterior import SparsePosterior, SparseSums, SparseTrend
 from gigagp.inference.weight_space import RowSums, WeightSpace
+from gigagp.machine import MULTIPLICATION, entries_seconds, slowness
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 from gigagp.processes import sum_of_rows
+
+#: Products of an n x m matrix with an m x m one that a pass over the rows costs, and passes that an evaluation with its
+#: gradient and the posterior cost together.
+_PASS, _ENDING = 2.8, 4
 
 
 class CollapsedObjective(SparseObjective):
@@ -25,6 +31,15 @@ class CollapsedObjective(SparseObjective):
         """Always true, because every step uses all rows."""
         return True
 
+    def ending_seconds(self) -> float:
+        """Return the expected seconds of the posterior."""
+        return self.least_seconds()
+
+    def least_seconds(self) -> float:
+        """Return the expected seconds of a pass over all rows."""
+        n, m = self.n_rows, self.count
+        return slowness() * (_PASS * MULTIPLICATION * n * m**2 + entries_seconds(n * m, self.table.n_inputs))
+
     def _fit(self, model: Model) -> tuple[InducingPoints, RowSums, WeightSpace, float]:
         self._last = None
         points = self.points(model)
@@ -34,7 +49,9 @@ class CollapsedObjective(SparseObjective):
         return points, sums, space, value
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the bound and its gradient."""
+        """Return the bound and its gradient, unless the fit has a deadline and no time for them and the posterior."""
+        interruption.reserve(_ENDING * self.least_seconds(), at_least=True)
+        interruption.check()
         points, sums, space, value = self._fit(model)
         return Evaluation(value, self._gradient(model, points, sums, space))
 
