@@ -196,6 +196,9 @@ def test_automatic_sizes_grow_with_the_rows_and_stay_below_them():
     assert sizes == sorted(sizes)
     assert all(max(size) <= n for size, n in zip(sizes, (1, 5, 100, 1000, 10_000, 10**6), strict=True))
     assert auto_sizes(10**6) == (2000, 2000)
+    in_time = [auto_sizes(10**6, seconds=one)[0] for one in (-1.0, 60.0, 600.0, 1e9)]
+    assert in_time == sorted(in_time)
+    assert in_time[0] < in_time[2] < in_time[3] == 2000  # the last is the control: a long time leaves the size alone
 
 
 def test_a_spectral_matrix_is_preconditioned_too():
