@@ -1,7 +1,8 @@
-"""Hold the forecasts and the choice of ``inference="auto"`` against what happens within the same time budgets.
+r"""Hold the forecasts and the choice of ``inference="auto"`` against what happens within the same time budgets.
 
     python benchmarks/forecasts.py --resume --json benchmarks/results/forecasts_twelve.json
-    python benchmarks/forecasts.py --judge --json benchmarks/results/forecasts_twelve.json --picture forecasts.png
+    python benchmarks/forecasts.py --judge --json benchmarks/results/forecasts_twelve.json --picture \
+        docs/figures/forecasts.png > benchmarks/results/forecasts_twelve_judged.json
     python benchmarks/forecasts.py --tables million --rows 1000000 --budgets 600 --methods auto trees
 
 Every method has the same budget, in seconds of wall time, and runs in a process of its own. "auto" forecasts its time,
@@ -243,7 +244,7 @@ def main() -> None:
     if arguments.judge or (arguments.resume and arguments.json.exists()):
         results = json.loads(arguments.json.read_text())["rows"]
     if arguments.judge:
-        print(json.dumps(judge(results, arguments.picture), indent=1))
+        print(json.dumps({"commit": commit(), **judge(results, arguments.picture)}, indent=1))
         return
     for budget, rows in sorted(itertools.product(arguments.budgets, arguments.rows), key=lambda one: one[0] * one[1]):
         for name in arguments.tables:
