@@ -203,19 +203,17 @@ def draw(autos: list[dict[str, Any]], regrets: list[dict[str, Any]], picture: Pa
         chosen = [one for one in autos if one["budget_s"] == budget]
         style = {"s": 16, "color": colours.get(budget, "black"), "label": f"budget {budget:g} s"}
         times.scatter([one["expected_s"] for one in chosen], [one["fit_s"] for one in chosen], **style)
-        densities.scatter([one["expected_nll"] for one in chosen], [one["nll"] for one in chosen], **style)
+        expected, off = zip(*((one["expected_nll"], one["nll"] - one["expected_nll"]) for one in chosen), strict=True)
+        densities.scatter(expected, off, **style)
         values = sorted(one["regret"] for one in regrets if one["budget_s"] == budget)
         losses.step(values, np.arange(1, len(values) + 1) / max(len(values), 1), where="post", color=style["color"])
-    for axes, name, half in ((times, "fit, seconds", 2.0), (densities, "NLL of new rows", 0.15)):
-        low, high = axes.get_xlim()
-        if name.startswith("fit"):
-            low, high = 0.2, 900
-            axes.set(xscale="log", yscale="log")
-        line = np.array([low, high])
-        axes.plot(line, line, color="0.5", lw=1)
-        edges = (line / half, line * half) if name.startswith("fit") else (line - half, line + half)
-        axes.fill_between(line, *edges, color="0.9", zorder=0)
-        axes.set(xlabel=f"expected {name}", ylabel=f"real {name}", xlim=(low, high))
+    line = np.array([0.5, 900])
+    times.plot(line, line, color="0.5", lw=1)
+    times.fill_between(line, line / 2, 2 * line, color="0.9", zorder=0)
+    times.set(xscale="log", yscale="log", xlim=line, ylim=line, xlabel="expected seconds", ylabel="real seconds")
+    densities.axhline(0, color="0.5", lw=1)
+    densities.axhspan(-0.15, 0.15, color="0.9", zorder=0)
+    densities.set(xlabel="expected NLL of new rows", ylabel="real less expected NLL")
     losses.axvline(0.05, color="0.5", lw=1)
     losses.set(xlabel="NLL lost against the best system", ylabel="share of tables", ylim=(0, 1.02))
     times.legend(frameon=False, fontsize=8)
