@@ -14,11 +14,12 @@ import gigagp
 from gigagp import GPRegressor, interruption
 from gigagp.configuration import from_plain, to_plain
 from gigagp.custom import Custom
-from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, SolverWarning
+from gigagp.errors import FitWarning, InvalidInputError, ModelFileError, NotPositiveDefiniteError, SolverWarning
 from gigagp.inference import Exact, Iterative, Vecchia
 from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.iterative import IterativeObjective
+from gigagp.inference.subset_guide import SubsetGuide
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Matern
 from gigagp.means import resolve_mean
@@ -239,6 +240,26 @@ def test_neighbours_end_a_fit_whose_solves_fail():
     assert np.abs(gp.predict(X[3100:]) - y[3100:]).max() < 0.01 * y.std()
     with pytest.warns(SolverWarning, match="before their tolerance"):
         GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
+
+
+def test_neighbours_guide_where_the_matrix_of_a_subset_has_no_factor(monkeypatch):
+    """As of targets without noise."""
+
+    def fails(*_):
+        raise NotPositiveDefiniteError("no factor")
+
+    def fitted(has_substitute):
+        def guide_of(neighbours, model):
+            return SubsetGuide(neighbours.table, model, 300, substitute=neighbours if has_substitute else None)
+
+        monkeypatch.setattr("gigagp.inference.automatic.objective.guide_of", guide_of)
+        return GPRegressor().fit(X, y).history_.to_dict()["stage"]
+
+    monkeypatch.setattr(SubsetGuide, "_factorise", fails)
+    X, y = made_rows(3200, 2, 14)
+    assert "neighbours" in fitted(True)
+    with pytest.warns(FitWarning, match="subset 300.*not positive definite"):  # the control
+        assert "neighbours" not in fitted(False)
 
 
 def test_hyperparameters_that_are_given_are_kept():

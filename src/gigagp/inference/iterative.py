@@ -23,7 +23,13 @@ from gigagp.inference.forecast import Forecast, Subject
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
-from gigagp.inference.solve_cost import FEWEST_PRODUCTS, expected_products, products_seconds, solves_seconds
+from gigagp.inference.solve_cost import (
+    FEWEST_PRODUCTS,
+    expected_products,
+    products_seconds,
+    products_slowness,
+    solves_seconds,
+)
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
 from gigagp.inference.solved import Pair, Solved
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
@@ -32,7 +38,6 @@ from gigagp.inference.trend import Trend, estimate_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
-from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators import KernelMatrix, kernel_matrix
@@ -299,11 +304,11 @@ class IterativeObjective(TableObjective):
 
     def ending_seconds(self) -> float:
         """Return the expected seconds of a solve."""
-        return slowness() * products_seconds(self.table, expected_products(self.table))
+        return products_slowness() * products_seconds(self.table, expected_products(self.table))
 
     def least_seconds(self) -> float:
         """Return the expected seconds of a few products."""
-        return slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
+        return products_slowness() * products_seconds(self.table, FEWEST_PRODUCTS)
 
     def amplified(self, model: Model) -> Model:
         """Return the model with its covariances multiplied by ``r' H^-1 r / n`` from the last solve.

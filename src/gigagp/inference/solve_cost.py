@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from functools import cache
+
+import torch
+
 from gigagp.inference.table import TrainingTable
+from gigagp.kernels import Matern
 from gigagp.machine import entries_seconds
 from gigagp.neighbours.neighbourhood import FEW_INPUTS
+from gigagp.operators import KernelMatrix
 
 #: Products of a solve where no trial has been made: with few inputs, and with many.
 _FEW_PRODUCTS, MANY_PRODUCTS = 10.0, 30.0
@@ -13,6 +20,31 @@ FEWEST_PRODUCTS = 3.0
 #: Solves of a guided fit in those of a trial: one to three gradients, the last solve from where they ended, and further
 #: samples. Measured on kin40k, protein and elevators (8,000 rows): 1.3, 1.7 and 3 times as many as 1.6.
 _SOLVES = 2.2
+#: Rows, inputs and columns of the product that is timed, and how often it is.
+_TIMED_ROWS, _TIMED_INPUTS, _TIMED_COLUMNS, _REPEATS = 1500, 8, 18, 3
+
+
+def products_slowness() -> float:
+    """Return how many times as long as on the machine of the benchmarks products with a kernel matrix take now.
+
+    Processors differ more in these than in products of stored matrices, which `gigagp.machine.slowness` times: without
+    AVX-512, exponentials take twice as long. It is measured once in a process for each number of threads.
+    """
+    return _measured(torch.get_num_threads())
+
+
+@cache
+def _measured(threads: int) -> float:
+    n, d = _TIMED_ROWS, _TIMED_INPUTS
+    X = torch.linspace(0, 1, n * d, dtype=torch.float64).reshape(n, d)
+    matrix = KernelMatrix(Matern(1.5), X, storage="tiles")
+    vectors = torch.ones(n, _TIMED_COLUMNS, dtype=torch.float64)
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        matrix @ vectors
+        times.append(time.perf_counter() - started)
+    return min(times) / entries_seconds(float(n) ** 2, d)
 
 
 def expected_products(table: TrainingTable) -> float:

@@ -28,7 +28,7 @@ def guide_of(neighbours: VecchiaObjective, model: Model) -> VecchiaObjective | S
     A small memory budget has no room for the subset's factor; neighbours have to do there.
     """
     try:
-        return neighbours if neighbours.suffices(model) else SubsetGuide(neighbours.table, model)
+        return neighbours if neighbours.suffices(model) else SubsetGuide(neighbours.table, model, substitute=neighbours)
     except MemoryBudgetError:
         return neighbours
 
@@ -48,9 +48,19 @@ class SubsetGuide(ExactObjective):
         Model whose kernel tells which rows are near.
     n_rows : int, default 2000
         Rows of the subset, at most all.
+    substitute : VecchiaObjective, optional
+        What guides where the subset's matrix has no factor, as of targets without noise: those of neighbours are small.
     """
 
-    def __init__(self, table: TrainingTable, model: Model, n_rows: int = SUBSET_ROWS) -> None:
+    def __init__(
+        self,
+        table: TrainingTable,
+        model: Model,
+        n_rows: int = SUBSET_ROWS,
+        *,
+        substitute: VecchiaObjective | None = None,
+    ) -> None:
+        self.substitute = substitute
         points = Metric(model.kernel, table.X)(table.X)
         self._rows = spread_and_clustered(points, min(n_rows, table.n_rows))
         super().__init__(table.take_rows(self._rows))

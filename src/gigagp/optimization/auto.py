@@ -188,14 +188,19 @@ class Auto(Settings):
             if trace.stopped:
                 return learned
             following = objective.settled(learned)
-            if following is guide:
+            if following is objective:
+                if not objective.is_likelihood:  # a bound has been found better, and has its own start
+                    return self._maximise_bound(objective, model, trace, generator)
+                found = self._polish(objective, whole, prior, vector, information, trace, "all rows", guided=True)
+                following = objective.settled(learned)  # solves may have failed
+                if following is objective or trace.stopped:
+                    return found
+            own = following.guide(learned)
+            if own is None or own is guide:
                 return learned
-            own = None if following is objective else following.guide(learned)
-            if own is not None:  # neighbours end the fit, and were not the guide
-                return whole.decode(self._score_all(own, whole, prior, vector, information, trace, None)[0])
-            if not objective.is_likelihood:  # a bound has been found better, and has its own start
-                return self._maximise_bound(objective, model, trace, generator)
-        elif self.middle_size and n >= 2 * self.middle_size:
+            # Neighbours end the fit, and were not the guide.
+            return whole.decode(self._score_all(own, whole, prior, vector, information, trace, None)[0])
+        if self.middle_size and n >= 2 * self.middle_size:
             rows = objective.draw_rows(self.middle_size, generator)
             space = ParameterSpace(model.take_rows(rows), "log")
             thin = objective.thin(rows)
@@ -204,7 +209,7 @@ class Auto(Settings):
                 vector = space.encode(middle)
                 if trace.stopped:
                     return whole.decode(vector)
-        return self._polish(objective, whole, prior, vector, information, trace, "all rows", guided=guide is not None)
+        return self._polish(objective, whole, prior, vector, information, trace, "all rows")
 
     def _maximise_bound(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Maximise an objective that is not the likelihood, including its free numbers."""
@@ -243,7 +248,12 @@ class Auto(Settings):
         closer = replace(self, subset_steps=self.guide_steps, subset_tolerance=tolerance)
         probes = torch.zeros(0, self.n_probes)  # a guide needs none, and may have very many rows
         stage = f"subset {guide.n_rows}" if guide.is_exact else "neighbours"
-        scoring = replace(closer._scoring(guide, space, prior, trace, probes), stage=stage, patience=_GUIDE_PATIENCE)
+        scoring = replace(
+            closer._scoring(guide, space, prior, trace, probes),
+            stage=stage,
+            patience=_GUIDE_PATIENCE,
+            has_substitute=guide.substitute is not None,
+        )
         for round_ in range(self.guide_rounds):
             changed = guide.refresh(space.decode(vector))
             # After an earlier run, as of `Restarts`, the guide may serve the first round without a change.
@@ -255,6 +265,8 @@ class Auto(Settings):
             if round_ == 0 and origin is not None and self.rougher_starts:
                 scored = best_of_starts(scoring, origin, scored, guide.finest(space.decode(origin)))
             vector, information = scored.vector, scored.information
+            if scored.failed and guide.substitute is not None:
+                return self._score_all(guide.substitute, space, prior, vector, information, trace, origin)
         return vector, information
 
     def _score_from_starts(

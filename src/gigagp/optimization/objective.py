@@ -170,3 +170,8 @@ class GuideObjective(FisherObjective, Protocol):
         It is 1 where the rows are no nearer to each other than those of a random subset.
         """
         ...
+
+    @property
+    def substitute(self) -> GuideObjective | None:
+        """What guides where this objective's matrices have no factor; None if there is nothing else."""
+        ...

@@ -34,12 +34,15 @@ class Scored(NamedTuple):
         Of the loss.
     information : Tensor of shape (p, p)
         Fisher information, an observation.
+    failed : bool
+        Whether the search ended because no step had a finite value.
     """
 
     vector: Tensor
     value: float
     gradient: Tensor
     information: Tensor
+    failed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,8 @@ class FisherScoring:
         Name in the history.
     patience : int or None
         So many accepted steps in a row that gain less than the tolerance, whatever they promised, end the search.
+    has_substitute : bool
+        Whether another objective goes on where no step has a finite value, so that the fit does not end there.
     """
 
     objective: FisherObjective
@@ -79,6 +84,7 @@ class FisherScoring:
     max_change: float
     stage: str
     patience: int | None = None
+    has_substitute: bool = False
 
     def evaluate(self, vector: Tensor) -> Scored | None:
         """Return loss, gradient and information at a vector; None if it has no finite value."""
@@ -113,9 +119,10 @@ class FisherScoring:
         """
         best = self.evaluate(vector)
         if best is None:
-            self.trace.stop(self.space, vector, None if known is None else self.space.decode(vector), self.stage)
+            if not self.has_substitute:
+                self.trace.stop(self.space, vector, None if known is None else self.space.decode(vector), self.stage)
             assert known is not None, "the trace raises at the first evaluation of a fit"
-            return Scored(vector, math.inf, torch.zeros_like(vector), known)
+            return Scored(vector, math.inf, torch.zeros_like(vector), known, failed=True)
         return self.improve(best, self.steps - 1)
 
     def improve(self, best: Scored, steps: int, *, on_trial: bool = False) -> Scored:
@@ -129,7 +136,7 @@ class FisherScoring:
         accept(best.vector)
         damping, trials, failures, slow, way = DAMPING, 0, 0, 0, Approach(self.tolerance)
         for _ in range(steps):
-            vector, value, gradient, information = best
+            vector, value, gradient, information = best[:4]
             free = box.free(vector, gradient)
             curvature = (information + torch.diag(self.prior.precision / n)) * (free[:, None] * free)
             step = -damped_inverse(curvature, damping) @ (gradient * free)
@@ -152,6 +159,7 @@ class FisherScoring:
                 trials, failures = trials + 1, failures + (outcome is None and not rejected)
             if self.patience is not None and slow >= self.patience:
                 break
-        if failures and failures == trials and not on_trial:  # no trial step was finite
+        failed = 0 < failures == trials  # no trial step was finite
+        if failed and not (on_trial or self.has_substitute):
             self.trace.stop(self.space, best.vector, self.space.decode(best.vector), self.stage)
-        return best
+        return best._replace(failed=failed)

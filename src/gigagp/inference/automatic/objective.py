@@ -21,7 +21,7 @@ from gigagp.inference.iterative import Iterative, IterativeObjective
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import registered
-from gigagp.inference.solve_cost import MANY_PRODUCTS, expected_products, solves_seconds
+from gigagp.inference.solve_cost import MANY_PRODUCTS, expected_products, products_slowness, solves_seconds
 from gigagp.inference.solve_records import warn_of_unfinished
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
@@ -174,7 +174,7 @@ class AutomaticObjective(TableObjective):
         if neighbours is None:
             return None
         nominal, free = solves_seconds(self.table, MANY_PRODUCTS), self._budget == math.inf
-        likely = nominal <= FREE if free else slowness() * nominal <= _LIKELY * self._seconds_left()
+        likely = nominal <= FREE if free else products_slowness() * nominal <= _LIKELY * self._seconds_left()
         self._guide = guide_of(neighbours, model) if likely else neighbours
         return self._guide
 
@@ -203,13 +203,19 @@ class AutomaticObjective(TableObjective):
         return self._started + self._budget - time.monotonic()
 
     def settled(self, model: Model) -> VecchiaObjective | SubsetGuide | AutomaticObjective:
-        """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`."""
+        """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`.
+
+        Where the chosen method's solves have failed since, neighbours take its place.
+        """
+        substitute = self._substitute()
         if self._chosen is None:
             self._choose(model)
+            self._waiting = model
+        elif isinstance(self._chosen, Iterative) and substitute is not None and self._has_failed():
+            self._replace(substitute, _FAILED)
         if isinstance(self._chosen, Vecchia):
             assert self._neighbours is not None
             return self._neighbours
-        self._waiting = model
         return self
 
     def _choose(self, model: Model, *, ends_here: bool = False) -> None:
@@ -235,9 +241,9 @@ class AutomaticObjective(TableObjective):
         options = self._options(subject, scores.nll_error, local, neighbours, ends_here=ends_here)
         spent = time.monotonic() - self._started
         if self._budget == math.inf:  # nominal times choose, so that the choice does not depend on the machine
-            self.plan = Plan.of(options, math.inf, self.table.budget).after(spent, slowness())
+            self.plan = Plan.of(options, math.inf, self.table.budget).after(spent, _slowness_of)
         else:
-            options = [one.after(spent, slowness()) for one in options]
+            options = [one.after(spent, _slowness_of(one.inference)) for one in options]
             self.plan = Plan.of(options, self._budget, self.table.budget)
         self._chosen = chosen = self.plan.chosen.inference
         current().expect(max(self.plan.chosen.seconds - spent, 0.0))
@@ -312,10 +318,14 @@ class AutomaticObjective(TableObjective):
             found = self._solving.solved_posterior(model, generator)
         if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
             return self._instead(hurried, model, generator, _LATE)
-        if substitute is not None and self._guided is not None and any(map(self._failed, solves)):
+        if substitute is not None and self._guided is not None and self._has_failed():
             return self._instead(substitute, self._guided, generator, _FAILED)
         warn_of_unfinished(solves)
         return found
+
+    def _has_failed(self) -> bool:
+        """Whether a solve could not end, and neighbours do better."""
+        return any(map(self._failed, self._solving.solves))
 
     def _failed(self, solve: SolveRecord) -> bool:
         """Whether a solve could not end, and left more of the targets than neighbours leave, or most of the probes."""
@@ -334,10 +344,19 @@ class AutomaticObjective(TableObjective):
 
     def _instead(self, option: Option, model: Model, generator: torch.Generator, why: str) -> Posterior:
         """Return the neighbours' posterior in place of the chosen method's."""
+        self._replace(option, why)
+        return self._local_posterior(model, generator)
+
+    def _replace(self, option: Option, why: str) -> None:
+        """Let the neighbours' option take the place of the chosen one."""
         assert self.plan is not None
         self._chosen = option.inference
         self.plan = self.plan.instead(option, why)
-        return self._local_posterior(model, generator)
+
+
+def _slowness_of(method: Inference) -> float:
+    """Return the factor of a method's nominal seconds on this machine."""
+    return products_slowness() if isinstance(method, Iterative) else slowness()
 
 
 class PlanningObjective(AutomaticObjective):

@@ -125,9 +125,9 @@ class Plan:
         """Return the plan for targets that are ``scale`` times as large."""
         return self._with([one.in_units(scale) for one in self.options])
 
-    def after(self, spent: float, slowness: float) -> Plan:
-        """Return the same choice with the times of `Option.after`."""
-        found = self._with([one.after(spent, slowness) for one in self.options])
+    def after(self, spent: float, slowness: Callable[[Inference], float]) -> Plan:
+        """Return the same choice with the times of `Option.after`, with the factor of each method."""
+        found = self._with([one.after(spent, slowness(one.inference)) for one in self.options])
         return replace(found, reason=_reason(found.options, found.chosen, self.budget, self.memory))
 
     def to_plain(self, describe: Callable[[Inference], Any]) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class VecchiaObjective(TableObjective):
     """
 
     has_posteriors_near = True
+    substitute: None = None
 
     def __init__(
         self,
