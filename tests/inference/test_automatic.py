@@ -107,6 +107,13 @@ def test_without_a_budget_time_must_be_worth_it():
     assert "2.5 nats" in plan.reason
 
 
+def test_each_method_has_the_speed_of_what_it_computes():
+    plan = Plan.of([option(30, 0.5, Vecchia()), option(40, 0.4)], math.inf)
+    after = plan.after(5.0, lambda method: 7.0 if isinstance(method, Iterative) else 2.0)
+    assert [one.seconds for one in after.options] == [65.0, 285.0]
+    assert after.chosen.inference == plan.chosen.inference
+
+
 def test_a_budget_is_used_for_whatever_is_better():
     quick, slow = option(5, 0.5, Vecchia()), option(60, 0.48)
     assert Plan.of([quick, slow], 100).chosen is slow

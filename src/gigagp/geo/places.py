@@ -135,7 +135,7 @@ class Places:
         moved = points.copy()
         start = 0.5 * (low + high) - 180.0
         moved[..., 0] = (points[..., 0] - start) % 360.0 + start
-        moved[..., 0] -= 360.0 * (moved[..., 0] > 360.0)
+        moved[..., 0] -= 360.0 * (moved[..., 0] > 360.0)  # kernels take no more, and no row lies there
         return moved
 
     @property

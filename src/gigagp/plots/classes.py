@@ -10,7 +10,7 @@ import numpy as np
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.figures import BLUE, CYCLE, GUIDE, INK, VALUES, axes_or_new, style
-from gigagp.plots.axes import OPACITIES, below, dress, plain, thinned
+from gigagp.plots.axes import LEVELS, OPACITIES, below, dress, plain, thinned
 from gigagp.plots.checks import chance_band
 from gigagp.plots.curves import points_needed
 from gigagp.plots.maps import Grid, region
@@ -23,7 +23,7 @@ _BINS, _IN_A_BIN = 10, 10
 _MOST_CLASSES, _SHOWN, _MOST_POINTS = 12, 3000, 2000
 #: How strong the colour of a class is where it is as likely as chance, and where it is certain.
 _WEAK, _FULL = 0.12, 0.9
-_WIDE = (0.025, 0.975)
+_WIDE = (LEVELS[0], LEVELS[-1])
 
 
 def classifier_view(model: Any, what: str, target: int = 0) -> View:
