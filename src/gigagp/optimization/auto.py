@@ -188,7 +188,7 @@ class Auto(Settings):
             if trace.stopped:
                 return learned
             following = objective.settled(learned)
-            if following is objective:
+            if following is objective and objective is not guide:
                 if not objective.is_likelihood:  # a bound has been found better, and has its own start
                     return self._maximise_bound(objective, model, trace, generator)
                 found = self._polish(objective, whole, prior, vector, information, trace, "all rows", guided=True)

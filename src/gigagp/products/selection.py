@@ -14,16 +14,16 @@ from gigagp.products.torch_tiles import TorchTiles
 from gigagp.products.triton_tiles import TritonTiles
 
 
-def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
+def select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype, *, alone: bool = False) -> Engine:
     """Return the engine for a bound kernel, a device and a dtype.
 
     The rule: kernels that have a program (`gigagp.products.program.supports`) run on the native engine on a CPU where
     it was built, and on CUDA, where triton is installed, on the quicker of Triton and torch tiles, once Triton has
     passed a self-test. Everything else runs on torch tiles, which take every kernel on every device. In a distributed
-    fit, its processes share the work of the engine (`gigagp.products.shared_tiles`).
+    fit, its processes share the work of the engine (`gigagp.products.shared_tiles`), unless one computes ``alone``.
     """
-    alone = _select(kernel, device, dtype)
-    return alone if current() is None else SharedTiles(alone)
+    engine = _select(kernel, device, dtype)
+    return engine if alone or current() is None else SharedTiles(engine)
 
 
 def _select(kernel: Kernel, device: torch.device | str, dtype: torch.dtype) -> Engine:
