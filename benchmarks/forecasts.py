@@ -142,9 +142,9 @@ def independent_of_budget(results: list[dict[str, Any]], key: dict[str, object])
     """Return the result of a smaller budget where it would be the same again."""
     for one in results:
         same = all(one[name] == key[name] for name in ("table", "asked_rows", "method"))
-        same = same and one["budget_s"] < key["budget_s"]
+        smaller = one["budget_s"] < key["budget_s"]
         unhindered = not one.get("interrupted") and one.get("fit_s", np.inf) < 0.5 * one["budget_s"]
-        if same and key["method"] != "auto" and (unhindered or key["method"] == "trees"):
+        if same and smaller and key["method"] != "auto" and (unhindered or key["method"] == "trees"):
             return {
                 **one,
                 "budget_s": key["budget_s"],

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, machine, optimization, planning, processes, solvers
+from gigagp.inference import solve_cost
 from gigagp.inference.automatic import objective as automatic
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import resolve_likelihood
@@ -111,15 +112,15 @@ def gradients() -> dict[str, torch.Tensor]:
 
 def choice(rank: int) -> str:
     """Return how ``inference="auto"`` ends where the processes believe in machines of very different speed."""
-    kept = machine._measured, automatic.EXACT_ROWS, planning.EXACT_ROWS
-    machine._measured = lambda threads: 1e4**rank  # type: ignore[assignment]
+    kept = machine._measured, solve_cost._measured, automatic.EXACT_ROWS, planning.EXACT_ROWS
+    machine._measured = solve_cost._measured = lambda threads: 1e4**rank  # type: ignore[assignment]
     automatic.EXACT_ROWS = planning.EXACT_ROWS = 300
     try:
         X, y = rows()
         gp = GPRegressor(kernel=kernels.Matern(1.5), memory_budget="256MiB", distributed=True).fit(X[::3], y[::3])
         return f"{gp.inference_!r} {gp.predict(NEW).tolist()}"
     finally:
-        machine._measured, automatic.EXACT_ROWS, planning.EXACT_ROWS = kept
+        machine._measured, solve_cost._measured, automatic.EXACT_ROWS, planning.EXACT_ROWS = kept
 
 
 def work(rank: int, count: int, folder: Path) -> dict[str, Any]:

@@ -262,11 +262,12 @@ class Auto(Settings):
             phase = f"learning on {guide.n_rows:,} rows" if guide.is_exact else "learning from neighbours"
             trace.meter.phase(phase, most=self.guide_steps)
             scored = scoring.run(vector, information)
+            if scored.failed and guide.substitute is not None:
+                found = scored.vector, scored.information
+                return self._score_all(guide.substitute, space, prior, *found, trace, origin)
             if round_ == 0 and origin is not None and self.rougher_starts:
                 scored = best_of_starts(scoring, origin, scored, guide.finest(space.decode(origin)))
             vector, information = scored.vector, scored.information
-            if scored.failed and guide.substitute is not None:
-                return self._score_all(guide.substitute, space, prior, vector, information, trace, origin)
         return vector, information
 
     def _score_from_starts(

@@ -136,7 +136,7 @@ class FisherScoring:
         accept(best.vector)
         damping, trials, failures, slow, way = DAMPING, 0, 0, 0, Approach(self.tolerance)
         for _ in range(steps):
-            vector, value, gradient, information = best[:4]
+            vector, value, gradient, information, _ = best
             free = box.free(vector, gradient)
             curvature = (information + torch.diag(self.prior.precision / n)) * (free[:, None] * free)
             step = -damped_inverse(curvature, damping) @ (gradient * free)

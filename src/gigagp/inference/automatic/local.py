@@ -70,7 +70,7 @@ class LocalScores(NamedTuple):
         squares = found.residual.square()
         variance = found.variance[:, None]
         densities = (0.5 * (2 * math.pi * variance).log() + 0.5 * squares / variance).mean(1)
-        few = drawn[: -(-len(drawn) // _ONE_IN)]
+        few = drawn[: math.ceil(len(drawn) / _ONE_IN)]
         widths = [max(width // 2, 1), width, min(2 * width, n - 1)]
         variances = [
             found.variance[: len(few)]
