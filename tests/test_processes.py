@@ -443,6 +443,14 @@ def test_parts_cover_the_rows(n):
     assert N**2 > SMALLEST
 
 
+def test_a_part_of_a_product_is_worth_its_overhead():
+    n, entries = 50_000, 1024
+    edges = processes.row_edges(n, entries)
+    assert len(processes.row_edges(n)) - 1 == 64
+    assert len(edges) - 1 == 8
+    assert all((b - a) * entries >= processes._PART_ENTRIES for a, b in pairwise(edges))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "work":

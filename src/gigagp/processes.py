@@ -34,8 +34,9 @@ from torch import Tensor
 
 from gigagp.errors import GigaGPError, InvalidInputError, ProcessFailedError
 
-#: Most parts of the rows of a result, and the fewest rows of a part.
-_ROW_PARTS, _PART_ROWS = 64, 256
+#: Most parts of the rows of a result, and the fewest rows of a part. Where a row has a known number of kernel entries,
+#: a part has at least so many of them, about 8 ms: each part of a product compiles the kernel anew, in half of one.
+_ROW_PARTS, _PART_ROWS, _PART_ENTRIES = 64, 256, 2**22
 #: Fewest numbers of all rows for which a sum over rows is shared, the fewest rows of one of its terms, and most terms.
 _SUM_NUMBERS, _SUM_ROWS, _SUM_TERMS = 2**17, 32, 64
 #: Numbers in a header: whether the process has failed, how often it has met, what for, and with which numbers.
@@ -64,7 +65,14 @@ class Processes:
 
     # Results --------------------------------------------------------------------------------------------------------
 
-    def rows(self, out: Tensor, compute: Callable[[slice], Tensor], what: str, given: Tensor | None = None) -> Tensor:
+    def rows(
+        self,
+        out: Tensor,
+        compute: Callable[[slice], Tensor],
+        what: str,
+        given: Tensor | None = None,
+        entries: int | None = None,
+    ) -> Tensor:
         """Fill a result whose rows are independent of each other, and return it.
 
         Parameters
@@ -77,8 +85,10 @@ class Processes:
             What is computed, which has to be the same in all processes.
         given : Tensor, optional
             What it is computed from; has to be the same in all processes.
+        entries : int, optional
+            Kernel entries of a row, if that is what is computed.
         """
-        edges = row_edges(len(out))
+        edges = row_edges(len(out), entries)
         parts = len(edges) - 1
         for part in self.share(parts):
             rows = slice(edges[part], edges[part + 1])
@@ -316,9 +326,13 @@ def joined(distributed: bool) -> Iterator[None]:
         _current.reset(token)
 
 
-def row_edges(n: int) -> list[int]:
-    """Return the bounds of the parts of n rows; they do not depend on the processes."""
-    parts = max(1, min(_ROW_PARTS, n // _PART_ROWS))
+def row_edges(n: int, entries: int | None = None) -> list[int]:
+    """Return the bounds of the parts of n rows, with so many kernel entries each if these are known.
+
+    They do not depend on the processes. The number of parts is a power of two.
+    """
+    most = n // _PART_ROWS if entries is None else min(n // _PART_ROWS, n * entries // _PART_ENTRIES)
+    parts = 2 ** (min(max(most, 1), _ROW_PARTS).bit_length() - 1)
     return [n * part // parts for part in range(parts + 1)]
 
 

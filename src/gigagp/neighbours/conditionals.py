@@ -133,12 +133,9 @@ class Pool:
         """Return what `derivatives` does, in this process."""
         if not self.is_native:
             return batched.derivatives(self, targets, neighbours, values)
-        program, diagonals, by_parameter = self._slopes
+        program, diagonals, jacobian = self._slopes
         found = self._run(program, targets, neighbours, values, diagonals, weights=False, derivatives=True)
         variance, _, residual, log_variance, gradient, information, _ = found
-        jacobian = program.jacobian()
-        jacobian = torch.cat([jacobian, jacobian.new_zeros(1, jacobian.shape[1])])  # the noise
-        jacobian = torch.cat([jacobian, by_parameter], 1)
         quadratic = total(torch.from_numpy(residual).square() / torch.from_numpy(variance)[:, None])
         q, t = len(variance), residual.shape[1]
         value = -0.5 * (quadratic + t * (log_variance + q * math.log(2 * math.pi)))
@@ -189,9 +186,15 @@ class Pool:
 
     @cached_property
     def _slopes(self) -> tuple[Program, Tensor, Tensor]:
-        """The kernel with its derivatives at all rows, and the directions of their variances."""
+        """The kernel with its derivatives at all rows, the directions of their variances, and the Jacobian of both.
+
+        The Jacobian has a row for each hyperparameter, the noise last.
+        """
         program = compile_kernel(self.kernel, self.X, self.X, derivatives=True)
-        return program, *batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
+        diagonals, by_parameter = batched.diagonal_directions(self.kernel, self.X, white=not self.latent)
+        jacobian = program.jacobian()
+        jacobian = torch.cat([jacobian, jacobian.new_zeros(1, jacobian.shape[1])])
+        return program, diagonals, torch.cat([jacobian, by_parameter], 1)
 
     def _require(self, neighbours: Tensor) -> None:
         """Refuse more neighbours than the memory budget has room for."""

@@ -62,7 +62,7 @@ class SharedTiles:
         def rows_of(rows: slice) -> Tensor:
             return engine.product(kernel, X[rows], Z, V, budget=budget)
 
-        return processes.rows(out, rows_of, "product", V)
+        return processes.rows(out, rows_of, "product", V, len(Z))
 
     def dense(self, kernel: Kernel, X: Tensor, Z: Tensor | None = None, *, budget: int) -> Tensor:
         """Return the whole matrix, which each process computes; see `Engine.dense`."""
@@ -78,8 +78,13 @@ class SharedTiles:
         left, right = weights.left, weights.right
         shapes = {name: value.shape for name, value in kernel.parameters().items()}
         like = torch.zeros(sum(shape.numel() for shape in shapes.values()), dtype=torch.float64)
-        terms = n_terms(len(X))
-        blocks = list(_triangle(len(X), terms) if symmetric else _stripes(len(X)))
+        if symmetric:
+            terms = n_terms(len(X))
+            blocks = list(_triangle(len(X), terms))
+        else:
+            edges = row_edges(len(X), len(Z))
+            terms = len(edges) - 1
+            blocks = [(slice(*pair), slice(None)) for pair in pairwise(edges)]
 
         def term(part: int) -> Tensor:
             total = torch.zeros_like(like)
@@ -124,9 +129,3 @@ def _triangle(n: int, terms: int) -> Iterator[tuple[slice, slice]]:
             b = (a + step) % count
             yield (every[a], every[b]) if a <= b else (every[b], every[a])
 
-
-def _stripes(n: int) -> Iterator[tuple[slice, slice]]:
-    """Iterate over blocks of rows with all columns."""
-    edges = row_edges(n)
-    for first, last in pairwise(edges):
-        yield slice(first, last), slice(None)
