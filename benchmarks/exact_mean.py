@@ -1,10 +1,11 @@
-"""The exact posterior mean of a map by a solve that nearest neighbours precondition.
+r"""The exact posterior mean of a map by a solve that nearest neighbours precondition.
 
     python benchmarks/exact_mean.py elevation --rows 116700 --json benchmarks/results/exact_mean_elevation.json
-    python benchmarks/exact_mean.py elevation --rows 816307 --share 0.01225 --threads 2 --json ...   # the record's rows
+    python benchmarks/exact_mean.py elevation --rows 816307 --share 0.01225 --threads 2 --neighbors 60 --rank 100 \
+        --json benchmarks/results/exact_mean_elevation_record.json   # the record's rows
 
 Hyperparameters are learned by `inference.Vecchia`. Then ``H v = y`` is solved by conjugate gradients with
-`solvers.Vecchia(30)`, products in float32 (``mixed``) and residuals in float64, to a true relative residual of 1e-3.
+`solvers.Vecchia`, products in float32 (``mixed``) and residuals in float64, to a true relative residual of 1e-3.
 CPU seconds and seconds of each part, and the peak memory of the process.
 """
 
@@ -52,6 +53,8 @@ def main() -> None:
     parser.add_argument("--kernel", choices=KERNELS, default="half")
     parser.add_argument("--tolerance", type=float, default=1e-3)
     parser.add_argument("--share", type=float, default=SHARE, help="share of the rows that is held out")
+    parser.add_argument("--neighbors", type=int, default=30, help="neighbours of the preconditioner")
+    parser.add_argument("--rank", type=int, default=0, help="columns of the preconditioner")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
@@ -64,7 +67,8 @@ def main() -> None:
     model, table = posterior.model, posterior.table
     residuals = table.Y - table.basis @ posterior.coefficients
     matrix = KernelMatrix(model.kernel, table.X, model.noise_variance, mixed=True, storage="tiles")
-    solver = ConjugateGradients(tolerance=arguments.tolerance, preconditioner=Vecchia(n_neighbors=30))
+    recipe = Vecchia(n_neighbors=arguments.neighbors, rank=arguments.rank)
+    solver = ConjugateGradients(tolerance=arguments.tolerance, preconditioner=recipe)
     solution = solver.solve(matrix, residuals)
     clock.end("solve")
     residual = float((matrix @ solution.value - residuals).norm() / residuals.norm())
@@ -77,6 +81,7 @@ def main() -> None:
         "rows": table.n_rows,
         "iterations": solution.iterations,
         "true_relative_residual": residual,
+        "preconditioner": repr(recipe),
         "threads": arguments.threads,
         **clock.parts,
         "rmse": metrics.rmse(data.y_test, in_units),

@@ -191,6 +191,16 @@ def test_the_automatic_choice_follows_the_inputs_the_noise_and_the_kernel():
     assert chosen(short * Cosine(), 2, 0.5) is TwoLevel  # conditionals of this kernel are not compiled
 
 
+@pytest.mark.skipif(not NativeTiles.available(), reason="the extension was not built")
+def test_more_rows_in_few_inputs_have_more_neighbours_where_the_budget_has_room():
+    def neighbours(n, budget):
+        matrix = KernelMatrix(Matern(nu=0.5), normal(n, 2), 0.1, memory_budget=budget, storage="tiles")
+        return automatic(matrix)[0].n_neighbors
+
+    assert [neighbours(n, 2**30) for n in (2000, 10_000, 20_000)] == [30, 30, 38]
+    assert neighbours(20_000, 2 * 48 * 20_000 * 33) == 33
+
+
 def test_automatic_sizes_grow_with_the_rows_and_stay_below_them():
     sizes = [auto_sizes(n) for n in (1, 5, 100, 1000, 10_000, 10**6)]
     assert sizes == sorted(sizes)

@@ -34,6 +34,9 @@ PreconditionerChoice = (
 #: Neighbours in more inputs for each cube root of the rows: 120 for 8,000 rows, 200 for 37,000. On kin40k (20,000 rows,
 #: 8 inputs) 120, 200 and 300 take 38, 28 and 22 iterations to 0.01, and as long as 2, 5 and 13 products to build.
 _MANY_NEIGHBOURS = 6.0
+#: Rows from which more neighbours are taken in few inputs too, as many as keep a build below a product of one column.
+#: With 60,000 rows of elevation and a Matern-1/2 kernel, 30 and 60 take 4 and 3 iterations to 0.01.
+_FEW_ROWS = 10_000
 #: Rows up to which `TwoLevel` is nearly the matrix itself.
 _SMALLEST_SPARSE = 1000
 #: Share of the signal's variance below which conditionals of near rows would be all rounding.
@@ -86,8 +89,9 @@ def auto_sizes(n: int, budget: int | None = None, seconds: float = math.inf) -> 
 def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[PreconditionerRecipe, Reuse | None]:
     """Return the recipe for a matrix, with what its build may reuse; the build uses at most half of the memory budget.
 
-    Up to three inputs the recipe is `Vecchia` with 30 neighbours. Beyond, solves with 2,000 of the rows decide between
-    `Vecchia` with ``6 n^(1/3)`` neighbours and `TwoLevel`. Where nothing but close rows explains a row, neighbours take
+    Up to three inputs the recipe is `Vecchia` with 30 neighbours, from 10,000 rows on with ``30 (n / 10,000)^(1/3)``
+    where the budget has room for them. Beyond, solves with 2,000 of the rows decide between `Vecchia` with
+    ``6 n^(1/3)`` neighbours and `TwoLevel`. Where nothing but close rows explains a row, neighbours take
     fewest iterations; with more noise, or a smooth function with very little, low-rank columns see better what is
     spread over many rows. A kernel without a compiled program takes `TwoLevel`, because its conditionals are slow.
     """
@@ -99,7 +103,11 @@ def automatic(matrix: SymmetricMatrix, reuse: Reuse | None = None) -> tuple[Prec
     few = matrix.X.shape[1] <= FEW_INPUTS
     if not few and n <= _SMALLEST_TRIAL:
         return two_level, reuse
-    wanted = FEW_NEIGHBOURS if few else round(_MANY_NEIGHBOURS * n ** (1 / 3))
+    if few:
+        wanted = round(FEW_NEIGHBOURS * max(n / _FEW_ROWS, 1.0) ** (1 / 3))
+        wanted = min(wanted, max(FEW_NEIGHBOURS, budget // (_VECCHIA_BYTES * n)))
+    else:
+        wanted = round(_MANY_NEIGHBOURS * n ** (1 / 3))
     noise = matrix.noise().double()
     signal = float(matrix.kernel.diagonal(matrix.X).double().mean())
     if float(noise.min()) < _LOST_NOISE * signal or _VECCHIA_BYTES * n * wanted > budget:

@@ -104,7 +104,7 @@ class Vecchia(PreconditionerRecipe):
 
     When to use: for up to three inputs, where two to ten iterations suffice whatever the number of rows, and its build
     costs a few products where that of `TwoLevel` costs tens. In more inputs with little noise add columns (``rank``),
-    which also help where the noise is larger than the signal. `docs/solvers.md` has measurements.
+    which also help where the noise is larger than the signal. `docs/neighbours.md` has measurements.
 
     Parameters
     ----------

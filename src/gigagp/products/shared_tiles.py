@@ -128,4 +128,3 @@ def _triangle(n: int, terms: int) -> Iterator[tuple[slice, slice]]:
         for step in range((count + 1) // 2):
             b = (a + step) % count
             yield (every[a], every[b]) if a <= b else (every[b], every[a])
-
