@@ -58,12 +58,12 @@ def learn_posterior(
         trace.meter.phase(title, 1, then=0.0)
         seed = spawn(generator)
         try:
-            posterior = _posterior_at(objective, model, seed)
+            posterior = _posterior_at(objective, model, seed, learned=optimizer is not None)
         except NotPositiveDefiniteError:
             # Optimizers do not evaluate their last step. If it has no factor, the step before it does.
             if trace.last_sound is None or trace.last_sound.noise_variance.shape != model.noise_variance.shape:
                 raise
-            posterior = _posterior_at(objective, trace.last_sound, seed)
+            posterior = _posterior_at(objective, trace.last_sound, seed, learned=True)
         X = objective.table.X[:_CHECKED_ROWS]
         finite_means(posterior.mean(X))
         posterior.check_variances(X)
@@ -95,10 +95,10 @@ def warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
         warn(msg, FitWarning)
 
 
-def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator) -> Posterior:
-    """Return the posterior at a model, after the objective has learned what the optimizer does not."""
+def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:
+    """Return the posterior at a model, learned or given, after the objective has learned what the optimizer does not."""
     objective.learn_remaining(model, generator)
-    return objective.posterior(model, generator)
+    return objective.learned_posterior(model, generator) if learned else objective.posterior(model, generator)
 
 
 def _best_so_far(objective: TableObjective, start: Model, trace: Trace) -> Model:

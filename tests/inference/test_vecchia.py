@@ -565,3 +565,69 @@ def test_a_short_time_left_looks_at_fewer_rows(monkeypatch):
             while guide.refresh(at_model()):
                 pass
         assert len(guide._batch.rows) == last
+
+
+@tables
+def test_learning_from_some_rows_ends_with_the_amplitude_of_all(table, tmp_path):
+    X = table(400)
+    y = draw_targets(KERNEL, X, NOISE)[:, 0].numpy()
+    # Rows that learning does not see vary twice as much.
+    drawn = torch.randperm(len(X), generator=torch.Generator().manual_seed(objective_module._SEED))
+    y[drawn[60:]] *= 2.0
+
+    def fitted(**settings):
+        method = inference.Vecchia(n_neighbors=399, learning_rows=60)
+        settings |= {"optimizer": optimization.LBFGS(steps=20), "standardize": False}  # "auto" learns 400 rows exactly
+        return GPRegressor(kernels.Matern(1.5, [0.8, 1.7]), inference=method, **settings).fit(X, y)
+
+    gp = fitted(mean=ZeroMean())
+    model = gp.posterior_.model
+    H = reference_matrix(model.kernel, X, model.noise_variance)
+    Y = torch.from_numpy(y)[:, None]
+    assert float((Y * torch.linalg.solve(H, Y)).sum()) / len(X) == pytest.approx(1, rel=1e-9)  # r' H^-1 r / n
+    low, chosen, high = (
+        float(torch.distributions.MultivariateNormal(torch.zeros(400).double(), factor * H).log_prob(Y[:, 0]))
+        for factor in (0.9, 1.0, 1.1)
+    )
+    assert gp.log_marginal_likelihood().value == pytest.approx(chosen, rel=1e-9)
+    assert chosen > max(low, high)
+
+    with_mean = fitted()
+    assert float(with_mean.posterior_._regression.amplitude) == pytest.approx(1, rel=1e-12)
+    with_mean.save(tmp_path / "model.gp")
+    loaded = gigagp.load(tmp_path / "model.gp")
+    for one, other in zip(
+        with_mean.predict(NEW.numpy(), return_std=True), loaded.predict(NEW.numpy(), return_std=True), strict=True
+    ):
+        assert np.array_equal(one, other)
+
+    fixed = fitted(noise_variance=np.full(400, 0.3))  # known, so that nothing may be multiplied
+    assert abs(fixed.posterior_._regression.amplitude - 1) > 0.01
+
+
+def test_given_hyperparameters_are_not_amplified():
+    X = clumps(N)
+    y = 5 * draw_targets(KERNEL, X, NOISE)[:, 0].numpy()
+    method = inference.Vecchia(n_neighbors=8, learning_rows=30)
+    given = kernels.Matern(1.5, [0.8, 1.7], 1.3)
+    gp = GPRegressor(given, inference=method, noise_variance=NOISE, optimizer=None, standardize=False).fit(X, y)
+    assert repr(gp.kernel_) == repr(given.bind(2))
+    assert gp.posterior_._regression.amplitude > 2
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, kernels.Matern(0.5).bind(2) + kernels.Linear(3.0).bind(2)])
+def test_an_amplified_posterior_is_that_of_the_amplified_model(kernel):
+    X = clumps(N)
+    Y = draw_targets(KERNEL, X, NOISE)
+    found = objective_of(X, Y, mean=ConstantMean()).posterior(model_of(kernel, NOISE, ConstantMean()), generator())
+    amplified = found.amplified()
+    assert amplified is not found
+    anew = objective_of(X, Y, mean=ConstantMean()).posterior(amplified.model, generator())
+    assert torch.equal(amplified._graph.neighbours, anew._graph.neighbours)
+    for one, other in zip(amplified.mean_and_variance(NEW), anew.mean_and_variance(NEW), strict=True):
+        assert relative_error(one, other) < 1e-9
+    assert relative_error(amplified.coefficient_root.abs(), anew.coefficient_root.abs()) < 1e-9
+    value = anew.log_marginal_likelihood(generator()).value
+    assert amplified.log_marginal_likelihood(generator()).value == pytest.approx(value, rel=1e-9)
+    assert value > found.log_marginal_likelihood(generator()).value
+    assert amplified.amplified() is amplified

@@ -161,6 +161,13 @@ class TableObjective(ABC):
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior at a model."""
 
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the posterior that ends a fit, at the learned model, or at one that its computation shows to be better.
+
+        By default it is `posterior`.
+        """
+        return self.posterior(model, generator)
+
     def posterior_near(self, model: Model, generator: torch.Generator) -> RowsPosterior | None:
         """Return the posterior at a model near the learned one, or None; it may keep what depends little on the model.
 

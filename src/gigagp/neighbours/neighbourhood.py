@@ -28,6 +28,8 @@ _FEW_COORDINATES, _SCALE, _SMALLEST_SCALE = 3, 16, 50
 Block = tuple[Tensor, Tensor]
 #: Rows whose neighbours are held at a time.
 _BLOCK_ROWS = 2**14
+#: Rows at which two metrics are compared, and what a graph has found by then.
+_COMPARED_ROWS, _FOUND = 100, ("neighbourhood", "neighbours")
 
 
 class Neighbourhood:
@@ -208,6 +210,14 @@ class NeighbourGraph:
         other = NeighbourGraph(self.kernel, self._X, n_neighbours)
         if "neighbourhood" in self.__dict__:
             other.__dict__["neighbourhood"] = self.neighbourhood
+        return other
+
+    def with_amplitude_of(self, kernel: Kernel) -> NeighbourGraph:
+        """Return the graph of a kernel that differs by a factor, which changes no distance unless a part is linear."""
+        other = NeighbourGraph(kernel, self._X, self.n_neighbours)
+        some = self._X[:: max(1, len(self._X) // _COMPARED_ROWS)]
+        if torch.equal(other.metric(some), self.metric(some)):
+            other.__dict__.update({name: vars(self)[name] for name in _FOUND if name in vars(self)})
         return other
 
     @cached_property

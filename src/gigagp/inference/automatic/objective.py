@@ -334,8 +334,10 @@ class AutomaticObjective(TableObjective):
         return not ended and (solve.relative_residual_targets > self._local_error or probes > _USELESS)
 
     def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        assert self._neighbours is not None
-        return self._neighbours.posterior(model, generator)
+        neighbours = self._neighbours
+        assert neighbours is not None
+        learned = self._guide is not None  # only optimizers ask for a guide
+        return neighbours.learned_posterior(model, generator) if learned else neighbours.posterior(model, generator)
 
     def _substitute(self) -> Option | None:
         """Return the neighbours' option, with which the fit can end at once; None where there was no choice."""

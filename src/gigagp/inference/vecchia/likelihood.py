@@ -131,6 +131,20 @@ class Regression(NamedTuple):
         )
 
     @property
+    def amplitude(self) -> float:
+        """The most likely common factor of all covariances, the mean of ``r_i^2 / D_i`` over rows and targets."""
+        return self.squares / (self.n_rows * self.trend.coefficients.shape[1])
+
+    def amplified(self, factor: float) -> Regression:
+        """Return the regression after all covariances were multiplied by a factor; coefficients stay as they are."""
+        return self._replace(
+            trend=self.trend._replace(root=math.sqrt(factor) * self.trend.root),
+            gram=self.gram / factor,
+            squares=self.squares / factor,
+            log_variance=self.log_variance + self.n_rows * math.log(factor),
+        )
+
+    @property
     def value(self) -> float:
         """Log density of the rows given their neighbours, summed over targets."""
         n_targets = self.trend.coefficients.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -58,6 +59,8 @@ def corrected_functions(
     return evaluate
 
 
+#: Change of the logarithm of all covariances that is worth another model.
+_LEAST_CHANGE = 0.01
 #: Most neighbours of the points of a batch whose covariances are stored, and most points at a time.
 _LARGEST_BATCH, _POINTS = 4096, 1024
 
@@ -120,6 +123,19 @@ class VecchiaPosterior(RowsPosterior, GrowingPosterior):
         """Return the posterior at a model, with the mean's coefficients and the likelihood from all rows."""
         pool = pool_of(model, table)
         return cls(model, table, graph, n_neighbours, Regression.of(pool, table, graph.blocks()))
+
+    def amplified(self) -> VecchiaPosterior:
+        """Return the posterior with all covariances multiplied by their most likely factor, if all of them may follow.
+
+        The likelihood of a multiple of the covariance is largest there. Means stay as they are.
+        """
+        factor = self._regression.amplitude
+        clear = math.isfinite(factor) and factor > 0 and abs(math.log(factor)) > _LEAST_CHANGE
+        model = self.model.amplified(factor) if clear else None
+        if model is None:
+            return self
+        graph, regression = self._graph.with_amplitude_of(model.kernel), self._regression.amplified(factor)
+        return VecchiaPosterior(model, self.table, graph, self._predictor.asked, regression)
 
     def with_rows(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> VecchiaPosterior:
         """Return the posterior given additional rows, which come after all others in the order.
