@@ -96,7 +96,7 @@ def warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
 
 
 def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:
-    """Return the posterior at a model, learned or given, after the objective has learned what the optimizer does not."""
+    """Return the posterior at a learned or given model; what the optimizer does not learn is learned before."""
     objective.learn_remaining(model, generator)
     return objective.learned_posterior(model, generator) if learned else objective.posterior(model, generator)
 

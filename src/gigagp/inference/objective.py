@@ -162,7 +162,7 @@ class TableObjective(ABC):
         """Return the posterior at a model."""
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
-        """Return the posterior that ends a fit, at the learned model, or at one that its computation shows to be better.
+        """Return the posterior that ends a fit, at the learned model or one that its computation shows to be better.
 
         By default it is `posterior`.
         """
