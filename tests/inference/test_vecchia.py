@@ -12,6 +12,7 @@ import gigagp
 from gigagp import GPRegressor, inference, interruption, kernels, optimization
 from gigagp.errors import InvalidInputError, MemoryBudgetError
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.vecchia import cost
 from gigagp.inference.vecchia import objective as objective_module
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.means import ConstantMean, LinearMean, ZeroMean
@@ -538,16 +539,17 @@ def test_a_deadline_that_leaves_no_time_for_all_rows_regresses_some_of_them(monk
 
     asked = objective_of(X, Y).ending_seconds()
     whole, of_all, reserve = ended(math.inf)
-    assert whole.ends_with_all
+    assert whole.ending.takes_all
     assert reserve == 0
-    monkeypatch.setattr(objective_module, "_LEARNING_ROWS", 40)
+    for module in (cost, objective_module):
+        monkeypatch.setattr(module, "SOME_ROWS", 40)
     hurried, of_some, reserve = ended(0.0)  # long past
-    assert not hurried.ends_with_all
+    assert not hurried.ending.takes_all
     assert reserve == hurried.ending_seconds() > 0
     assert float(of_some.coefficient_root.abs()) > float(of_all.coefficient_root.abs())
     assert relative_error(of_some.mean(X), of_all.mean(X)) < 0.05
     in_time, also_of_all, reserve = ended(1e300)  # the control
-    assert in_time.ends_with_all
+    assert in_time.ending.takes_all
     assert 0 < asked < 1  # what a fit keeps first does not end the learning of a large table before it begins
     assert torch.equal(also_of_all.mean(X), of_all.mean(X))
 

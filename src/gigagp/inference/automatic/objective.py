@@ -182,19 +182,19 @@ class AutomaticObjective(TableObjective):
         if not is_compiled(model.kernel, self.table.X.device):
             return None
         self._neighbours = neighbours = VecchiaObjective.for_learning(self.table)
-        neighbours.ends_with_all = neighbours.row_seconds * self.n_rows <= _REGRESSION
+        neighbours.ending.takes_all = neighbours.ending.row_seconds * self.n_rows <= _REGRESSION
         if self._budget < math.inf:
             with suppress(MemoryBudgetError):
                 neighbours.reserve_ending(model)
             self._scored_rows, seconds = self._scoring(neighbours)
-            neighbours.kept_seconds = seconds + _MARGIN * self._budget
-            interruption.reserve(neighbours.ending_seconds() + neighbours.kept_seconds)
+            neighbours.ending.kept_seconds = seconds + _MARGIN * self._budget
+            interruption.reserve(neighbours.ending.seconds() + neighbours.ending.kept_seconds)
         return neighbours
 
     def _scoring(self, neighbours: VecchiaObjective) -> tuple[int, float]:
         """Return how many rows the forecast can score in its share of the time budget, and how long they take."""
         n_inputs = self.table.n_inputs
-        seconds = slowness() * neighbours.row_seconds / nominal_seconds(neighbours.n_neighbours, n_inputs)
+        seconds = slowness() * neighbours.ending.row_seconds / nominal_seconds(neighbours.n_neighbours, n_inputs)
         seconds *= scored_row_seconds(neighbours.prediction_neighbours, n_inputs)
         rows = min(max(int(_SCORING * self._budget / seconds), FEWEST_SCORED_ROWS), SCORED_ROWS)
         return rows, rows * seconds
@@ -235,7 +235,14 @@ class AutomaticObjective(TableObjective):
         self._local_error = scores.rmse / float(self.table.Y.double().square().mean().sqrt())
         products = self._products(model)
         subject = Subject(
-            self.table, model, scores.rows, scores.densities, scores.rmse, scores.gain, products, neighbours.row_seconds
+            self.table,
+            model,
+            scores.rows,
+            scores.densities,
+            scores.rmse,
+            scores.gain,
+            products,
+            neighbours.ending.row_seconds,
         )
         local = Vecchia(neighbours.n_neighbours, width)
         options = self._options(subject, scores.nll_error, local, neighbours, ends_here=ends_here)
@@ -274,7 +281,7 @@ class AutomaticObjective(TableObjective):
             except (InvalidInputError, MemoryBudgetError):
                 continue
             if found is not None:
-                if method is local and not neighbours.ends_with_all:
+                if method is local and not neighbours.ending.takes_all:
                     found = replace(found, seconds=0.0)
                 options.append(Option(method, n, found.seconds, found.memory, found.nll, error, found.rmse))
         return options
@@ -313,7 +320,7 @@ class AutomaticObjective(TableObjective):
             return self._instead(hurried, model, generator, _LATE)
         solves = self._solving.solves
         begun = len(solves)
-        kept = 0.0 if hurried is None or self._neighbours is None else self._neighbours.ending_seconds()
+        kept = 0.0 if hurried is None or self._neighbours is None else self._neighbours.ending.seconds()
         with interruption.ending_earlier(kept):
             found = self._solving.solved_posterior(model, generator)
         if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):

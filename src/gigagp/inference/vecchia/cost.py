@@ -1,11 +1,13 @@
-"""What conditioning rows on their nearest earlier rows costs."""
+"""What conditioning rows on their nearest earlier rows costs, and how a fit with neighbours ends in time."""
 
 from __future__ import annotations
 
 import time
 
+from gigagp import interruption
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia.likelihood import pool_of
+from gigagp.machine import slowness
 from gigagp.model import Model
 from gigagp.neighbours.neighbourhood import FEW_INPUTS, NeighbourGraph
 
@@ -14,6 +16,47 @@ from gigagp.neighbours.neighbourhood import FEW_INPUTS, NeighbourGraph
 _FOUND, _CUBED = (8e-8, 2e-7), 1.2e-11
 #: Rows that are timed.
 _TIMED_ROWS = 300
+#: Share of the time left that regressing all rows may take in the end, and the rows that take their place.
+_SHARE, SOME_ROWS = 0.2, 10_000
+
+
+class Ending:
+    """The end of a fit with neighbours: the regression of all rows, or where a deadline has no time for it, of some.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the table.
+    row_seconds : float
+        Nominal seconds in which a row is conditioned on its neighbours, until a row is timed.
+
+    Attributes
+    ----------
+    row_seconds : float
+        The same as far as it is known now.
+    takes_all : bool
+        Whether the mean's coefficients and the likelihood are from all rows.
+    kept_seconds : float
+        Seconds before a deadline that learning leaves beside those of the regression.
+    """
+
+    def __init__(self, n_rows: int, row_seconds: float) -> None:
+        self.n_rows, self.row_seconds = n_rows, row_seconds
+        self.takes_all, self.kept_seconds = True, 0.0
+        self._is_timed, self._build_seconds = False, 0.0
+
+    def reserve(self, model: Model, table: TrainingTable, graph: NeighbourGraph, left: float) -> None:
+        """Decide from what a row takes now and the seconds that are left, and keep the time before the deadline."""
+        built, seconds = measured_seconds(model, table, graph)
+        self.row_seconds, self._is_timed = seconds / slowness(), True
+        self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
+        self.takes_all = seconds * self.n_rows <= _SHARE * max(left, 0.0)
+        interruption.reserve(self.seconds() + self.kept_seconds, at_least=True)
+
+    def seconds(self) -> float:
+        """Return the expected seconds of the regression; before a row has been timed, the fewest that it may take."""
+        rows = self.n_rows if self.takes_all and self._is_timed else min(SOME_ROWS, self.n_rows)
+        return self._build_seconds + slowness() * self.row_seconds * rows
 
 
 def nominal_seconds(n_neighbours: int, n_inputs: int) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gigagp import interruption
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.vecchia.cost import measured_seconds, nominal_seconds
+from gigagp.inference.vecchia.cost import SOME_ROWS, Ending, nominal_seconds
 from gigagp.inference.vecchia.likelihood import Gap, Regression, pool_of
 from gigagp.inference.vecchia.minibatch import Minibatch
 from gigagp.inference.vecchia.posterior import VecchiaPosterior
@@ -41,9 +41,8 @@ _LEARNING_ROWS, AFFORDABLE, _FEWEST_ROWS, _FEWEST_IN_TIME = 10_000, 1.5e10, 4000
 _LEAST_GAINS = (1e-5, 5e-4)
 #: Seed of the rows that learning looks at.
 _SEED = 1
-#: Shares of the time left that regressing all rows may take in the end, and an evaluation with more rows; what an
-#: evaluation takes beside a regression of its rows.
-_ENDING, _CLOSER, _EVALUATION = 0.2, 0.1, 3.0
+#: Share of the time left that an evaluation with more rows may take, and what it takes beside a regression of its rows.
+_CLOSER, _EVALUATION = 0.1, 3.0
 #: Rows whose distances to their nearest rows tell how fine a function the table can show, and how many of these are
 #: looked at, because some may be equal.
 _SPACED_ROWS, _SPACED = 200, 10
@@ -97,13 +96,7 @@ class VecchiaObjective(TableObjective):
         self.prediction_neighbours = prediction_neighbours
         self._adds_rows = learning_rows is None
         self._size = min(_LEARNING_ROWS if learning_rows is None else learning_rows, table.n_rows)
-        #: nominal seconds in which a row is conditioned on its neighbours
-        self.row_seconds = nominal_seconds(n_neighbours, table.n_inputs)
-        #: whether the mean's coefficients and the likelihood are from all rows in the end
-        self.ends_with_all = True
-        #: seconds before a deadline that learning leaves beside those of the posterior
-        self.kept_seconds = 0.0
-        self._row_is_timed, self._build_seconds = False, 0.0
+        self.ending = Ending(table.n_rows, nominal_seconds(n_neighbours, table.n_inputs))
         self._graph: NeighbourGraph | None = None
         self._batch: Minibatch | None = None
         self._last: _Evaluated | None = None
@@ -165,21 +158,14 @@ class VecchiaObjective(TableObjective):
         return True
 
     def reserve_ending(self, model: Model) -> None:
-        """Where the fit has a deadline, decide how it ends from what a row takes now, and keep the time for that."""
+        """Where the fit has a deadline, decide how it ends, and keep the time for that."""
         left = interruption.seconds_left()
-        if left == math.inf:
-            return
-        built, seconds = measured_seconds(model, self.table, self._last_graph(model))
-        self.row_seconds, self._row_is_timed = seconds / slowness(), True
-        self._build_seconds = max(self._build_seconds, built)  # an earlier look may have found the tree built
-        self.ends_with_all = seconds * self.table.n_rows <= _ENDING * max(left, 0.0)
-        interruption.reserve(self.ending_seconds() + self.kept_seconds, at_least=True)
+        if left < math.inf:
+            self.ending.reserve(model, self.table, self._last_graph(model), left)
 
     def ending_seconds(self) -> float:
-        """Return the expected seconds of the posterior; before a row has been timed, the fewest that it may take."""
-        all_rows = self.ends_with_all and self._row_is_timed
-        rows = self.table.n_rows if all_rows else min(_LEARNING_ROWS, self.table.n_rows)
-        return self._build_seconds + slowness() * self.row_seconds * rows
+        """Return the expected seconds of the posterior; see `Ending.seconds`."""
+        return self.ending.seconds()
 
     def _find(self, graph: NeighbourGraph) -> Minibatch:
         """Return as many random rows as learning asks for."""
@@ -213,7 +199,7 @@ class VecchiaObjective(TableObjective):
         left = interruption.seconds_left()
         if left == math.inf:
             return sys.maxsize
-        rows = int(_CLOSER * max(left, 0.0) / (_EVALUATION * slowness() * self.row_seconds))
+        rows = int(_CLOSER * max(left, 0.0) / (_EVALUATION * slowness() * self.ending.row_seconds))
         return max(rows, _FEWEST_IN_TIME)
 
     def start(self, model: Model) -> Model:
@@ -314,9 +300,9 @@ class VecchiaObjective(TableObjective):
         leave them, and predictions are made from all rows in any case.
         """
         graph = self.graph_of(model)
-        if self.ends_with_all:
+        if self.ending.takes_all:
             return VecchiaPosterior.fitted(model, self.table, graph, self.prediction_neighbours)
-        return self._posterior_of(model, graph, self._drawn_rows(graph, _LEARNING_ROWS).regression(model))
+        return self._posterior_of(model, graph, self._drawn_rows(graph, SOME_ROWS).regression(model))
 
     def learned_posterior(self, model: Model, generator: torch.Generator) -> VecchiaPosterior:
         """Return the posterior at a learned model; where it was learned from fewer rows, with the amplitude of all.
