@@ -219,3 +219,15 @@ def test_a_state_that_is_not_sound_is_refused(change, word):
     change(tensors, header)
     with pytest.raises((ModelFileError, InvalidInputError), match=word):
         MixturePosterior.from_state(tensors, header, saved_with(mixture.model))
+
+
+def test_weights_of_a_file_keep_their_bits():
+    """Sums of scaled weights may be off 1 by rounding, so that scaling them twice would change predictions."""
+    table = made_table()
+    off = 0
+    for seed in range(40):
+        mixture = made_mixture(table, tuple(np.random.default_rng(seed).uniform(0.1, 3.0, size=len(WEIGHTS)).tolist()))
+        off += not torch.equal(mixture.weights / mixture.weights.sum(), mixture.weights)
+        assert float(mixture.weights.sum()) == pytest.approx(1, abs=1e-14)
+        assert torch.equal(MixturePosterior(mixture.components, mixture.weights).weights, mixture.weights)
+    assert off  # the control

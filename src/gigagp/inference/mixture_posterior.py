@@ -24,6 +24,8 @@ from gigagp.schema import Field, anything, check_tensors, listing, number, optio
 
 #: Largest number of components in a model file, each of which has a factor.
 _MOST = 16
+#: Weights whose sum differs from 1 by less than this are not scaled.
+_ROUNDING = 1e-12
 
 
 def require_factors(rows: TrainingTable, count: int) -> None:
@@ -74,7 +76,10 @@ class MixturePosterior(RowsPosterior):
     def __init__(self, components: Sequence[RowsPosterior], weights: torch.Tensor) -> None:
         order = weights.argsort(descending=True, stable=True)
         self.components = tuple(components[k] for k in order.tolist())
-        self.weights = (weights[order] / weights.sum()).double().cpu()
+        weights = weights[order].double().cpu()
+        total = float(weights.sum())
+        # Those of a model file have been scaled before, and scaling them again would change their last bits.
+        self.weights = weights if abs(total - 1.0) < _ROUNDING else weights / total
         heaviest = self.components[0]
         if heaviest.n_targets > 1:
             msg = f"a mixture of posteriors must have one target; got {heaviest.n_targets}. Fit each target on its own."
