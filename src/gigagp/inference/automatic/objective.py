@@ -306,27 +306,34 @@ class AutomaticObjective(TableObjective):
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return the posterior of the chosen method, which is chosen here if the optimizer has not asked for it."""
+        return self._end(model, generator, learned=False)
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the same at a learned model, for which neighbours may find a better amplitude."""
+        return self._end(model, generator, learned=True)
+
+    def _end(self, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:
         if self._chosen is None:
             self._choose(model, ends_here=True)
         if isinstance(self._chosen, Vecchia):
-            return self._local_posterior(model, generator)
+            return self._local_posterior(model, generator, learned)
         substitute = self._substitute()
         if not isinstance(self._chosen, Iterative):
             if substitute is not None and self._waiting is not None:  # too late for more learning
-                return self._instead(substitute, self._waiting, generator, _LATE)
+                return self._instead(substitute, self._waiting, generator, _LATE, learned)
             return self._ending.posterior(model, generator)
         hurried = substitute if self._budget < math.inf else None
         if hurried is not None and self._seconds_left() < _SHORT * self._last_seconds:
-            return self._instead(hurried, model, generator, _LATE)
+            return self._instead(hurried, model, generator, _LATE, learned)
         solves = self._solving.solves
         begun = len(solves)
         kept = 0.0 if hurried is None or self._neighbours is None else self._neighbours.ending.seconds()
         with interruption.ending_earlier(kept):
             found = self._solving.solved_posterior(model, generator)
         if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
-            return self._instead(hurried, model, generator, _LATE)
+            return self._instead(hurried, model, generator, _LATE, learned)
         if substitute is not None and self._guided is not None and self._has_failed():
-            return self._instead(substitute, self._guided, generator, _FAILED)
+            return self._instead(substitute, self._guided, generator, _FAILED, learned)
         warn_of_unfinished(solves)
         return found
 
@@ -340,10 +347,9 @@ class AutomaticObjective(TableObjective):
         probes = solve.relative_residual_probes or 0.0
         return not ended and (solve.relative_residual_targets > self._local_error or probes > _USELESS)
 
-    def _local_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+    def _local_posterior(self, model: Model, generator: torch.Generator, learned: bool) -> Posterior:
         neighbours = self._neighbours
         assert neighbours is not None
-        learned = self._guide is not None  # only optimizers ask for a guide
         return neighbours.learned_posterior(model, generator) if learned else neighbours.posterior(model, generator)
 
     def _substitute(self) -> Option | None:
@@ -351,10 +357,10 @@ class AutomaticObjective(TableObjective):
         options = () if self.plan is None else self.plan.options
         return next((one for one in options if isinstance(one.inference, Vecchia)), None)
 
-    def _instead(self, option: Option, model: Model, generator: torch.Generator, why: str) -> Posterior:
+    def _instead(self, option: Option, model: Model, generator: torch.Generator, why: str, learned: bool) -> Posterior:
         """Return the neighbours' posterior in place of the chosen method's."""
         self._replace(option, why)
-        return self._local_posterior(model, generator)
+        return self._local_posterior(model, generator, learned)
 
     def _replace(self, option: Option, why: str) -> None:
         """Let the neighbours' option take the place of the chosen one."""
