@@ -39,7 +39,8 @@ TOLERANCES = (1e-2, 1e-4)
 def read(folder: Path, name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return standardized inputs and targets."""
     X, y = read_map(folder, name, rows) if name in FILES else read_split(folder, name, rows=rows)[:2]
-    return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    spread = X.std(0)
+    return (X - X.mean(0)) / np.where(spread > 0, spread, 1.0), (y - y.mean()) / y.std()
 
 
 def recipes(n: int) -> dict[str, PreconditionerRecipe | None]:

@@ -133,7 +133,7 @@ class Predictor:
     def joint(self, X: Tensor, m: int) -> tuple[Tensor, Tensor]:
         """Return mean and latent variance where points are conditioned on earlier points too."""
         generator, n, q = torch.Generator().manual_seed(0), len(self.X), len(X)
-        order = coarse_to_fine(self.neighbourhood.metric(X), generator)
+        order, _ = coarse_to_fine(self.neighbourhood.metric(X), generator)
         points = torch.cat([self.points, self.neighbourhood.metric(X)[order]])
         later = n + torch.arange(q)
         neighbours = NeighbourTree(points).query(points[n:], m, later)

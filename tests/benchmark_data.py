@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,20 +46,29 @@ def make_folder(folder: Path, n_rows: int = 90) -> Path:
         (folder / name).parent.mkdir(exist_ok=True)
         map_.to_parquet(folder / name, index=False)
     (folder / "load.py").write_text(_LOAD)
+    tuned = {"split": 0, "length_scale": [0.8, 1.5, 2.0, 2.0], "signal_scale": 1.2, "noise_scale": 0.2}
+    text = json.dumps([{"dataset": name, **tuned} for name in TABLES])
+    (folder / "uci" / "tuned-matern32-hyperparameters.json").write_text(text)
     return folder
 
 
 def make_maps() -> dict[str, pd.DataFrame]:
-    """Return a record with a gap, its gap, and pixels of a map: one corner, and a window far from it."""
+    """Return a record with a gap, its gap, pixels of a map (one corner, a window far from it), and stations by day."""
     random = np.random.default_rng(1)
     sample = np.arange(1.0, 81.0)
     sound = pd.DataFrame({"sample": sample, "amplitude": 0.05 * np.sin(sample / 8) + 0.01 * random.normal(size=80)})
     gap = (sample > 40) & (sample <= 46)
     i, j = (part.ravel() for part in np.meshgrid(np.arange(300, 314), np.arange(200, 212), indexing="ij"))
     i, j = np.concatenate([[0, 1], i]), np.concatenate([[0, 1], j])  # the corner tells the size of a pixel
-    height = 500 * np.sin(i / 4) * np.cos(j / 5) + 10 * random.normal(size=len(i))
+    height = 1000 + 500 * np.sin(i / 4) * np.cos(j / 5) + 10 * random.normal(size=len(i))
     pixels = pd.DataFrame({"longitude": -120 + i / 24, "latitude": 30 + j / 24, "elevation": height})
+    station, day = (part.ravel() for part in np.meshgrid(np.arange(30), np.arange(1.0, 6.0), indexing="ij"))
+    places = random.uniform((-110, 30), (-90, 45), size=(30, 2))[station]
+    weather = pd.DataFrame({"longitude": places[:, 0], "latitude": places[:, 1], "day": day})
+    value = np.sin(places[:, 0] / 4) + 0.1 * day + 0.1 * random.normal(size=len(day))
     return {
+        "temperature/noaa-tmax-1990-93.parquet": weather.assign(tmax_fahrenheit=60 + 10 * value),
+        "precipitation/january-2010.parquet": weather.assign(precipitation=np.maximum(value, 0.0)),
         "sound/train.parquet": sound[~gap],
         "sound/test.parquet": sound[gap],
         "elevation/us-prism.parquet": pixels,
