@@ -36,6 +36,7 @@ RUNS = {
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
+    "noise_free": "--data DATA --cases smooth --methods Exact --rows 60 --json OUT/rows.json",
     "pictures": "--out OUT",
     "preconditioners": "--data DATA --tables kin40k elevation --rows 60 --cap 20 --json OUT/rows.json",
     "price_list": "--json OUT/rows.json --markdown",

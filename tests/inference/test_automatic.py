@@ -237,7 +237,7 @@ def test_neighbours_end_a_fit_whose_last_solve_is_cut(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")  # both of the control
-def test_neighbours_end_a_fit_whose_solves_fail():
+def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
     """Without noise the kernel matrix is too ill conditioned for solves in float64; neighbours' matrices are small."""
     X = np.random.default_rng(0).normal(size=(3300, 2))
     y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
@@ -245,6 +245,18 @@ def test_neighbours_end_a_fit_whose_solves_fail():
     assert isinstance(gp.inference_, Vecchia)
     assert "too ill conditioned" in gp.describe()
     assert np.abs(gp.predict(X[3100:]) - y[3100:]).max() < 0.01 * y.std()
+    with pytest.warns(SolverWarning, match="before their tolerance"):  # the control: solves with this little noise
+        GPRegressor(gp.kernel_, Iterative(), None, noise_variance=gp.noise_variance_).fit(X[:3100], y[:3100])
+
+
+@pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
+def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
+    monkeypatch.setattr("gigagp.inference.least_noise._LEAST_SHARE", 0.0)
+    X = np.random.default_rng(0).normal(size=(3300, 2))
+    y = X @ [0.1, -0.1] + 0.3 * np.sin(X[:, 0])
+    gp = GPRegressor().fit(X[:3100], y[:3100])
+    assert isinstance(gp.inference_, Vecchia)
+    assert "too ill conditioned" in gp.describe()
     with pytest.warns(SolverWarning, match="before their tolerance"):
         GPRegressor(inference=Iterative()).fit(X[:3100], y[:3100])  # the control: it has nothing else
 

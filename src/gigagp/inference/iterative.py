@@ -20,6 +20,7 @@ from gigagp.inference.computation_aware.recorded import RecordingMatrix
 from gigagp.inference.estimated_value import estimated_value
 from gigagp.inference.final_solve import final_tolerances, for_predictions
 from gigagp.inference.forecast import Forecast, Subject
+from gigagp.inference.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.pathwise_posterior import PathwisePosterior
 from gigagp.inference.posterior import Posterior
@@ -253,8 +254,13 @@ class IterativeObjective(TableObjective):
         found = Trend.from_products(gram, basis.double().T @ targets + residual.T @ targets)
         return Trend(found.coefficients.to(Y), found.root.to(Y))
 
+    def start(self, model: Model) -> Model:
+        """Return the model with the noise that solves in float64 need; neighbours, which learn first, need less."""
+        return with_least_noise(model, self.table.X)
+
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the estimated gradient; the value is None."""
+        """Return the estimated gradient at a model with enough noise (see `start`); the value is None."""
+        given, model = model, self.start(model)
         estimator, matrix = self._estimator, self.matrix(model)
         self._current = None
         if self._probes is None or not self._is_frozen:
@@ -268,7 +274,7 @@ class IterativeObjective(TableObjective):
         residuals = self.table.Y - self.table.basis @ solved.trend.coefficients
         self._fit = float((residuals * solved.targets).double().sum())
         gradient = estimator.gradient(matrix, solved.targets, solved.probes, right_hand_sides, solved.second)
-        return Evaluation(None, gradient, solved.record)
+        return at_least_noise(Evaluation(None, gradient, solved.record), given, self.table.X)
 
     def _posterior(
         self, model: Model, solved: Solved, prior: PriorSamples, solver: Solver, right_hand_sides: torch.Tensor
@@ -376,6 +382,10 @@ class IterativeObjective(TableObjective):
         found = self.solved_posterior(model, generator)
         warn_of_unfinished(self.solves)
         return found
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
+        """Return the posterior at a learned model with enough noise (see `start`)."""
+        return self.posterior(self.start(model), generator)
 
     def solved_posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Solve once more at ``model`` and return the posterior from the solutions, or from the recorded products.

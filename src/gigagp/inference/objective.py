@@ -10,6 +10,7 @@ import torch
 
 from gigagp.gradients.exact import Exact as ExactGradient
 from gigagp.inference.exact_posterior import ExactPosterior, Factorised, require_factor
+from gigagp.inference.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.inference.table import TrainingTable
@@ -226,15 +227,20 @@ class ExactObjective(TableObjective):
         self._last = Factorised.of(model, self.table)
         return self._last
 
+    def start(self, model: Model) -> Model:
+        """Return the model with at least the noise with which its matrix has a factor in float64."""
+        return with_least_noise(model, self.table.X)
+
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the value and its gradient."""
+        """Return the value and its gradient at a model with enough noise (see `start`)."""
+        given, model = model, self.start(model)
         state = self._factorise(model)
         gradient = ExactGradient().from_factor(state.matrix, state.solutions, state.factor)
-        return Evaluation(state.value, gradient)
+        return at_least_noise(Evaluation(state.value, gradient), given, self.table.X)
 
     def value(self, model: Model) -> float:
         """Return the value without its gradient."""
-        return self._factorise(model).value
+        return self._factorise(self.start(model)).value
 
     def quick_value(self, model: Model) -> float:
         """Return the value, which takes a factor and no inverse."""
@@ -256,6 +262,10 @@ class ExactObjective(TableObjective):
     def current_posterior(self) -> ExactPosterior | None:
         """Return the posterior at the last evaluated model."""
         return None if self._last is None else ExactPosterior(self.table, self._last)
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> ExactPosterior:
+        """Return the posterior at a learned model with enough noise (see `start`)."""
+        return self.posterior(self.start(model), generator)
 
     def posterior(self, model: Model, generator: torch.Generator | None = None) -> ExactPosterior:
         """Return the posterior at a model."""

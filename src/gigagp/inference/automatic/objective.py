@@ -205,13 +205,14 @@ class AutomaticObjective(TableObjective):
     def settled(self, model: Model) -> VecchiaObjective | SubsetGuide | AutomaticObjective:
         """Choose how the fit goes on from a model that the guide has learned; see `TableObjective.settled`.
 
-        Where the chosen method's solves have failed since, neighbours take its place.
+        Where solves have failed since, or need more noise than neighbours have learned, neighbours end the fit.
         """
-        substitute = self._substitute()
         if self._chosen is None:
             self._choose(model)
             self._waiting = model
-        elif isinstance(self._chosen, Iterative) and substitute is not None and self._has_failed():
+        substitute = self._substitute()
+        needs_noise = self._solving.start(model) is not model
+        if isinstance(self._chosen, Iterative) and substitute is not None and (needs_noise or self._has_failed()):
             self._replace(substitute, _FAILED)
         if isinstance(self._chosen, Vecchia):
             assert self._neighbours is not None
@@ -321,7 +322,8 @@ class AutomaticObjective(TableObjective):
         if not isinstance(self._chosen, Iterative):
             if substitute is not None and self._waiting is not None:  # too late for more learning
                 return self._instead(substitute, self._waiting, generator, _LATE, learned)
-            return self._ending.posterior(model, generator)
+            ending = self._ending
+            return ending.learned_posterior(model, generator) if learned else ending.posterior(model, generator)
         hurried = substitute if self._budget < math.inf else None
         if hurried is not None and self._seconds_left() < _SHORT * self._last_seconds:
             return self._instead(hurried, model, generator, _LATE, learned)
@@ -329,7 +331,7 @@ class AutomaticObjective(TableObjective):
         begun = len(solves)
         kept = 0.0 if hurried is None or self._neighbours is None else self._neighbours.ending.seconds()
         with interruption.ending_earlier(kept):
-            found = self._solving.solved_posterior(model, generator)
+            found = self._solving.solved_posterior(self._solving.start(model) if learned else model, generator)
         if hurried is not None and any(one.status == Status.TIME_SPENT.name for one in solves[begun:]):
             return self._instead(hurried, model, generator, _LATE, learned)
         if substitute is not None and self._guided is not None and self._has_failed():

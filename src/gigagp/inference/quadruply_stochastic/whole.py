@@ -10,6 +10,7 @@ from torch import Tensor
 from gigagp.bases import Basis
 from gigagp.errors import FitWarning, warn
 from gigagp.estimate import Estimate
+from gigagp.inference.least_noise import at_least_noise, with_least_noise
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.few_rows import FewRowsFit, fit_few_rows
@@ -94,7 +95,8 @@ class WholeObjective(WeightObjective):
             return LBFGS(5, tolerance=1e-3)
         if not self.problem.is_gaussian:
             return SubsetFirst(signal_variance=self.problem.likelihood.signal_variance)
-        return LBFGS(5, tolerance=1e-4)
+        # After five steps, squared errors of targets without noise were thousands of times the predicted variances.
+        return LBFGS(40, tolerance=1e-4)
 
     def sampled(self) -> MinibatchObjective:
         """Return the objective of samples with the same basis; `posterior` is of its weights from now on."""
@@ -121,9 +123,9 @@ class WholeObjective(WeightObjective):
         return self._basis
 
     def evaluate(self, model: Model) -> Evaluation:
-        """Return the highest bound at a model, and its derivatives."""
-        fitted = self._fit(model, _TOLERANCE)
-        return Evaluation(fitted.value, self._gradient(fitted))
+        """Return the highest bound at a model with enough noise for float64, and its derivatives."""
+        fitted = self._fit(with_least_noise(model, self.table.X), _TOLERANCE)
+        return at_least_noise(Evaluation(fitted.value, self._gradient(fitted)), model, self.table.X)
 
     @torch.no_grad()
     def _fit(self, model: Model, tolerance: float) -> WholeFit:
@@ -237,6 +239,10 @@ class WholeObjective(WeightObjective):
         """Learn what the samples' objective has not learned yet, where it was asked for."""
         if self._sampled is not None:
             self._sampled.learn_remaining(model, generator)
+
+    def learned_posterior(self, model: Model, generator: torch.Generator) -> QuadruplyStochasticPosterior:
+        """Return the posterior at a learned model with enough noise for float64."""
+        return self.posterior(with_least_noise(model, self.table.X), generator)
 
     def posterior(self, model: Model, generator: torch.Generator) -> QuadruplyStochasticPosterior:
         """Return the posterior of the best weights at a model, or of those that a sparse optimizer has learned."""
