@@ -39,7 +39,7 @@ from gigagp.kernel_choice import KernelChoice
 from gigagp.learning import learn_posterior, warn_of_certainty
 from gigagp.likelihoods import AUTO, Gaussian
 from gigagp.means import Mean
-from gigagp.model import NOISE, Model
+from gigagp.model import Model
 from gigagp.optimization import Auto, History, SubsetStart
 from gigagp.optimization.sampled import SampledObjective
 from gigagp.optimization.trace import Trace
@@ -352,11 +352,8 @@ def _finish(
     with kept_in(None if trace.log is None else trace.log.solves):
         posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
     early = trace.history.interrupted in ("learning", "time budget")
-    learned = (
-        optimizer is not None and NOISE in begun.model.learned_names() and isinstance(arguments.likelihood, Gaussian)
-    )
-    if learned and posterior.kind != "exact" and not (early and begun.objective.includes_its_error):
-        warn_of_certainty(begun.objective, posterior, early=early)
+    if early and isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
+        warn_of_certainty(begun.objective, posterior)
     if checkpoint is not None and trace.history.interrupted not in ("learning", "time budget"):
         if trace.log is not None:
             trace.log.remove()

@@ -21,9 +21,8 @@ from gigagp.random import spawn
 
 #: Number of rows at which the posterior is checked at the end of a fit.
 _CHECKED_ROWS = 256
-#: Typical squared error at training rows, over that of the predicted distribution, from which a fit warns; the median
-#: of a squared standard normal variable.
-_TOO_CERTAIN, _MEDIAN_SQUARE = 2.0, 0.4549
+#: Mean squared error at training rows, in predicted variances, from which a fit that ended early warns.
+_TOO_CERTAIN = 2.0
 
 
 def learn_posterior(
@@ -79,27 +78,21 @@ def learn_posterior(
     return posterior
 
 
-def warn_of_certainty(objective: TableObjective, posterior: Posterior, *, early: bool) -> None:
-    """Warn if the errors at training rows are typically larger than predicted.
+def warn_of_certainty(objective: TableObjective, posterior: Posterior) -> None:
+    """Warn if the errors at training rows are larger than predicted.
 
     Learning begins at hyperparameters of the exact likelihood of a subset, whose noise does not include what an
-    approximation leaves out. If it ends there, predicted variances can be much too small. Medians are compared, because
-    a few rows may be far off for other reasons.
+    approximation leaves out. If it ends there, predicted variances can be much too small.
     """
-    table, step = objective.table, math.ceil(objective.table.n_rows / _CHECKED_ROWS)
-    X, Y = table.X[::step], table.Y[::step].double()
+    X, Y = objective.table.X[:_CHECKED_ROWS], objective.table.Y[:_CHECKED_ROWS].double()
     found = posterior.marginals(X, include_noise=True)
-    squares = (Y - found.means[0].double()).square() / found.variances[0].double()[:, None]
-    ratio = float(squares.median()) / _MEDIAN_SQUARE
+    ratio = float(((Y - found.means[0].double()).square() / found.variances[0].double()[:, None]).mean())
     if ratio > _TOO_CERTAIN:
-        why, what = "", "Take"
-        if early:
-            why, what = "Learning was ended early: ", "Let it learn longer (time_budget), or take"
         msg = (
-            f"{why}squared errors at training rows are typically {ratio:.2g} times the predicted variances, so that "
-            f'error bars are too small. {what} inference="auto".'
+            f"Learning was ended early: squared errors at training rows are {ratio:.2g} times the predicted variances, "
+            'so that error bars are too small. Let it learn longer (time_budget), or take inference="auto".'
         )
-        warn(msg[0].upper() + msg[1:], FitWarning)
+        warn(msg, FitWarning)
 
 
 def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gigagp import GPRegressor, kernels
-from gigagp.errors import GigaGPWarning, NotPositiveDefiniteError
+from gigagp.errors import NotPositiveDefiniteError
 from gigagp.inference import Exact, Iterative, QuadruplyStochastic
 from gigagp.inference.least_noise import with_least_noise
 from gigagp.inference.objective import ExactObjective
@@ -108,15 +108,3 @@ def test_sampled_functions_learn_the_noise_that_they_leave(nu):
     gp = GPRegressor(kernels.Matern(nu), QuadruplyStochastic(), random_state=0).fit(X[:400], y[:400])
     mean, std = gp.predict(X[400:], return_std=True, include_noise=True)
     assert np.mean(((y[400:] - mean) / std) ** 2) < 4
-
-
-def test_a_fit_whose_errors_are_larger_than_predicted_warns(monkeypatch):
-    """As of functions whose search ended after a few steps."""
-    from gigagp.inference.quadruply_stochastic.whole import WholeObjective
-    from gigagp.optimization import LBFGS
-
-    X = np.random.default_rng(0).uniform(size=(400, 3))
-    y = function(X, np.ones(3))
-    monkeypatch.setattr(WholeObjective, "own_optimizer", lambda self: LBFGS(1))
-    with pytest.warns(GigaGPWarning, match="error bars are too small"):
-        GPRegressor(kernels.Matern(2.5), QuadruplyStochastic(), random_state=0).fit(X, y)
