@@ -19,6 +19,7 @@ from gigagp.inference import Exact, Iterative, Vecchia
 from gigagp.inference.automatic.local import LocalScores
 from gigagp.inference.automatic.plan import Option, Plan
 from gigagp.inference.iterative import IterativeObjective
+from gigagp.inference.solve_cost import products_slowness
 from gigagp.inference.subset_guide import SubsetGuide
 from gigagp.inference.table import TrainingTable
 from gigagp.kernels import Matern
@@ -158,6 +159,7 @@ def test_what_cannot_be_planned_is_refused(change):
 
 def test_neighbours_can_end_a_fit(tmp_path, monkeypatch):
     """Where exact solves are not worth their time, the fit is the neighbours', and says so."""
+    products_slowness()  # is measured once in a process, which must not be with what follows
     monkeypatch.setattr("gigagp.machine._ENTRY", 1.0)  # solves that would take years
     monkeypatch.setattr("gigagp.inference.exact.FACTOR_SECONDS", 1.0)
     X, y = made_rows(3200, 2, 6)
