@@ -136,6 +136,7 @@ def numbers_in(value: object) -> list[float]:
 def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):
     run_driver(name, RUNS[name], data_folder, tmp_path, monkeypatch)
     written = list(tmp_path.glob("*.json"))
+    assert written or ".json" not in RUNS[name]
     assert any(tmp_path.iterdir()) or "OUT" not in RUNS[name]
     for path in written:
         found = numbers_in(json.loads(path.read_text()))

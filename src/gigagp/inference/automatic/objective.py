@@ -52,6 +52,7 @@ _REGRESSION = 30.0
 #: Why the neighbours' posterior takes the place of the chosen method's.
 _LATE = "Its stages took longer than foreseen."
 _FAILED = "Its solves left larger errors than neighbours do: the kernel matrix is too ill conditioned for them."
+_NOISE = "Its solves need more noise than neighbours have learned: the kernel matrix is too ill conditioned without."
 
 
 class AutomaticObjective(TableObjective):
@@ -211,9 +212,11 @@ class AutomaticObjective(TableObjective):
             self._choose(model)
             self._waiting = model
         substitute = self._substitute()
-        needs_noise = self._solving.start(model) is not model
-        if isinstance(self._chosen, Iterative) and substitute is not None and (needs_noise or self._has_failed()):
-            self._replace(substitute, _FAILED)
+        if isinstance(self._chosen, Iterative) and substitute is not None:
+            if self._has_failed():
+                self._replace(substitute, _FAILED)
+            elif self._solving.start(model) is not model:
+                self._replace(substitute, _NOISE)
         if isinstance(self._chosen, Vecchia):
             assert self._neighbours is not None
             return self._neighbours
