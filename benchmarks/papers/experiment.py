@@ -116,6 +116,8 @@ class Row:
         Why the row cannot be run, or which data set it lacks. Such a row is never run.
     why : str
         Why our number is not the paper's.
+    paper_settings : dict
+        The paper's own values of settings, where they differ from those of the experiment.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Row:
     at: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     lacks: str = ""
     why: str = ""
+    paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

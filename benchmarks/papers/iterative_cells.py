@@ -37,7 +37,7 @@ def settings_of(cell: Cell, rows: int, solver: str | None = None) -> dict[str, A
         block_size=max(8, round(iterative_table.PAPER_BLOCKS.get(cell.row.data, 1000) * share)),
         batch_size=min(500, rows // 4),
     )
-    return {**settings, "random_state": cell.split}
+    return {**settings, "random_state": cell.split, "dtype": chosen.get("dtype", "float64")}
 
 
 def fit(cell: Cell) -> dict[str, Any]:

@@ -53,10 +53,10 @@ def find(results: Path, paper: str, experiment: Experiment, row: Row) -> Found |
     return replace(known[best], missed=larger + known[best].missed)
 
 
-def differences(experiment: Experiment, found: Found) -> str:
+def differences(experiment: Experiment, row: Row, found: Found) -> str:
     """Return how the settings of records differ from the paper's, in words."""
     differing = []
-    for name, theirs in experiment.paper_settings.items():
+    for name, theirs in {**experiment.paper_settings, **row.paper_settings}.items():
         ours = found.settings.get(name)
         if ours != theirs:
             differing.append(f"{_WORDS.get(name, name.replace('_', ' '))} {_shown(ours)} (paper: {_shown(theirs)})")
@@ -93,7 +93,7 @@ def number(values: Sequence[float], digits: int) -> str:
 
 def judgement(experiment: Experiment, row: Row, found: Found) -> str:
     """Return "yes", the titles of columns that do not agree, or "-" where nothing can be judged."""
-    if differences(experiment, found):
+    if differences(experiment, row, found):
         return "-"
     judged = {
         column.title: row.paper[column.key].agrees(values_of(found, column))
@@ -112,7 +112,7 @@ def remark(experiment: Experiment, row: Row, found: Found | None, notes: list[st
     if found is None:
         return "not run yet" if settings(experiment, row, level) else "not run at this size"
     said = []
-    differing = differences(experiment, found)
+    differing = differences(experiment, row, found)
     if differing:
         if differing not in notes:
             notes.append(differing)

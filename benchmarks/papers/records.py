@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.experiment import Cell, Experiment, Row
+from benchmarks.papers.experiment import Cell, Experiment, Paper, Row, settings
 
 from gigagp.files import replacing
 
@@ -66,6 +66,23 @@ def write(path: Path, text: str) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """Return a record, or None where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def twin(results: Path, paper: Paper, cell: Cell) -> dict[str, Any] | None:
+    """Return the record of a cell of another experiment that computes the same, or None: tables share some fits."""
+    wanted = kept_settings(cell)
+    for other in paper.experiments:
+        if other is cell.experiment or other.run is not cell.experiment.run:
+            continue
+        for row in other.rows:
+            if row.data != cell.row.data or settings(other, row, cell.level) is None:
+                continue
+            if kept_settings(Cell(other, row, cell.level, cell.split)) != wanted:
+                continue
+            known = read(path_of(results, paper.name, other, cell.level, row, cell.split))
+            if known and known["status"] == "done" and known["settings"] == wanted:
+                return known
+    return None
 
 
 def versions() -> dict[str, str]:

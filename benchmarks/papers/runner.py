@@ -145,7 +145,8 @@ def run(
     match : str, optional
         Regular expression, searched in the names of cells: the names of their records without the ending.
     resume : bool
-        Leave out cells that have a record with the same settings.
+        Leave out cells that have a record with the same settings; where another experiment of the paper has computed
+        the same, take its numbers.
     retry : bool
         With ``resume``, run those again that did not succeed.
     stop_after : float
@@ -169,8 +170,7 @@ def run(
             if time.perf_counter() - started > stop_after:
                 say(f"stopped after {stop_after:g} s; go on with --resume")
                 return failures
-            outcome = compute_apart(job, kept["limit"]) if apart else compute(job)
-            record = {
+            named = {
                 "paper": paper.name,
                 "experiment": cell.experiment.name,
                 "row": cell.row.name,
@@ -179,9 +179,12 @@ def run(
                 "seed": cell.split,
                 "level": level,
                 "settings": kept,
-                **described,
-                **outcome,
             }
+            shared = records.twin(results, paper, cell) if resume else None
+            outcome = shared or (compute_apart(job, kept["limit"]) if apart else compute(job))
+            record = {**named, **described, **outcome} | named
+            if shared:
+                record["computed_for"] = shared["experiment"]
             records.write(path, records.text_of(record))
             failures += outcome["status"] != "done"
             result = "" if outcome["status"] == "done" else f" {outcome['status']}: {outcome['error']}"

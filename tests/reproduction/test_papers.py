@@ -86,6 +86,22 @@ def test_resume_runs_only_what_is_missing_or_has_other_settings(tmp_path, log, m
     assert len(log()) == 18
 
 
+def test_resume_takes_what_another_experiment_has_computed(tmp_path, log, monkeypatch):
+    first = made_paper.Experiment(**{**vars(made_paper.NAPS), "name": "first", "rows": made_paper.TABLE.rows[:1]})
+    same = made_paper.Row("another name", "made")
+    others = (made_paper.Row("other data"), made_paper.Row("other settings", "made", settings={"rows": 13}))
+    second = made_paper.Experiment(**{**vars(first), "name": "second", "rows": (same, *others)})
+    monkeypatch.setattr(made_paper, "PAPER", made_paper.Paper("made", "", "", (first, second)))
+    run(tmp_path, resume=True)
+    assert log() == ["made--one-row 0", "other-data 0", "made--other-settings 0"]
+    taken = records.read(records.path_of(tmp_path, "made", second, "quick", same, 0))
+    assert (taken["experiment"], taken["row"], taken["computed_for"]) == ("second", "another name", "first")
+    source = records.read(records.path_of(tmp_path, "made", first, "quick", first.rows[0], 0))
+    assert taken["numbers"] == source["numbers"]
+    run(tmp_path)
+    assert log()[3:] == ["made--one-row 0", "made--another-name 0", "other-data 0", "made--other-settings 0"]
+
+
 def test_failures_are_run_again_only_when_asked(tmp_path, log, monkeypatch, capsys):
     rows = made_paper.TABLE.rows[:3]
     short = made_paper.Experiment(**{**vars(made_paper.TABLE), "rows": rows})
@@ -155,6 +171,17 @@ def test_full_results_come_before_quick_ones_and_are_judged(tmp_path):
     )
     index = pages.index([made_paper.PAPER], tmp_path)
     assert "| table 1: made numbers | 7 | 2 | 0 | 1 | 0 | 4 |" in index
+
+
+def test_a_row_has_settings_of_the_paper_of_its_own(tmp_path, monkeypatch):
+    rows = (made_paper.Row("short", "made"), made_paper.Row("as printed", "made", paper_settings={"rows": 12}))
+    table = made_paper.Experiment(**{**vars(made_paper.TABLE), "rows": rows})
+    monkeypatch.setattr(made_paper, "PAPER", made_paper.Paper("made", "", "", (table,)))
+    run(tmp_path)
+    lines = pages.page(made_paper.PAPER, tmp_path).splitlines()
+    ends = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1] for line in lines if line.startswith("|")}
+    assert ends["short"] == "a |"
+    assert ends["as printed"].strip(" |") == ""
 
 
 def test_a_failure_at_full_size_is_said_beside_quick_numbers(tmp_path):
