@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 import warnings
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from checkout import commit
+from children import measure
 from tables import read_split
 
 #: table or function, training rows, smoothness of the Matern kernel
@@ -85,22 +83,13 @@ def main() -> None:
         table, rows, nu, method = options.child
         print(json.dumps(fit(options.data, table, int(rows), float(nu), method)))
         return
-    where, results = commit(options.src), []
-    if options.json is not None and options.json.exists():
-        results = json.loads(options.json.read_text())["rows"]
+    cells = []
     for case in options.cases:
         table, rows, nu = CASES[case]
         for method in options.methods:
-            command = [sys.executable, __file__, "--data", str(options.data), "--child"]
-            command += [table, str(options.rows or rows), str(nu), method]
-            environment = os.environ | {"PYTHONPATH": str(options.src.resolve()), "OMP_NUM_THREADS": "1"}
-            printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-            key = {"commit": where, "case": case, "method": method}
-            row = {**key, **json.loads(printed.splitlines()[-1])}
-            results = [one for one in results if any(one[name] != key[name] for name in key)] + [row]
-            print(row, flush=True)
-            if options.json is not None:
-                options.json.write_text(json.dumps({"rows": results}, indent=1) + "\n")
+            child = ["--data", str(options.data), "--child", table, str(options.rows or rows), str(nu), method]
+            cells.append(({"case": case, "method": method}, child))
+    measure(__file__, cells, options.src, options.json)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,14 @@ def test_finite_or_refused(case, method):
         assert np.isfinite(samples).all()
 
 
+@pytest.mark.parametrize(("dtype", "where"), [("float32", 9.97e36), ("float64", 1e200)])
+def test_rows_are_refused_where_squares_of_distances_overflow(dtype, where):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    X[17, 1] = where
+    with pytest.raises(InvalidInputError, match=r"row 17, column 1.*make it NaN"):
+        GPRegressor(dtype=dtype).fit(X, X[:, 0])
+
+
 def test_float32_says_that_targets_do_not_fit():
     with pytest.raises(InvalidInputError, match="y leaves the range of float32"):
         GPRegressor(dtype="float32", standardize=False).fit(X, 1e39 * y)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gigagp import GPRegressor
+from gigagp import GPClassifier, GPRegressor, inference, scaling
+from gigagp.metrics import rmse
 from gigagp.scaling import Scaling
 
 RNG = np.random.default_rng(0)
@@ -59,3 +60,83 @@ def test_the_rounding_of_a_constant_is_no_slope():
 def test_scales_beyond_the_range_of_squares(scale):
     plain, scaled = Scaling.fit(X, Y, True), Scaling.fit(X * scale, Y * scale, True)
     np.testing.assert_allclose(scaled.inputs(X * scale), plain.inputs(X), rtol=1e-9, atol=1e-9)
+
+
+def with_far_rows(n, share, where):
+    """Return inputs, a function of them, and which rows have a first input far from all others."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    function = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+    far = np.arange(n) < share * n
+    X[far, 0] = where
+    return X, function, far
+
+
+@pytest.mark.parametrize("where", [1e3, -1e6, 1e200])
+@pytest.mark.parametrize("share", [0.01, 0.3])
+def test_few_rows_far_away_do_not_set_the_scale(where, share):
+    X, y, far = with_far_rows(400, share, where)
+    found, near = Scaling.fit(X, y[:, None], True), Scaling.fit(X[~far], y[~far, None], True)
+    assert np.abs(np.log2(found.x_scale / near.x_scale)).max() < 1
+    assert np.abs(found.x_centre - near.x_centre).max() < near.x_scale.max()
+    np.testing.assert_allclose(found.inputs(X[~far]).std(0), 1, atol=0.6)
+
+
+def test_other_inputs_have_variance_one():
+    """Also skewed, discrete and clumped ones, those of few rows, and those of which half are far away."""
+    rng = np.random.default_rng(1)
+    columns = {
+        "skewed": np.exp(rng.normal(size=2000)),
+        "heavy tails": rng.standard_t(3, size=2000),
+        "uniform": rng.uniform(size=2000),
+        "rare": (rng.uniform(size=2000) < 0.01) * 1e6,
+        "halves": np.where(rng.uniform(size=2000) < 0.5, 0.0, 1e6) + rng.normal(size=2000),
+    }
+    for name, column in columns.items():
+        assert Scaling.fit(column[:, None], column[:, None], True).x_scale[0] == pytest.approx(column.std()), name
+    few = np.array([1.0, 2.0, 3.0, 1e9])[:, None]
+    assert Scaling.fit(few, few, True).x_scale[0] == pytest.approx(few.std())
+
+
+def test_huge_tables_are_told_by_some_of_their_rows():
+    X, y, far = with_far_rows(40_000, 0.1, 1e5)
+    order = np.random.default_rng(2).permutation(len(X))
+    scale = Scaling.fit(X[order], y[order, None], True).x_scale[0]
+    assert scale == pytest.approx(X[~far, 0].std(), rel=0.2)  # two thirds of all rows are .74 of the near ones
+
+
+FITS = {
+    "exact": {},
+    "neighbours": {"inference": inference.Vecchia()},
+    "iterative": {"inference": inference.Iterative()},
+    "inducing points": {"inference": inference.SparseVariational(60)},
+    "computation-aware": {"inference": inference.ComputationAware(60)},
+}
+
+
+@pytest.mark.parametrize("chosen", FITS.values(), ids=FITS)
+def test_fits_learn_the_other_rows(chosen, monkeypatch):
+    X, function, far = with_far_rows(300, 0.15, -9999.0)
+    y = function + 0.1 * np.random.default_rng(3).normal(size=len(X))
+    train = np.arange(len(X)) % 3 > 0
+
+    def error():
+        found = GPRegressor(random_state=0, **chosen).fit(X[train], y[train]).predict(X[~train & ~far])
+        return rmse(function[~train & ~far], found)
+
+    assert error() < 0.15
+    monkeypatch.setattr(scaling, "_FAR", np.inf)  # the control
+    assert error() > 0.5
+
+
+def test_classifiers_learn_the_other_rows(monkeypatch):
+    X, function, far = with_far_rows(450, 0.15, -9999.0)
+    train = np.arange(len(X)) % 3 > 0
+
+    def accuracy():
+        found = GPClassifier(random_state=0).fit(X[train], function[train] > 0).predict(X[~train & ~far])
+        return np.mean(found == (function[~train & ~far] > 0))
+
+    assert accuracy() > 0.9
+    monkeypatch.setattr(scaling, "_FAR", np.inf)  # the control
+    assert accuracy() < 0.8

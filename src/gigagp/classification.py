@@ -63,7 +63,7 @@ class GPClassifier(ClassifierMixin, NotebookView, NestedArguments):
     likelihood : {"logistic", "probit"}, default "logistic"
         Probability of a class given the latent function.
     standardize : bool, default True
-        Whether to centre and scale the inputs.
+        Whether to centre and scale the inputs, as `GPRegressor` does.
     dtype, device, memory_budget, verbose, random_state, hyperparameter_units, time_budget, encode
         The same as for `GPRegressor`.
 

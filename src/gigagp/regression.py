@@ -62,7 +62,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
         kernel, None means 0, because that term represents all of the noise.
     standardize : bool, default True
         Whether to learn on centred and scaled inputs and targets. Hyperparameters are given and read in the data's own
-        units in any case; `describe` prints both.
+        units in any case; `describe` prints both. An input is scaled by its standard deviation; where few rows lie far
+        from all others (-9999 for a missing number), by the spread of the others.
     dtype : {"float64", "float32", "mixed"}, default "float64"
         Precision of kernel products; small factors are always float64. ``"mixed"`` is float64 with float32 products
         inside iterative solvers, which are corrected with float64 residuals: the results are the same, for half of the

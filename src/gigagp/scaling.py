@@ -16,11 +16,21 @@ _quiet = np.errstate(over="ignore", invalid="ignore")
 _CONSTANT = 1e-12
 #: Standard deviation of a normal distribution over its median absolute deviation.
 _NORMAL = 1.4826
+#: Share of the rows that are the bulk of an input, and the width of a normal distribution's in standard deviations.
+_BULK, _BULK_WIDTH = 2 / 3, 1.9348
+#: An input's standard deviation over that of its bulk from which it says nothing about most rows. Learning begins at
+#: lengthscales in these units, and the shortest that it tries are a fiftieth of them.
+_FAR = 50.0
+#: Rows from which there is a bulk, and rows that tell it.
+_FEWEST, _TOLD_BY = 20, 10_000
 
 
 @dataclass(frozen=True)
 class Scaling:
     """Centres and scales from the training rows; constant columns are only centred.
+
+    Inputs of which a few rows lie far from all others, such as a 999999 for a missing number, are scaled by the spread
+    of the others (`bulk`).
 
     Attributes
     ----------
@@ -52,7 +62,7 @@ class Scaling:
         """
         if not standardize:
             return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]), np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
-        centre, spread = centre_and_spread(X)
+        centre, spread = _centre_and_spread_of_inputs(X)
         if is_scaled is not None:
             centre, spread = np.where(is_scaled, centre, 0.0), np.where(is_scaled, spread, 1.0)
         return cls(centre, spread, *centre_and_spread(Y, medians=medians))
@@ -111,6 +121,34 @@ class Scaling:
         """Return a mean of shape (m, t) or samples (m, t, s) in the targets' own units."""
         shape = (1, -1) + (1,) * (mean.ndim - 2)
         return mean * self.y_scale.reshape(shape) + self.y_centre.reshape(shape)
+
+
+@_quiet
+def _centre_and_spread_of_inputs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return those of the bulk where few rows lie far from all others, and means and standard deviations elsewhere."""
+    centre, spread = centre_and_spread(X)
+    middle, width = bulk(X)
+    few_are_far = (width > _CONSTANT * np.abs(middle)) & (spread > _FAR * width)
+    return np.where(few_are_far, middle, centre), np.where(few_are_far, width, spread)
+
+
+@_quiet
+def bulk(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and spread of the shortest interval that holds two thirds of the rows, for each column.
+
+    The spread is the standard deviation of a normal distribution whose own such interval is as long; it is zero for
+    very few rows.
+    """
+    n = len(columns)
+    if n < _FEWEST:
+        return np.zeros(columns.shape[1]), np.zeros(columns.shape[1])
+    ordered = np.sort(columns[:: -(-n // _TOLD_BY)], axis=0)
+    within = int(_BULK * len(ordered))
+    lower, upper = ordered[: len(ordered) - within], ordered[within:]
+    widths = upper - lower
+    shortest = widths.argmin(0)[None]
+    middle = (np.take_along_axis(lower, shortest, 0) / 2 + np.take_along_axis(upper, shortest, 0) / 2)[0]
+    return middle, widths.min(0) / _BULK_WIDTH
 
 
 def centre_and_spread(columns: np.ndarray, *, medians: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.kernels import RBF, Constant, Linear, Matern, Periodic, White
 from gigagp.means import ZeroMean
 from gigagp.model import NOISE, Model
-from gigagp.optimization import ParameterSpace
+from gigagp.optimization import ParameterSpace, fisher
 from gigagp.optimization.fisher import damped_inverse, derivative_products
 from gigagp.optimization.prior import WeakPrior
 from helpers import all_kernels, generator, points, reference_matrix, relative_error
@@ -43,6 +43,29 @@ def test_derivative_products_agree_with_autograd(name):
         # Distances are differences of squares; at two equal rows Matern-1/2 takes the root of their rounding.
         limit = 1e-6 if name == "matern12" else 1e-9
         assert relative_error(products[parameter], derivative @ V) < limit or not products[parameter].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("where", [30.0, 1e3, 1e6, 1e9])
+def test_derivative_products_hold_for_clumps_far_apart(where, dtype, monkeypatch):
+    """Squares of coordinates would leave nothing of the distances within a clump."""
+    X, V = points(60, 2), points(60, 3, seed=1)
+    X[:15, 0] += where
+    X = X.to(dtype)
+    kernel = Matern(1.5, [1.5, 1.4], 0.75).bind(2)
+    squares = (X.double()[:, None] - X.double()[None]).square()
+    lengths = kernel.parameters()["lengthscale"]
+    roots = (3 * (squares / lengths.square()).sum(2)).sqrt()
+    expected = (2.25 * (-roots).exp()[:, :, None] * squares / lengths**3).movedim(2, 0) @ V
+
+    def error():
+        return relative_error(derivative_products(kernel, X, V.to(dtype))["lengthscale"].double(), expected)
+
+    # The metric of a search need not be exact, and float32 has few digits of rows that far from zero.
+    assert error() < {torch.float32: 0.03, torch.float64: 1e-3}[dtype]
+    if where == 1e9:
+        monkeypatch.setattr(fisher, "_INEXACT", math.inf)  # the control
+        assert error() > 10
 
 
 def objective_of(kernel, n=70, noise=0.1, n_targets=1):

@@ -25,7 +25,8 @@ def inducing_distance(kernel: Kernel, Z: torch.Tensor, X: torch.Tensor) -> float
     bound = kernel.bind(X.shape[1])
     leaf = next((leaf for leaf in bound.leaves() if isinstance(leaf, StationaryKernel)), None)
     points, rows = (values if leaf is None else leaf.scale(values) for values in (Z.double(), X.double()))
-    nearest = [torch.cdist(block, rows).min(1).values for block in points.split(256)]
+    exact = "donot_use_mm_for_euclid_dist"  # norms and products would lose the digits of rows far from zero
+    nearest = [torch.cdist(block, rows, compute_mode=exact).min(1).values for block in points.split(256)]
     return float(torch.cat(nearest).mean())
 
 

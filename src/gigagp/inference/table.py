@@ -9,6 +9,9 @@ import torch
 from gigagp.errors import InvalidInputError
 from gigagp.means import Mean
 
+#: Largest entry of inputs, as a share of the number whose square overflows: lengthscales may be far below 1.
+_FARTHEST = 1e-3
+
 
 @dataclass(frozen=True)
 class TrainingTable:
@@ -38,15 +41,24 @@ class TrainingTable:
     drawn_from: int | None = None
 
     def require_finite(self) -> TrainingTable:
-        """Return the table; raise `InvalidInputError` if scaling or conversion made some of its numbers infinite."""
+        """Return the table; raise `InvalidInputError` if numbers, or squares of distances of rows, are infinite."""
+        dtype = str(self.X.dtype).removeprefix("torch.")
         for name, values in (("X", self.X), ("y", self.Y)):
             if not bool(torch.isfinite(values).all()):
-                dtype = str(values.dtype).removeprefix("torch.")
                 msg = (
                     f"{name} leaves the range of {dtype} in the units of the fit: its entries, or their differences, "
                     'are too large. Take standardize=True, dtype="float64" or other units.'
                 )
                 raise InvalidInputError(msg)
+        if self.X.abs().max() > _FARTHEST * torch.finfo(self.X.dtype).max ** 0.5:
+            row, column = divmod(int(self.X.abs().argmax()), self.n_inputs)
+            msg = (
+                f"X has an entry too far from the others, in row {row}, column {column}: it is "
+                f"{float(self.X[row, column]):.0e} in the units of the fit, and squares of distances leave the range "
+                f"of {dtype}. If it stands for a missing number, make it NaN or leave the row out; otherwise take "
+                'dtype="float64" or other units.'
+            )
+            raise InvalidInputError(msg)
         return self
 
     @property

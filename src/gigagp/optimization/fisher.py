@@ -7,9 +7,13 @@ import math
 import torch
 
 from gigagp.kernels import Kernel, Sum
+from gigagp.kernels.distances import common_offset, squared_differences
 from gigagp.kernels.stationary import StationaryKernel
 from gigagp.model import NOISE, Model
 from gigagp.optimization.space import ParameterSpace
+
+#: Rounding error of squared distances, in squared lengthscales, above which they are computed from differences.
+_INEXACT = 1e-4
 
 
 def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -41,31 +45,46 @@ def derivative_products(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) 
 
 def _stationary(kernel: StationaryKernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
     scaled = kernel.scale(X)
-    scaled = scaled - scaled.mean(0)
-    squares = scaled.square().sum(1)
-    distance = (squares[:, None] + squares[None, :]).addmm_(scaled, scaled.T, alpha=-2).clamp_min_(0)
-    distance.fill_diagonal_(0)
+    scaled = scaled - common_offset(scaled)
+    # Matrix products are two to five times as fast as differences. Far from zero they leave nothing of the distances.
+    by_differences = float(scaled.square().sum(1).max()) * torch.finfo(X.dtype).eps > _INEXACT
+    distance = squared_differences(scaled, scaled) if by_differences else _squared_distances(scaled)
     values, slopes, shapes = kernel.profile_derivatives_(distance.mul_(kernel.distance_factor))
     parameters = {name: value.to(X) for name, value in kernel.parameters().items()}
     variance = parameters["variance"]
     products = {"variance": (values @ vectors)[None]}
     if shapes is not None:
         products["alpha"] = variance * (shapes @ vectors)[None]
-    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2, where slopes are those by p, a multiple of q. One product with
-    # (2 d + 1) s columns covers all inputs.
-    n, s = vectors.shape
-    weighted = slopes @ torch.cat([vectors, _times(scaled, vectors), _times(scaled.square(), vectors)], 1)
-    plain, first, second = weighted.split([s, s * scaled.shape[1], s * scaled.shape[1]], 1)
-    first = first.reshape(n, -1, s)
-    second = second.reshape(n, -1, s)
-    by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
-    by_value = kernel.by_value((-2 * kernel.distance_factor * variance * by_input).movedim(1, 0))
+    # dk / d log l_k = -2 variance g'(q) (z_ik - z_jk)^2, where slopes are those by p, a multiple of q.
+    by_input = _times_differences(scaled, slopes, vectors) if by_differences else _times(scaled, slopes, vectors)
+    by_value = kernel.by_value(-2 * kernel.distance_factor * variance * by_input)
     products["lengthscale"] = by_value / parameters["lengthscale"].reshape(-1, 1, 1)
     return products
 
 
-def _times(scaled: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    return (scaled[:, :, None] * vectors[:, None, :]).reshape(vectors.shape[0], -1)
+def _squared_distances(scaled: torch.Tensor) -> torch.Tensor:
+    squares = scaled.square().sum(1)
+    distance = (squares[:, None] + squares[None, :]).addmm_(scaled, scaled.T, alpha=-2).clamp_min_(0)
+    return distance.fill_diagonal_(0)
+
+
+def _times(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return the matrix ``slopes * (z_ik - z_jk)^2`` times vectors (n, s) for every input k, shape (d, n, s).
+
+    One product with ``(2 d + 1) s`` columns covers all inputs.
+    """
+    (n, s), d = vectors.shape, scaled.shape[1]
+    columns = [(factor[:, :, None] * vectors[:, None, :]).reshape(n, d * s) for factor in (scaled, scaled.square())]
+    plain, first, second = (slopes @ torch.cat([vectors, *columns], 1)).split([s, s * d, s * d], 1)
+    first, second = first.reshape(n, d, s), second.reshape(n, d, s)
+    by_input = scaled.square()[:, :, None] * plain[:, None, :] - 2 * scaled[:, :, None] * first + second
+    return by_input.movedim(1, 0)
+
+
+def _times_differences(scaled: torch.Tensor, slopes: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return what `_times` does, input by input."""
+    columns = scaled.T.contiguous()
+    return torch.stack([(column[:, None] - column).square_().mul_(slopes) @ vectors for column in columns])
 
 
 def _by_differentiation(kernel: Kernel, X: torch.Tensor, vectors: torch.Tensor) -> dict[str, torch.Tensor]:
