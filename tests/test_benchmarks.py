@@ -22,7 +22,7 @@ RUNS = {
     "computational_uncertainty": "--data DATA --rows 60 --budget 2 --block-size 20 --capacity 40 --exact"
     " --json OUT/rows.json",
     "exact_mean": "elevation --data DATA --rows 90 --json OUT/rows.json",
-    "far_inputs": "--cases 'one row at 1e6' --methods default --rows 90 --json OUT/rows.json",
+    "far_rows": "--cases 'one row at 1e6' --methods default --rows 90 --json OUT/rows.json",
     "forecasts": "--data DATA --tables kin40k --rows 60 --budgets 5 --methods auto --json OUT/rows.json",
     "gpu": "--device cpu --smoke --json OUT/rows.json",
     "grid_determinants": "--rows 300 --problems 1 --probes 4 --steps 10",

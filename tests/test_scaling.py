@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from gigagp import GPClassifier, GPRegressor, inference, scaling
+from gigagp.errors import FitWarning
 from gigagp.metrics import rmse
 from gigagp.scaling import Scaling
 
@@ -140,3 +143,36 @@ def test_classifiers_learn_the_other_rows(monkeypatch):
     assert accuracy() > 0.9
     monkeypatch.setattr(scaling, "_FAR", np.inf)  # the control
     assert accuracy() < 0.8
+
+
+def with_a_far_target(where):
+    X, function, _ = with_far_rows(200, 0.0, 0.0)
+    y = function + 0.1 * np.random.default_rng(4).normal(size=len(X))
+    y[17] = where
+    return X, y
+
+
+@pytest.mark.parametrize("where", [100.0, -1e9])
+def test_gaussian_noise_warns_of_far_targets(where):
+    X, y = with_a_far_target(where)
+    with pytest.warns(FitWarning, match=re.escape(f"such as {where:.3g} in row 17")):
+        GPRegressor(random_state=0).fit(X, y)
+    with pytest.warns(FitWarning, match="row 17"):
+        GPRegressor(random_state=0).fit(X, np.stack([X[:, 0], y], 1))
+
+
+@pytest.mark.parametrize(
+    ("y", "chosen"),
+    [
+        (with_a_far_target(100.0)[1], {"likelihood": "auto"}),
+        (with_a_far_target(100.0)[1], {"likelihood": "student-t"}),
+        (with_a_far_target(100.0)[1], {"noise_variance": np.where(np.arange(200) == 17, 1e4, 0.01)}),
+        (with_a_far_target(3.0)[1], {}),
+        (np.exp(np.random.default_rng(5).normal(size=200)), {}),  # skewed, as targets often are
+        ((np.arange(200) == 17).astype(float), {}),  # most are equal
+        (np.where(np.arange(200) < 80, 1e3, 0.0) + with_a_far_target(0.0)[1], {}),  # not few
+    ],
+)
+def test_other_targets_and_other_noise_do_not_warn(y, chosen):
+    """Warnings are errors here."""
+    GPRegressor(random_state=0, **chosen).fit(with_a_far_target(0.0)[0], y)

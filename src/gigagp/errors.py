@@ -17,7 +17,7 @@
      └─ GigaGPWarning
          ├─ SolverWarning                            a solve did not reach its tolerance
          ├─ EncodingWarning                          columns were left out, or hold what the fit has not seen
-         └─ FitWarning                               a fit stopped before its end; the best state was kept
+         └─ FitWarning                               a fit stopped before its end, or the data do not suit its settings
              └─ FitInterruptedWarning                Ctrl-C ended it
 """
 
@@ -86,7 +86,7 @@ class EncodingWarning(GigaGPWarning):
 
 
 class FitWarning(GigaGPWarning):
-    """A fit stopped before its end; the best state so far was kept."""
+    """A fit stopped before its end and kept the best state, or the data do not suit its settings; see the message."""
 
 
 class FitInterruptedWarning(FitWarning):

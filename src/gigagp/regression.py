@@ -246,6 +246,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, FurtherRows):
             After Ctrl-C. The first one ends learning at the best hyperparameters so far, and the checkpoint is kept. If
             nothing has been learned yet, or at the second one, the fit ends and the estimator remains as it was.
             `gigagp.interruption` has the details.
+        FitWarning
+            If learning stopped before its end, or few targets lie far from all others and Gaussian noise is learned.
         """
         with whole_or_unchanged(self, checkpoint), processes.joined(self.distributed):
             self._fit(X, y, validation, checkpoint)

@@ -124,6 +124,20 @@ class Scaling:
 
 
 @_quiet
+def far_rows(column: np.ndarray, share: float) -> np.ndarray:
+    """Return the rows of a column (n,) that are far from most, where these set its standard deviation.
+
+    That is so where the spread of the bulk is less than ``share`` of the standard deviation. A row is far if it is more
+    than a standard deviation from the bulk's centre.
+    """
+    middle, width = bulk(column[:, None])
+    spread = centre_and_spread(column[:, None])[1]
+    if not _CONSTANT * np.abs(middle[0]) < width[0] < share * spread[0]:
+        return np.zeros(0, dtype=int)
+    return np.flatnonzero(np.abs(column - middle[0]) > spread[0])
+
+
+@_quiet
 def _centre_and_spread_of_inputs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return those of the bulk where few rows lie far from all others, and means and standard deviations elsewhere."""
     centre, spread = centre_and_spread(X)

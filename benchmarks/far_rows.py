@@ -1,13 +1,13 @@
-"""Inputs of which a few rows lie far from all others: errors of default fits and of every method.
+"""Inputs and targets of which few lie far from all others: errors of default fits and of every method.
 
-    python benchmarks/far_inputs.py --json benchmarks/results/far_inputs.json
-    python benchmarks/far_inputs.py --src ../before/src --json benchmarks/results/far_inputs.json
+    python benchmarks/far_rows.py --json benchmarks/results/far_rows.json
+    python benchmarks/far_rows.py --src ../before/src --json benchmarks/results/far_rows.json
 
 The function is ``sin(2 x0) + x1 / 2`` of three normal inputs, with noise of the standard deviation 0.1. In some rows
 the first input is a number that stands for a missing one, or an error of measurement; they have targets like all
 others. "In a clump" has four fifths of the rows within a thousandth of the range of the first input, and waves there.
-Test rows are drawn like training rows, and scored where their first input is not far. Each fit is a process of its own
-with one thread.
+"A target of 100" has one of them, in a training row. Test rows are drawn like training rows, and scored where their
+first input is not far. Each fit is a process of its own with one thread.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ CASES = {
     "30 % at -9999": (0.3, -9999.0),
     "5 % at 9.97e36": (0.05, 9.97e36),
     "in a clump": (0.2, np.nan),
+    "a target of 100": (0.0, np.nan),
 }
 METHODS = (
     "default",
@@ -44,6 +45,7 @@ METHODS = (
     "ComputationAware",
     "RandomFeatures",
     'kernel="auto"',
+    'likelihood="auto"',
     "GPClassifier",
 )
 
@@ -58,6 +60,8 @@ def table(case: str, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if case == "in a clump":
         X[:, 0] = np.where(far, random.uniform(-20, 20, n), 0.005 * X[:, 0])
         y = np.where(far, 0.0, np.sin(400 * X[:, 0])) + 0.5 * X[:, 1] + noise
+    elif case == "a target of 100":
+        y[0] = 100.0
     else:
         far[0] = case != "none"
         X[far, 0] = where
@@ -73,7 +77,12 @@ def fit(case: str, n: int, method: str) -> dict[str, Any]:
     chosen: dict[str, Any] = {"random_state": 0}
     if hasattr(inference, method):
         chosen["inference"] = getattr(inference, method)(*([500] if method == "QuadruplyStochastic" else []))
-    chosen |= {"float32": {"dtype": "float32"}, 'kernel="auto"': {"kernel": "auto"}}.get(method, {})
+    own = {
+        "float32": {"dtype": "float32"},
+        'kernel="auto"': {"kernel": "auto"},
+        'likelihood="auto"': {"likelihood": "auto"},
+    }
+    chosen |= own.get(method, {})
     began = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
