@@ -195,7 +195,7 @@ def _warn_of_far_targets(Y: np.ndarray) -> None:
                 f"Most targets vary by less than a fifth of their standard deviation, because {len(far):,} of "
                 f"{len(column):,} lie far from the others, such as {column[far[0]]:.3g} in row {far[0]}. With Gaussian "
                 "noise a fit follows these and is poor elsewhere. If they are errors, correct them or take "
-                'likelihood="auto"; if not, take target_transform="auto".'
+                'likelihood="student-t"; if not, take target_transform="auto".'
             )
             warn(msg, FitWarning)
             return
