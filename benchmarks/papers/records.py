@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.experiment import Cell, Experiment, Paper, Row, settings
+from benchmarks.papers.experiment import Cell, Experiment, Paper, Row, cells
 
 from gigagp.files import replacing
 
@@ -74,14 +74,11 @@ def twin(results: Path, paper: Paper, cell: Cell) -> dict[str, Any] | None:
     for other in paper.experiments:
         if other is cell.experiment or other.run is not cell.experiment.run:
             continue
-        for row in other.rows:
-            if row.data != cell.row.data or settings(other, row, cell.level) is None:
-                continue
-            if kept_settings(Cell(other, row, cell.level, cell.split)) != wanted:
-                continue
-            known = read(path_of(results, paper.name, other, cell.level, row, cell.split))
-            if known and known["status"] == "done" and known["settings"] == wanted:
-                return known
+        for one in cells(other, cell.level, cell.folder):
+            if (one.row.data, one.split, kept_settings(one)) == (cell.row.data, cell.split, wanted):
+                known = read(path_of(results, paper.name, other, one.level, one.row, one.split))
+                if known and known["status"] == "done" and known["settings"] == wanted:
+                    return known
     return None
 
 

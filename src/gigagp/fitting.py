@@ -56,8 +56,8 @@ from gigagp.validation import refuse_validation, validation_scorer
 #: Seconds that a posterior may take under any time budget, and how many times the budget it must be expected to take to
 #: be refused: expectations are right within such a factor.
 _ALWAYS_TIME, _FAR = 1.0, 1.5
-#: Standard deviation of most targets, as a share of that of all, below which a fit with Gaussian noise warns.
-_SHARE_OF_MOST_TARGETS = 0.2
+#: Standard deviation of the targets, over the spread of most of them, above which a fit with Gaussian noise warns.
+_FAR_TARGETS = 5.0
 
 
 class Fitted(NamedTuple):
@@ -189,7 +189,7 @@ def fit_rows(
 def _warn_of_far_targets(Y: np.ndarray) -> None:
     """Warn if few targets are so far from all others that Gaussian noise, and the scale of all, have to follow them."""
     for column in Y.T:
-        far = far_rows(column, _SHARE_OF_MOST_TARGETS)
+        far = far_rows(column, _FAR_TARGETS)
         if len(far):
             msg = (
                 f"Most targets vary by less than a fifth of their standard deviation, because {len(far):,} of "

@@ -124,26 +124,28 @@ class Scaling:
 
 
 @_quiet
-def far_rows(column: np.ndarray, share: float) -> np.ndarray:
+def far_rows(column: np.ndarray, times: float) -> np.ndarray:
     """Return the rows of a column (n,) that are far from most, where these set its standard deviation.
 
-    That is so where the spread of the bulk is less than ``share`` of the standard deviation. A row is far if it is more
-    than a standard deviation from the bulk's centre.
+    That is so where it is more than a number of times the spread of the bulk. A row is far if it is more than a
+    standard deviation from the bulk's centre.
     """
-    middle, width = bulk(column[:, None])
-    spread = centre_and_spread(column[:, None])[1]
-    if not _CONSTANT * np.abs(middle[0]) < width[0] < share * spread[0]:
-        return np.zeros(0, dtype=int)
-    return np.flatnonzero(np.abs(column - middle[0]) > spread[0])
+    _, spread, middle, _, few_are_far = _beside_bulk(column[:, None], times)
+    return np.flatnonzero(few_are_far & (np.abs(column - middle[0]) > spread[0]))
 
 
 @_quiet
 def _centre_and_spread_of_inputs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return those of the bulk where few rows lie far from all others, and means and standard deviations elsewhere."""
-    centre, spread = centre_and_spread(X)
-    middle, width = bulk(X)
-    few_are_far = (width > _CONSTANT * np.abs(middle)) & (spread > _FAR * width)
+    centre, spread, middle, width, few_are_far = _beside_bulk(X, _FAR)
     return np.where(few_are_far, middle, centre), np.where(few_are_far, width, spread)
+
+
+def _beside_bulk(columns: np.ndarray, times: float) -> tuple[np.ndarray, ...]:
+    """Return centre and spread of all rows, those of the bulk, and whether the first spread is so much larger."""
+    (centre, spread), (middle, width) = centre_and_spread(columns), bulk(columns)
+    varies = width > _CONSTANT * np.abs(middle)
+    return centre, spread, middle, width, varies & (spread > times * width)
 
 
 @_quiet
