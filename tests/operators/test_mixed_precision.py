@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +97,28 @@ def test_a_fit_gives_the_answers_of_float64():
         assert ("float32 inside of solvers" in gp.engine_) == (dtype == "mixed")
     for exact, mixed in zip(found["float64"], found["mixed"], strict=True):
         assert np.allclose(exact, mixed, atol=1e-3 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_matrices_do_not_outlive_their_step(keeps, monkeypatch):
+    """Stored matrices of one step after another would fill the memory until Python looks for cycles of references."""
+    made, plain = weakref.WeakSet(), KernelMatrix.__init__
+
+    def noted(self, *args, **settings):
+        plain(self, *args, **settings)
+        made.add(self)
+        if keeps:  # the control
+            self.cycle = self
+
+    monkeypatch.setattr(KernelMatrix, "__init__", noted)
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    gc.collect()
+    gc.disable()
+    try:
+        GPRegressor(inference=inference.Iterative(), dtype="mixed", random_state=0).fit(X, np.sin(X).sum(1))
+        assert bool(made) == keeps
+    finally:
+        gc.enable()
 
 
 def test_float32_inputs_are_refused():

@@ -108,17 +108,16 @@ class KernelMatrix(SymmetricMatrix):
         self._engine = engine or select(self.kernel, self.device, self.dtype)
         self.entries_computed = 0
         self._stored: Tensor | None = None
-        self._fast: RoundedMatrix | None = None
+        self._smooth: KernelMatrix | None = None
         if mixed:
             if self.dtype != torch.float64:
                 msg = f"mixed of KernelMatrix needs float64 inputs; got {self.dtype}."
                 raise InvalidInputError(msg)
             # White parts are noise, which the wrapper adds in float64, so they are removed from the float32 matrix.
-            smooth = type(self)(
+            self._smooth = type(self)(
                 self.kernel, X.float(), memory_budget=self.memory_budget, storage=self.storage, engine=engine
             )
-            smooth._noise = torch.zeros_like(smooth._noise)
-            self._fast = RoundedMatrix(self, smooth)
+            self._smooth._noise = torch.zeros_like(self._smooth._noise)
             self.storage = "tiles"
 
     @property
@@ -134,15 +133,17 @@ class KernelMatrix(SymmetricMatrix):
     @property
     def fast(self) -> KernelMatrix | RoundedMatrix:
         """The matrix for solvers' loops: with float32 products if ``mixed``, otherwise this matrix."""
-        return self._fast or self
+        # The wrapper is made at each use: a kept one and this matrix would hold each other, and a stored matrix would
+        # outlive the step that it served.
+        return self if self._smooth is None else RoundedMatrix(self, self._smooth)
 
     def describe(self) -> str:
         """Return one line that describes how products are computed."""
         how = "stored" if self.storage == "dense" else "computed tile by tile"
         gigabytes = self.n * self.n * self.X.element_size() / 1e9
         dtype = str(self.dtype).removeprefix("torch.")
-        if self._fast is not None:
-            return f"{self._fast.smooth!r} inside of solvers, computed tile by tile in float64 for residuals"
+        if self._smooth is not None:
+            return f"{self._smooth!r} inside of solvers, computed tile by tile in float64 for residuals"
         return (
             f"kernel matrix of {self.n:,} rows, {dtype} on {self.device}, {how} by {self.engine} "
             f"({gigabytes:.3g} GB if stored, budget {self.memory_budget / 1e9:.3g} GB)"
