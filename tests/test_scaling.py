@@ -161,11 +161,41 @@ def test_gaussian_noise_warns_of_far_targets(where):
         GPRegressor(random_state=0).fit(X, np.stack([X[:, 0], y], 1))
 
 
+@pytest.mark.parametrize("chosen", FITS.values(), ids=FITS)
+def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
+    """The standard deviation of all targets is hardly larger for this one, but the fit is much worse."""
+    X, y = with_a_far_target(10.0)
+    with pytest.warns(FitWarning, match="do not predict few targets: 1 of 200 .* such as 10 in row 17"):
+        GPRegressor(random_state=0, **chosen).fit(X, y)
+
+
+def test_the_warning_is_of_bad_fits():
+    X, y = with_a_far_target(10.0)
+    others = np.arange(len(X)) != 17
+    new, function, _ = with_far_rows(1000, 0.0, 0.0)
+
+    def error(rows, **chosen):
+        return rmse(function[200:], GPRegressor(random_state=0, **chosen).fit(X[rows], y[rows]).predict(new[200:]))
+
+    best = error(others)
+    assert error(slice(None), likelihood="student-t") < 1.5 * best
+    with pytest.warns(FitWarning, match="row 17"):
+        assert error(slice(None)) > 5 * best
+
+
+def test_far_targets_that_the_function_explains_do_not_warn():
+    """A peak is ten spreads from the other targets. Warnings are errors here."""
+    X = np.linspace(-3, 3, 300)[:, None]
+    y = np.sin(X[:, 0]) + 20 * np.exp(-(X[:, 0] ** 2) / 0.02) + 0.1 * np.random.default_rng(6).normal(size=300)
+    GPRegressor(random_state=0).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("y", "chosen"),
     [
         (with_a_far_target(100.0)[1], {"likelihood": "auto"}),
         (with_a_far_target(100.0)[1], {"likelihood": "student-t"}),
+        (with_a_far_target(10.0)[1], {"likelihood": "student-t"}),
         (with_a_far_target(100.0)[1], {"noise_variance": np.where(np.arange(200) == 17, 1e4, 0.01)}),
         (with_a_far_target(3.0)[1], {}),
         (np.exp(np.random.default_rng(5).normal(size=200)), {}),  # skewed, as targets often are

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
 import gigagp
-from gigagp import GPRegressor, inference, kernels, optimization
-from gigagp.errors import InvalidInputError, ModelFileError
+from gigagp import GPRegressor, inference, kernels, optimization, student_fit
+from gigagp.arguments import Arguments
+from gigagp.errors import InvalidInputError, ModelFileError, NotPositiveDefiniteError
 from gigagp.likelihoods import Gaussian, StudentT
 from gigagp.student_fit import choose
+from helpers import generator
 from vecchia_cases import killed_at_write
 
 
@@ -271,12 +274,35 @@ def test_large_tables_end_with_what_auto_chooses():
             gp.partial_fit(X[:2], y[:2])
 
 
-def test_the_comparison_of_rows_that_cannot_be_fitted_is_gaussian(monkeypatch):
-    from gigagp import student_fit
-    from gigagp.arguments import Arguments
-    from gigagp.errors import NotPositiveDefiniteError
-    from helpers import generator
+@pytest.mark.parametrize("wrong", [100.0, 3.0, 2.0])
+def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypatch):
+    X, y, _ = measured(1500, share=0.0)
+    y[torch.randperm(1500, generator=generator())[-2:]] = wrong
 
+    def found():
+        return choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator()).likelihood
+
+    assert found() == StudentT()
+    monkeypatch.setattr(student_fit, "_FAR_ERROR", np.inf)  # the control
+    assert found() == Gaussian()
+
+
+@pytest.mark.parametrize("height", [5.0, 2.0])
+def test_auto_keeps_a_peak_that_its_sample_does_not_resolve(height, monkeypatch):
+    """The rows around have errors alike."""
+    draw = np.random.default_rng(2)
+    X = draw.uniform(-3, 3, (3000, 2))
+    y = np.sin(X[:, 0]) + height * np.exp(-((X - 1) ** 2).sum(1) / 0.03) + 0.05 * draw.normal(size=3000)
+
+    def found():
+        return choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator()).likelihood
+
+    assert found() == Gaussian()
+    monkeypatch.setattr(student_fit, "_ALIKE", np.inf)  # the control
+    assert found() == StudentT()
+
+
+def test_the_comparison_of_rows_that_cannot_be_fitted_is_gaussian(monkeypatch):
     def failing(*_):
         raise NotPositiveDefiniteError("no factor")
 

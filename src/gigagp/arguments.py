@@ -183,7 +183,7 @@ class Problem:
     def of(cls, arguments: Arguments, X: np.ndarray, y: np.ndarray) -> Problem:
         """Return the problem of inputs (n, d) and targets (n,) or (n, n_targets) in the data's own units."""
         estimator, mean, likelihood = arguments.estimator, arguments.mean, arguments.likelihood
-        targets = (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]
+        targets = _without_offset(mean, X, y)
         medians, is_scaled = likelihood.scales_by_medians, scaled_inputs(estimator)
         scaling = Scaling.fit(X, targets, estimator.standardize, medians=medians, is_scaled=is_scaled)
         if not likelihood.has_noise:  # counts and signs have no scale
@@ -201,12 +201,24 @@ class Problem:
         InvalidInputError
             If they are beyond the range of the data type.
         """
+        return self._standardized(self.X, self.targets)
+
+    def table_of(self, X: np.ndarray, y: np.ndarray) -> TrainingTable:
+        """Return other rows, or some of these, on the same scale; see `of` and `table`."""
+        return self._standardized(X, _without_offset(self.arguments.mean, X, y))
+
+    def _standardized(self, X: np.ndarray, targets: np.ndarray) -> TrainingTable:
         arguments = self.arguments
         dtype, device = arguments.dtype, arguments.device
         return TrainingTable(
-            torch.from_numpy(self.scaling.inputs(self.X)).to(dtype=dtype, device=device),
-            torch.from_numpy(self.scaling.targets(self.targets)).to(dtype=dtype, device=device),
+            torch.from_numpy(self.scaling.inputs(X)).to(dtype=dtype, device=device),
+            torch.from_numpy(self.scaling.targets(targets)).to(dtype=dtype, device=device),
             arguments.mean,
             arguments.budget,
             mixed=arguments.estimator.dtype == "mixed",
         ).require_finite()
+
+
+def _without_offset(mean: Mean, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return targets (n, n_targets) minus the known part of the mean."""
+    return (y if y.ndim == 2 else y[:, None]) - mean.offset(X)[:, None]

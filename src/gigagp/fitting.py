@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import kernel_rules, processes, student_fit
+from gigagp import far_targets, kernel_rules, processes, student_fit
 from gigagp.arguments import Arguments, Problem, require_same_rows
 from gigagp.checkpoint import open_checkpoint
 from gigagp.duration import in_words
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
-from gigagp.errors import FitWarning, InvalidInputError, UnreadableRowsError, warn
+from gigagp.errors import InvalidInputError, UnreadableRowsError
 from gigagp.estimator import Estimator
 from gigagp.files import check_folder
 from gigagp.inference import Inference
@@ -47,7 +47,7 @@ from gigagp.planning import resolve_inference, resolve_streaming
 from gigagp.progress import Meter, meter_for
 from gigagp.random import generator_from, spawn
 from gigagp.rows.source import RowSource
-from gigagp.scaling import Scaling, far_rows
+from gigagp.scaling import Scaling
 from gigagp.start import start_model
 from gigagp.target_transform import NoTransform, TargetTransform
 from gigagp.transform_learning import learn_transform, require_transformable
@@ -56,8 +56,6 @@ from gigagp.validation import refuse_validation, validation_scorer
 #: Seconds that a posterior may take under any time budget, and how many times the budget it must be expected to take to
 #: be refused: expectations are right within such a factor.
 _ALWAYS_TIME, _FAR = 1.0, 1.5
-#: Standard deviation of the targets, over the spread of most of them, above which a fit with Gaussian noise warns.
-_FAR_TARGETS = 5.0
 
 
 class Fitted(NamedTuple):
@@ -180,25 +178,14 @@ def fit_rows(
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
     learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-    if learns_noise and not note and isinstance(likelihood, Gaussian) and estimator.target_transform == "none":
-        _warn_of_far_targets(y.reshape(len(y), -1))
+    watches = learns_noise and not note and isinstance(likelihood, Gaussian) and estimator.target_transform == "none"
+    Y = y.reshape(len(y), -1)
+    warned = watches and far_targets.warns_before(Y)
     with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
-        return _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
-
-
-def _warn_of_far_targets(Y: np.ndarray) -> None:
-    """Warn if few targets are so far from all others that Gaussian noise, and the scale of all, have to follow them."""
-    for column in Y.T:
-        far = far_rows(column, _FAR_TARGETS)
-        if len(far):
-            msg = (
-                f"Most targets vary by less than a fifth of their standard deviation, because {len(far):,} of "
-                f"{len(column):,} lie far from the others, such as {column[far[0]]:.3g} in row {far[0]}. With Gaussian "
-                "noise a fit follows these and is poor elsewhere. If they are errors, correct them or take "
-                'likelihood="student-t"; if not, take target_transform="auto".'
-            )
-            warn(msg, FitWarning)
-            return
+        fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
+    if watches and not warned:
+        far_targets.warn_after(problem, Y, fitted.posterior)
+    return fitted
 
 
 def _fit_problem(

@@ -16,6 +16,7 @@ import torch
 
 from gigagp.arguments import Arguments, Problem
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.far_targets import most_alike
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import bound
 from gigagp.inference.exact_posterior import ExactPosterior
@@ -30,11 +31,18 @@ from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.progress import meter_for
 from gigagp.random import spawn
+from gigagp.scaling import bulk
 from gigagp.student_noise import START_DF, StudentNoise, most_likely_noise
 from gigagp.transform_learning import SUBSET_ROWS, few_values
 
 #: Rows of the comparison of two likelihoods.
 CHOICE_ROWS = 500
+#: Rows with an error of so many standard deviations are compared although they were not drawn, at most so many, each
+#: with so many neighbours. It must lie alone: none of so many rows around it has an error of this share of its own.
+_FAR_ERROR, _MOST_FAR, _NEIGHBOURS, _AROUND, _ALIKE = 6.0, 10, 3, 8, 0.3
+#: Rows among which they are looked for: drawn at random, and with the targets farthest from most; and rows with the
+#: largest errors, whose standard deviations are computed.
+_LOOKED_AT, _FARTHEST, _LARGEST = 100_000, 100, 200
 #: Bytes for each pair of rows of a subset.
 _BYTES = 64
 #: Student-t noise is taken by "auto" only if it gains this many nats on the subset ...
@@ -102,7 +110,10 @@ def end(arguments: Arguments, objective: TableObjective, posterior: Posterior, g
 
 
 def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> Choice:
-    """Return Gaussian or Student-t noise, whichever explains up to 500 random rows better.
+    """Return Gaussian or Student-t noise, whichever explains up to 500 rows better.
+
+    The rows are random. Where others lie far from what a fit to these predicts, some of those and their neighbours
+    replace as many: a few wrong targets among many rows spoil a fit with Gaussian noise, and no sample would hold them.
 
     Parameters
     ----------
@@ -133,17 +144,19 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     if got is not None:
         msg = f'likelihood="auto" of GPRegressor needs {got}.'
         raise InvalidInputError(msg)
-    rows = (
-        torch.randperm(len(y), generator=generator)[: _size(min(len(y), CHOICE_ROWS), arguments.budget)]
-        .sort()
-        .values.numpy()
-    )
-    X, y = X[rows], y.reshape(-1)[rows]
-    reason = few_values(y)
+    y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
+    rows = np.sort(order[: _size(min(len(y), CHOICE_ROWS), arguments.budget)])
+    reason = few_values(y[rows])
     if reason is not None:
         return Choice(Gaussian(), f"Gaussian, auto: {reason}")
+    normal = replace(arguments, likelihood=Gaussian())
     try:
-        plain = _trial(replace(arguments, likelihood=Gaussian()), X, y, generator.clone_state())
+        plain = _trial(normal, X[rows], y[rows], generator.clone_state())
+        found = _far_rows_and_neighbours(plain, X, y, order[: len(rows) + _LOOKED_AT])
+        if not np.isin(found, rows).all():
+            rows = np.union1d(order[: len(rows) - len(found)], found)
+            plain = _trial(normal, X[rows], y[rows], generator.clone_state())
+        X, y = X[rows], y[rows]
         promise = _promise(plain.standardized)
         if promise < _PROMISE:
             words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(y):,} rows"
@@ -169,6 +182,8 @@ class _Trial(NamedTuple):
     densities: torch.Tensor
     standardized: torch.Tensor
     df: float
+    problem: Problem
+    posterior: ExactPosterior
 
 
 def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.Generator) -> _Trial:
@@ -186,7 +201,33 @@ def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     densities = left_out.of_student(table.Y, posterior.model).log_density.sum(1)
     student = posterior.model.student
     df = math.inf if student is None else student.df
-    return _Trial(bound(posterior) - len(y) * unit, densities - unit, errors, df)
+    return _Trial(bound(posterior) - len(y) * unit, densities - unit, errors, df, problem, posterior)
+
+
+def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Return the rows that lie alone and farthest from what a fit to few of them predicts, and their neighbours.
+
+    They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
+    """
+    centre, _ = bulk(y[:, None])
+    away = np.abs(y - centre[0])
+    farthest = np.argpartition(away, -min(_FARTHEST, len(y)))[-_FARTHEST:]
+    rows, posterior = np.union1d(drawn, farthest), trial.posterior
+    table = trial.problem.table_of(X[rows], y[rows])
+    points = table.X.double().cpu()
+    errors = table.Y.double().cpu()[:, 0] - posterior.mean(points)[:, 0]
+    largest = errors.abs().topk(min(_LARGEST, len(rows))).indices
+    variance = posterior.mean_and_variance(points[largest])[1] + posterior.noise_at(points[largest])
+    size = errors[largest].abs() * variance.rsqrt()
+    far = largest[size > _FAR_ERROR]
+    if not len(far):
+        return rows[:0]
+    near = most_alike(posterior.model.kernel, points[far], points, 1 + _AROUND)
+    # Where a row around errs alike, few rows cannot resolve the function, and the target may be right.
+    around = torch.where(near == far[:, None], 0.0, errors[near] / errors[far][:, None]).amax(1)
+    alone = (around < _ALIKE).nonzero()[:_MOST_FAR, 0]
+    far, near = far[alone], near[alone, : 1 + _NEIGHBOURS]
+    return rows[torch.cat([far, near.flatten()]).unique().numpy()]
 
 
 def _learned(objective: Any, model: Model, optimizer: object, generator: torch.Generator) -> ExactPosterior:

@@ -1,0 +1,97 @@
+"""Targets that lie far from all others, which spoil a fit with Gaussian noise: warnings of them, before and after it.
+
+Before a fit, the targets alone show those that set the standard deviation of all. Fewer or nearer ones show after it,
+because no row around them predicts them. The noise is then mostly theirs; or, in small tables, the function turns to
+each of them, with a lengthscale that is far too short for all others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gigagp import interruption
+from gigagp.arguments import Problem
+from gigagp.errors import FitWarning, warn
+from gigagp.inference.posterior import Posterior
+from gigagp.inference.vecchia.likelihood import pool_of
+from gigagp.kernels import Kernel
+from gigagp.scaling import bulk, far_rows
+
+#: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
+_TIMES = 5.0
+#: Spreads from most targets at which one is far. At most so many are predicted, each from so many rows.
+_SPREADS, _MOST_PREDICTED, _NEIGHBOURS = 4.0, 32, 30
+#: A fit warns if the squared errors of far targets, divided by the number of all rows, are more than this share of the
+#: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
+#: those of a function with high peaks are not.
+_SHARE, _DEVIATIONS = 0.75, 5.0
+#: Entries of the kernel matrix that are held at once.
+_ENTRIES = 2**23
+
+
+def warns_before(Y: np.ndarray) -> bool:
+    """Warn if the standard deviation of targets (n, t) is due to few far ones; return whether it is."""
+    for column in Y.T:
+        far = far_rows(column, _TIMES)
+        if len(far):
+            _warn("Most targets vary by less than a fifth of their standard deviation", column, len(far), far[0])
+            return True
+    return False
+
+
+def warn_after(problem: Problem, Y: np.ndarray, posterior: Posterior) -> None:
+    """Warn if few targets are so far from what the rows around them predict that the fit is theirs.
+
+    Parameters
+    ----------
+    problem : Problem
+        Rows of the fit.
+    Y : ndarray of shape (n, t)
+        Targets in the data's own units.
+    posterior : Posterior
+        Posterior of the fit, with learned noise.
+    """
+    centres, spreads = bulk(Y)
+    distances = np.abs(Y - centres)
+    far = (distances > _SPREADS * spreads) & (spreads > 0)
+    for column in np.flatnonzero(far.any(0)):
+        rows = np.flatnonzero(far[:, column])
+        some = torch.from_numpy(rows[:: -(-len(rows) // _MOST_PREDICTED)])
+        table, model = problem.table(), posterior.model
+        X = table.X.double()
+        neighbours = most_alike(model.kernel, X[some], X, 1 + _NEIGHBOURS)
+        others = torch.stack(
+            [near[near != row][:_NEIGHBOURS] for near, row in zip(neighbours, some.to(X.device), strict=True)]
+        )
+        values = table.Y.double() - posterior.trend(table.X).double()
+        found = pool_of(model, table).conditionals(some.to(X.device), others.int(), values, weights=False)
+        assert found.residual is not None
+        squares = found.residual[:, column].square()
+        noise = posterior.noise_at(table.X[:1]).double()
+        share = len(rows) / len(Y) * squares.mean() / noise
+        if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
+            _warn(
+                "The rows around them do not predict few targets", Y[:, column], len(rows), int(some[squares.argmax()])
+            )
+            return
+
+
+@torch.no_grad()
+def most_alike(kernel: Kernel, points: Tensor, X: Tensor, count: int) -> Tensor:
+    """Return the rows of X (n, d) with the highest prior correlation with points (m, d), highest first, (m, count)."""
+    found, roots = [], kernel.diagonal(X).rsqrt()
+    for part in points.split(max(1, _ENTRIES // len(X))):
+        interruption.check()
+        found.append((kernel.block(part, X) * roots).topk(min(count, len(X))).indices)
+    return torch.cat(found)
+
+
+def _warn(why: str, column: np.ndarray, n_far: int, row: int) -> None:
+    msg = (
+        f"{why}: {n_far:,} of {len(column):,} lie far from the others, such as {column[row]:.3g} in row {row}. With "
+        "Gaussian noise a fit follows these and is poor elsewhere. If they are errors, correct them or take "
+        'likelihood="student-t"; if not, take target_transform="auto".'
+    )
+    warn(msg, FitWarning)
