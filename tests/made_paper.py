@@ -13,6 +13,7 @@ def compute(cell: Cell) -> dict[str, object]:
     if log:
         with Path(log).open("a") as file:
             file.write(f"{cell.row.key} {cell.split}\n")
+        Path(log).with_suffix(".pid").write_text(str(os.getpid()))
     what = cell.settings.get("what", "number")
     if what == "error":
         raise ValueError("a made error")

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import resource
+import select
 import sys
 import threading
 import time
@@ -78,12 +79,13 @@ def compute(job: Job) -> dict[str, Any]:
 
 
 def _child(job: Job, send: Connection) -> None:
-    """Compute in a process of its own, which ends when the process that started it does."""
-    parent = os.getppid()
+    """Compute in a process of its own, which ends when the process that waits for it does."""
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+        # The parent of this process is the server that it was forked from, which lives as long as its children do.
+        waiting = select.poll()
+        waiting.register(send, 0)
+        waiting.poll()  # until nobody can read any more
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

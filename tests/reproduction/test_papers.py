@@ -133,6 +133,36 @@ def test_a_killed_run_keeps_what_is_done_and_resumes(tmp_path, log):
     assert done == {path: path.stat().st_mtime_ns for path in done}
 
 
+def test_a_cell_ends_with_the_process_that_waits_for_it(tmp_path, monkeypatch):
+    """Nobody would see what it still computes."""
+    monkeypatch.setenv("MADE_PAPER_LOG", str(tmp_path / "cells.txt"))
+    code = (
+        "from benchmarks.papers import runner;"
+        "runner.compute_apart(runner.Job('made_paper', 'table-1', 'made--too-slow', 'quick', 0, None), 100)"
+    )
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests", "."))
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths})
+    written = tmp_path / "cells.pid"
+
+    def runs() -> bool:
+        return Path(f"/proc/{written.read_text()}").exists()
+
+    try:
+        until(lambda: written.exists() and written.read_text() and runs())
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not runs())  # the cell would sleep for a minute
+
+
+def until(condition) -> None:
+    """Wait for a condition; fail after half a minute."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < 30
+        time.sleep(0.05)
+
+
 def test_a_page_has_a_number_or_a_reason_for_every_row(tmp_path):
     run(tmp_path, only=["table-1"], apart=True)
     text = pages.page(made_paper.PAPER, tmp_path)
