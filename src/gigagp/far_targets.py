@@ -7,6 +7,8 @@ each of them, with a lengthscale that is far too short for all others.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,8 +29,8 @@ _SPREADS, _MOST_PREDICTED, _NEIGHBOURS = 4.0, 32, 30
 #: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
 #: those of a function with high peaks are not.
 _SHARE, _DEVIATIONS = 0.75, 5.0
-#: Entries of the kernel matrix that are held at once.
-_ENTRIES = 2**23
+#: Bytes for each entry of a block of the kernel matrix.
+_BYTES = 256
 
 
 def warns_before(Y: np.ndarray) -> bool:
@@ -53,36 +55,35 @@ def warn_after(problem: Problem, Y: np.ndarray, posterior: Posterior) -> None:
     posterior : Posterior
         Posterior of the fit, with learned noise.
     """
-    centres, spreads = bulk(Y)
-    distances = np.abs(Y - centres)
-    far = (distances > _SPREADS * spreads) & (spreads > 0)
+    with np.errstate(over="ignore"):  # differences of huge targets
+        centres, spreads = bulk(Y)
+        far = (np.abs(Y - centres) > _SPREADS * spreads) & (spreads > 0)
+    if not far.any():
+        return
+    table, model = problem.table(), posterior.model
+    table = replace(table, X=table.X.double(), Y=table.Y.double())
+    pool, noise = pool_of(model, table), posterior.noise_at(table.X[:1].to(posterior.dtype)).double()
+    values = table.Y - posterior.trend(table.X).double()
     for column in np.flatnonzero(far.any(0)):
         rows = np.flatnonzero(far[:, column])
-        some = torch.from_numpy(rows[:: -(-len(rows) // _MOST_PREDICTED)])
-        table, model = problem.table(), posterior.model
-        X = table.X.double()
-        neighbours = most_alike(model.kernel, X[some], X, 1 + _NEIGHBOURS)
-        others = torch.stack(
-            [near[near != row][:_NEIGHBOURS] for near, row in zip(neighbours, some.to(X.device), strict=True)]
-        )
-        values = table.Y.double() - posterior.trend(table.X).double()
-        found = pool_of(model, table).conditionals(some.to(X.device), others.int(), values, weights=False)
+        some = torch.from_numpy(rows[:: -(-len(rows) // _MOST_PREDICTED)]).to(table.X.device)
+        near = most_alike(model.kernel, table.X[some], table.X, 1 + _NEIGHBOURS, table.budget)
+        others = torch.stack([alike[alike != row][:_NEIGHBOURS] for row, alike in zip(some, near, strict=True)])
+        found = pool.conditionals(some, others.int(), values, weights=False)
         assert found.residual is not None
         squares = found.residual[:, column].square()
-        noise = posterior.noise_at(table.X[:1]).double()
         share = len(rows) / len(Y) * squares.mean() / noise
         if share > _SHARE and (squares / found.variance).mean() > _DEVIATIONS**2:
-            _warn(
-                "The rows around them do not predict few targets", Y[:, column], len(rows), int(some[squares.argmax()])
-            )
+            why = "The rows around them do not predict few targets"
+            _warn(why, Y[:, column], len(rows), int(some[squares.argmax()]))
             return
 
 
 @torch.no_grad()
-def most_alike(kernel: Kernel, points: Tensor, X: Tensor, count: int) -> Tensor:
+def most_alike(kernel: Kernel, points: Tensor, X: Tensor, count: int, budget: int) -> Tensor:
     """Return the rows of X (n, d) with the highest prior correlation with points (m, d), highest first, (m, count)."""
-    found, roots = [], kernel.diagonal(X).rsqrt()
-    for part in points.split(max(1, _ENTRIES // len(X))):
+    found, roots = [], kernel.diagonal(X).clamp_min(torch.finfo(X.dtype).tiny).rsqrt()
+    for part in points.split(max(1, budget // (_BYTES * len(X)))):
         interruption.check()
         found.append((kernel.block(part, X) * roots).topk(min(count, len(X))).indices)
     return torch.cat(found)

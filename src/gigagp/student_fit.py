@@ -222,7 +222,7 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
     far = largest[size > _FAR_ERROR]
     if not len(far):
         return rows[:0]
-    near = most_alike(posterior.model.kernel, points[far], points, 1 + _AROUND)
+    near = most_alike(posterior.model.kernel, points[far], points, 1 + _AROUND, table.budget)
     # Where a row around errs alike, few rows cannot resolve the function, and the target may be right.
     around = torch.where(near == far[:, None], 0.0, errors[near] / errors[far][:, None]).amax(1)
     alone = (around < _ALIKE).nonzero()[:_MOST_FAR, 0]
