@@ -38,8 +38,12 @@ from gigagp.transform_learning import SUBSET_ROWS, few_values
 #: Rows of the comparison of two likelihoods.
 CHOICE_ROWS = 500
 #: Rows with an error of so many standard deviations are compared although they were not drawn, at most so many, each
-#: with so many neighbours. It must lie alone: none of so many rows around it has an error of this share of its own.
-_FAR_ERROR, _MOST_FAR, _NEIGHBOURS, _AROUND, _ALIKE = 6.0, 10, 3, 8, 0.3
+#: with so many neighbours.
+_FAR_ERROR, _MOST_FAR, _NEIGHBOURS = 6.0, 10, 3
+#: Student-t noise is not taken where the errors beyond so many scales recur in the rows around: the slope of their
+#: neighbours' mean error over their own is above this. Independent errors have a slope of zero. Those of a part of the
+#: function that the rows of the comparison are too few to resolve, such as a narrow peak, would be disregarded.
+_TAIL, _ALIKE = 4.0, 0.125
 #: Rows among which they are looked for: drawn at random, and with the targets farthest from most; and rows with the
 #: largest errors, whose standard deviations are computed.
 _LOOKED_AT, _FARTHEST, _LARGEST = 100_000, 100, 200
@@ -145,6 +149,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
         msg = f'likelihood="auto" of GPRegressor needs {got}.'
         raise InvalidInputError(msg)
     y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
+    drawn = order[:_LOOKED_AT]
     rows = np.sort(order[: _size(min(len(y), CHOICE_ROWS), arguments.budget)])
     reason = few_values(y[rows])
     if reason is not None:
@@ -152,26 +157,27 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     normal = replace(arguments, likelihood=Gaussian())
     try:
         plain = _trial(normal, X[rows], y[rows], generator.clone_state())
-        found = _far_rows_and_neighbours(plain, X, y, order[: len(rows) + _LOOKED_AT])
+        found = _far_rows_and_neighbours(plain, X, y, drawn)
         if not np.isin(found, rows).all():
             rows = np.union1d(order[: len(rows) - len(found)], found)
             plain = _trial(normal, X[rows], y[rows], generator.clone_state())
-        X, y = X[rows], y[rows]
         promise = _promise(plain.standardized)
         if promise < _PROMISE:
-            words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(y):,} rows"
+            words = f"a Student-t density of left-out errors gains {promise:.1f} nats on {len(rows):,} rows"
             return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
-        robust = _trial(replace(arguments, likelihood=StudentT()), X, y, generator.clone_state())
+        robust = _trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
     except (InvalidInputError, NonFiniteError, NotPositiveDefiniteError):
-        return Choice(Gaussian(), f"Gaussian, auto: the {len(y):,} rows of the comparison could not be fitted")
+        return Choice(Gaussian(), f"Gaussian, auto: the {len(rows):,} rows of the comparison could not be fitted")
     gain, gains = robust.value - plain.value, robust.densities - plain.densities
-    words = f"Student-t noise gains {gain:+.1f} nats on {len(y):,} rows"
+    words = f"Student-t noise gains {gain:+.1f} nats on {len(rows):,} rows"
     if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
         return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
     if gain <= _MARGIN:
         return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
     if float(gains.mean()) <= _STANDARD_ERRORS * float(gains.std()) / math.sqrt(len(gains)):
         return Choice(Gaussian(), f"Gaussian, auto: {words}, but left-out densities gain less than their error")
+    if _disregards_neighbours(robust, X, y, rows, drawn):
+        return Choice(Gaussian(), f"Gaussian, auto: {words}, but rows around its outliers have errors alike")
     return Choice(StudentT(), f"auto: {words}")
 
 
@@ -205,7 +211,7 @@ def _trial(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
 
 
 def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Return the rows that lie alone and farthest from what a fit to few of them predicts, and their neighbours.
+    """Return the rows that lie farthest from what a fit to few of them predicts, if any do, and their neighbours.
 
     They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
     """
@@ -222,12 +228,26 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
     far = largest[size > _FAR_ERROR]
     if not len(far):
         return rows[:0]
-    near = most_alike(posterior.model.kernel, points[far], points, 1 + _AROUND, table.budget)
-    # Where a row around errs alike, few rows cannot resolve the function, and the target may be right.
-    around = torch.where(near == far[:, None], 0.0, errors[near] / errors[far][:, None]).amax(1)
-    alone = (around < _ALIKE).nonzero()[:_MOST_FAR, 0]
-    far, near = far[alone], near[alone, : 1 + _NEIGHBOURS]
+    near = most_alike(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, table.budget)
     return rows[torch.cat([far, near.flatten()]).unique().numpy()]
+
+
+def _disregards_neighbours(robust: _Trial, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
+    """Whether rows around the outliers of a robust fit to some rows, among those drawn, have errors alike."""
+    everything, posterior = np.union1d(rows, drawn), robust.posterior
+    table = robust.problem.table_of(X[everything], y[everything])
+    points = table.X.double().cpu()
+    errors = table.Y.double().cpu()[:, 0] - posterior.mean(points)[:, 0]
+    assert posterior.model.student is not None
+    is_far = errors.square() > _TAIL**2 * posterior.model.student.squared_scale
+    outliers = (is_far & torch.from_numpy(np.isin(everything, rows))).nonzero()[:, 0]
+    if not len(outliers):
+        return False
+    near = most_alike(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, table.budget)
+    # Wrong targets that are all too high raise the mean error around any row.
+    others = torch.where(near == outliers[:, None], torch.nan, errors[near]).nanmean(1) - errors.mean()
+    own = errors[outliers]
+    return bool(others @ own > _ALIKE * own @ own)
 
 
 def _learned(objective: Any, model: Model, optimizer: object, generator: torch.Generator) -> ExactPosterior:
