@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -285,6 +287,13 @@ def test_auto_finds_wrong_targets_that_its_sample_does_not_hold(wrong, monkeypat
     assert found() == StudentT()
     monkeypatch.setattr(student_fit, "_FAR_ERROR", np.inf)  # the control
     assert found() == Gaussian()
+
+
+def test_the_comparison_stays_small_where_many_rows_are_far():
+    X, y, _ = measured(5000, share=0.05, size=50.0)
+    found = choose(Arguments.of(GPRegressor(likelihood="auto")), X, y, generator())
+    assert found.likelihood == StudentT()
+    assert int(re.search(r"on (\d+) rows", found.note)[1]) <= 500
 
 
 @pytest.mark.parametrize("height", [10.0, 5.0, 2.0])

@@ -215,39 +215,42 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
 
     They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
     """
-    centre, _ = bulk(y[:, None])
-    away = np.abs(y - centre[0])
+    with np.errstate(over="ignore"):  # differences of huge targets
+        away = np.abs(y - bulk(y[:, None])[0])
     farthest = np.argpartition(away, -min(_FARTHEST, len(y)))[-_FARTHEST:]
     rows, posterior = np.union1d(drawn, farthest), trial.posterior
-    table = trial.problem.table_of(X[rows], y[rows])
-    points = table.X.double().cpu()
-    errors = table.Y.double().cpu()[:, 0] - posterior.mean(points)[:, 0]
+    points, errors = _errors(trial, X[rows], y[rows])
     largest = errors.abs().topk(min(_LARGEST, len(rows))).indices
     variance = posterior.mean_and_variance(points[largest])[1] + posterior.noise_at(points[largest])
     size = errors[largest].abs() * variance.rsqrt()
-    far = largest[size > _FAR_ERROR]
+    far = largest[size > _FAR_ERROR][:_MOST_FAR]
     if not len(far):
         return rows[:0]
-    near = most_alike(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, table.budget)
+    near = most_alike(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, posterior.budget)
     return rows[torch.cat([far, near.flatten()]).unique().numpy()]
 
 
 def _disregards_neighbours(robust: _Trial, X: np.ndarray, y: np.ndarray, rows: np.ndarray, drawn: np.ndarray) -> bool:
     """Whether rows around the outliers of a robust fit to some rows, among those drawn, have errors alike."""
     everything, posterior = np.union1d(rows, drawn), robust.posterior
-    table = robust.problem.table_of(X[everything], y[everything])
-    points = table.X.double().cpu()
-    errors = table.Y.double().cpu()[:, 0] - posterior.mean(points)[:, 0]
+    points, errors = _errors(robust, X[everything], y[everything])
     assert posterior.model.student is not None
     is_far = errors.square() > _TAIL**2 * posterior.model.student.squared_scale
     outliers = (is_far & torch.from_numpy(np.isin(everything, rows))).nonzero()[:, 0]
     if not len(outliers):
         return False
-    near = most_alike(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, table.budget)
+    near = most_alike(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, posterior.budget)
     # Wrong targets that are all too high raise the mean error around any row.
     others = torch.where(near == outliers[:, None], torch.nan, errors[near]).nanmean(1) - errors.mean()
     own = errors[outliers]
     return bool(others @ own > _ALIKE * own @ own)
+
+
+def _errors(trial: _Trial, X: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows in the units of a trial, and their targets minus what it predicts."""
+    table = trial.problem.table_of(X, y)
+    points = table.X.double().cpu()
+    return points, table.Y.double().cpu()[:, 0] - trial.posterior.mean(points)[:, 0]
 
 
 def _learned(objective: Any, model: Model, optimizer: object, generator: torch.Generator) -> ExactPosterior:
