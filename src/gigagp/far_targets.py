@@ -24,7 +24,7 @@ from gigagp.scaling import bulk, far_rows
 #: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
 _TIMES = 5.0
 #: Spreads from most targets at which one is far. At most so many are predicted, each from so many rows.
-_SPREADS, _MOST_PREDICTED, _NEIGHBOURS = 4.0, 32, 30
+_SPREADS, _MOST_PREDICTED, _NEIGHBOURS = 6.0, 32, 30
 #: A fit warns if the squared errors of far targets, divided by the number of all rows, are more than this share of the
 #: noise variance, and if their root mean square is more than so many standard deviations. A normal error never is, and
 #: those of a function with high peaks are not.
