@@ -19,7 +19,7 @@ from gigagp.errors import FitWarning, warn
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.vecchia.likelihood import pool_of
 from gigagp.kernels import Kernel
-from gigagp.scaling import bulk, far_rows
+from gigagp.scaling import distances_from_bulk, far_rows
 
 #: Standard deviation of the targets, over the spread of most of them, above which a fit warns in advance.
 _TIMES = 5.0
@@ -55,9 +55,7 @@ def warn_after(problem: Problem, Y: np.ndarray, posterior: Posterior) -> None:
     posterior : Posterior
         Posterior of the fit, with learned noise.
     """
-    with np.errstate(over="ignore"):  # differences of huge targets
-        centres, spreads = bulk(Y)
-        far = (np.abs(Y - centres) > _SPREADS * spreads) & (spreads > 0)
+    far = distances_from_bulk(Y) > _SPREADS
     if not far.any():
         return
     table, model = problem.table(), posterior.model

@@ -30,7 +30,7 @@ class Scaling:
     """Centres and scales from the training rows; constant columns are only centred.
 
     Inputs of which a few rows lie far from all others, such as a 999999 for a missing number, are scaled by the spread
-    of the others (`bulk`).
+    of the others.
 
     Attributes
     ----------
@@ -141,15 +141,24 @@ def _centre_and_spread_of_inputs(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return np.where(few_are_far, middle, centre), np.where(few_are_far, width, spread)
 
 
+@_quiet
+def distances_from_bulk(columns: np.ndarray) -> np.ndarray:
+    """Return how many spreads of the bulk the entries of columns (n, t) lie from its centre; 0 where it is constant."""
+    middle, width = _bulk(columns)
+    return np.divide(np.abs(columns - middle), width, out=np.zeros_like(columns), where=_varies(middle, width))
+
+
 def _beside_bulk(columns: np.ndarray, times: float) -> tuple[np.ndarray, ...]:
     """Return centre and spread of all rows, those of the bulk, and whether the first spread is so much larger."""
-    (centre, spread), (middle, width) = centre_and_spread(columns), bulk(columns)
-    varies = width > _CONSTANT * np.abs(middle)
-    return centre, spread, middle, width, varies & (spread > times * width)
+    (centre, spread), (middle, width) = centre_and_spread(columns), _bulk(columns)
+    return centre, spread, middle, width, _varies(middle, width) & (spread > times * width)
 
 
-@_quiet
-def bulk(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _varies(middle: np.ndarray, width: np.ndarray) -> np.ndarray:
+    return width > _CONSTANT * np.abs(middle)
+
+
+def _bulk(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return centre and spread of the shortest interval that holds two thirds of the rows, for each column.
 
     The spread is the standard deviation of a normal distribution whose own such interval is as long; it is zero for

@@ -31,7 +31,7 @@ from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.progress import meter_for
 from gigagp.random import spawn
-from gigagp.scaling import bulk
+from gigagp.scaling import distances_from_bulk
 from gigagp.student_noise import START_DF, StudentNoise, most_likely_noise
 from gigagp.transform_learning import SUBSET_ROWS, few_values
 
@@ -135,19 +135,7 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     InvalidInputError
         If there are several targets, known noise variances of rows, a target transform, or nothing to learn.
     """
-    estimator = arguments.estimator
-    got = None
-    if y[:1].size > 1:
-        got = f"one target; got {y.shape[1]}. Fit one estimator for each"
-    elif np.ndim(estimator.noise_variance):
-        got = "noise_variance to be a number or None; got one for each row"
-    elif estimator.target_transform != "none":
-        got = f'target_transform="none"; got {estimator.target_transform!r}. Choose one of them'
-    elif arguments.optimizer is None:
-        got = "an optimizer, because it compares learned models; got None"
-    if got is not None:
-        msg = f'likelihood="auto" of GPRegressor needs {got}.'
-        raise InvalidInputError(msg)
+    _check_choice(arguments, y)
     y, order = y.reshape(-1), torch.randperm(len(y), generator=generator).numpy()
     drawn = order[:_LOOKED_AT]
     rows = np.sort(order[: _size(min(len(y), CHOICE_ROWS), arguments.budget)])
@@ -168,17 +156,44 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
         robust = _trial(replace(arguments, likelihood=StudentT()), X[rows], y[rows], generator.clone_state())
     except (InvalidInputError, NonFiniteError, NotPositiveDefiniteError):
         return Choice(Gaussian(), f"Gaussian, auto: the {len(rows):,} rows of the comparison could not be fitted")
-    gain, gains = robust.value - plain.value, robust.densities - plain.densities
-    words = f"Student-t noise gains {gain:+.1f} nats on {len(rows):,} rows"
+    gained = f"Student-t noise gains {robust.value - plain.value:+.1f} nats on {len(rows):,} rows"
+    objection = _objection(plain, robust, gained)
+    if objection is None and _disregards_neighbours(robust, X, y, rows, drawn):
+        objection = f"{gained}, but rows around its outliers have errors alike"
+    return (
+        Choice(StudentT(), f"auto: {gained}")
+        if objection is None
+        else Choice(Gaussian(), f"Gaussian, auto: {objection}")
+    )
+
+
+def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
+    """Refuse the arguments and targets (n,) or (n, t) for which there is no choice of the noise."""
+    estimator = arguments.estimator
+    got = None
+    if y[:1].size > 1:
+        got = f"one target; got {y.shape[1]}. Fit one estimator for each"
+    elif np.ndim(estimator.noise_variance):
+        got = "noise_variance to be a number or None; got one for each row"
+    elif estimator.target_transform != "none":
+        got = f'target_transform="none"; got {estimator.target_transform!r}. Choose one of them'
+    elif arguments.optimizer is None:
+        got = "an optimizer, because it compares learned models; got None"
+    if got is not None:
+        msg = f'likelihood="auto" of GPRegressor needs {got}.'
+        raise InvalidInputError(msg)
+
+
+def _objection(plain: _Trial, robust: _Trial, gained: str) -> str | None:
+    """Return why Gaussian noise is kept although Student-t noise has been tried, if the scores of both say so."""
+    gains = robust.densities - plain.densities
     if robust.df > _NORMAL_DF:  # the tails are not why another optimum was found
-        return Choice(Gaussian(), f"Gaussian, auto: Student-t noise would have {robust.df:.0f} degrees of freedom")
-    if gain <= _MARGIN:
-        return Choice(Gaussian(), f"Gaussian, auto: {words}, too few")
+        return f"Student-t noise would have {robust.df:.0f} degrees of freedom"
+    if robust.value - plain.value <= _MARGIN:
+        return f"{gained}, too few"
     if float(gains.mean()) <= _STANDARD_ERRORS * float(gains.std()) / math.sqrt(len(gains)):
-        return Choice(Gaussian(), f"Gaussian, auto: {words}, but left-out densities gain less than their error")
-    if _disregards_neighbours(robust, X, y, rows, drawn):
-        return Choice(Gaussian(), f"Gaussian, auto: {words}, but rows around its outliers have errors alike")
-    return Choice(StudentT(), f"auto: {words}")
+        return f"{gained}, but left-out densities gain less than their error"
+    return None
 
 
 class _Trial(NamedTuple):
@@ -215,9 +230,7 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
 
     They are looked for among the rows ``drawn``, and those whose targets are farthest from most.
     """
-    with np.errstate(over="ignore"):  # differences of huge targets
-        away = np.abs(y - bulk(y[:, None])[0])
-    farthest = np.argpartition(away, -min(_FARTHEST, len(y)))[-_FARTHEST:]
+    farthest = np.argpartition(distances_from_bulk(y[:, None])[:, 0], -min(_FARTHEST, len(y)))[-_FARTHEST:]
     rows, posterior = np.union1d(drawn, farthest), trial.posterior
     points, errors = _errors(trial, X[rows], y[rows])
     largest = errors.abs().topk(min(_LARGEST, len(rows))).indices
