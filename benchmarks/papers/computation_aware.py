@@ -71,6 +71,7 @@ _TITLES = {
     "CaGP-CG": "CaGP-CG, Adam",
     "CaGP-Opt": "CaGP-Opt, Adam",
     "CaGP-Opt-LBFGS": "CaGP-Opt, LBFGS",
+    "CaGP-CG-all": "CaGP-CG, Adam, no tolerance",
     "CaGP-default": "gigagp's ComputationAware",
 }
 _WHY = {
@@ -94,7 +95,7 @@ _FEWER: dict[tuple[str, str], dict[str, Any]] = {
     ("protein", "CaGP-Opt-LBFGS"): {"rows": 10_000},
 }
 _SIZES: dict[str, dict[str, Any]] = {
-    "smoke": {"rows": 48, "actions": 6, "inducing": 6, "epochs": 3, "lbfgs_steps": 3, "cells": 9},
+    "smoke": {"rows": 48, "actions": 6, "inducing": 6, "epochs": 3, "lbfgs_steps": 3, "cells": 10},
     "quick": {"rows": 500, "actions": 50, "inducing": 100, "epochs": 40, "lbfgs_steps": 20, "limit": 100},
     "full": {"rows": None, "actions": 512, "inducing": 1024, "epochs": 1000, "lbfgs_steps": 100, "limit": 86_400},
 }
@@ -106,6 +107,7 @@ def _rows() -> tuple[Row, ...]:
     rows = []
     for data, text in _PRINTED.items():
         lacks = _LACKING.get(data, "")
+        splits = {"splits": 3} if data == "parkinsons" else {}
         for line in text.strip().splitlines():
             method, nll, rmse, seconds = (part.strip() for part in line.split("|"))
             paper = {
@@ -116,14 +118,17 @@ def _rows() -> tuple[Row, ...]:
             epochs = {"epochs": 250} if method == "CaGP-CG" else {}
             fewer = _FEWER.get((data, method), {})
             single = {"dtype": "float32"} if method in ("SGPR-Adam", "SVGP", "CaGP-CG", "CaGP-Opt") else {}
-            full = {**epochs, **single, **fewer, **({"splits": 3} if data == "parkinsons" else {})}
+            full = {**epochs, **single, **fewer, **splits}
             settings = {"method": method, "every_step": method != "CGGP"}
             why = _WHY.get(data, "")
             rows.append(Row(_TITLES[method], data, paper, settings, {"full": full}, lacks, why, paper_settings=epochs))
         if not lacks:
+            settings = {"method": "CaGP-CG-all", "every_step": True}
+            full = {"epochs": 250, "dtype": "float32", **_FEWER.get((data, "CaGP-CG"), {})}
+            epochs = {"epochs": 250}
+            rows.append(Row(_TITLES["CaGP-CG-all"], data, {}, settings, {"full": full}, paper_settings=epochs))
             settings = {"method": "CaGP-default", "every_step": False}
-            full = {"splits": 3} if data == "parkinsons" else {}
-            rows.append(Row(_TITLES["CaGP-default"], data, {}, settings, {"full": full}))
+            rows.append(Row(_TITLES["CaGP-default"], data, {}, settings, {"full": splits}))
     return tuple(rows)
 
 
@@ -144,7 +149,9 @@ TABLE_1 = Experiment(
     note=(
         "Scores on standardized targets at the step with the best test NLL, as in the paper (which takes the best of"
         " the mean over splits), and after the last step. Learning rates are the paper's best. CGGP's probes give no"
-        " posterior while it learns, and gigagp's own row selects nothing: they are scored after the last step. The"
+        " posterior while it learns, and gigagp's own row selects nothing: they are scored after the last step. CaGP-CG"
+        " stops at a relative residual of 1e-4, as the paper's Table S1 says, which is far from 512 actions; the row"
+        " without a tolerance takes them all. The"
         " paper's seconds are those of a V100 up to the best epoch; ours are CPU seconds of the whole fit, with its"
         " test scores. The paper draws five random splits; ours are the first of the ten standard ones."
     ),

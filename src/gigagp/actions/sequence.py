@@ -12,8 +12,6 @@ from gigagp.operators.base import SymmetricMatrix
 
 #: A new action is dependent if its part outside the span of the previous ones is below this share of it.
 _DEPENDENT = 1e-10
-#: Relative residuals below this many units of rounding contain no meaningful direction.
-_ROUNDING = 10
 
 
 class Stop(Enum):
@@ -140,8 +138,7 @@ class Sequence:
             The algorithm ends when the norm of the residual is at most ``max(absolute, relative * ||targets||)`` for
             every target.
         """
-        relative = max(relative_tolerance, _ROUNDING * torch.finfo(self.matrix.dtype).eps)
-        bounds = (relative * self.targets.norm(dim=0)).clamp_min(absolute_tolerance)
+        bounds = (relative_tolerance * self.targets.norm(dim=0)).clamp_min(absolute_tolerance)
         while self.count < self._actions.shape[1]:
             if bool((self.residual.norm(dim=0) <= bounds).all()):
                 return Stop.TOLERANCE
