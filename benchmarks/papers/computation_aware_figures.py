@@ -121,11 +121,11 @@ def figure_s3(plt: Any, results: Results) -> Any:
 def figure_s4(plt: Any, results: Results) -> Any:
     """Draw the test NLL by learning rate."""
     figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for method in dict.fromkeys(row.settings["method"] for row, _ in results):
+    for method in dict.fromkeys(row.name.partition(",")[0] for row, _ in results):
         points = [
             (row.settings["rate"], np.mean([cell["best_nll"] for cell in cells]))
             for row, cells in results
-            if row.settings["method"] == method
+            if row.name.partition(",")[0] == method
         ]
         axis.plot(*zip(*points, strict=True), "o-", ms=3, label=method)
     axis.set(xlabel="learning rate", ylabel="best test NLL", xscale="log")
