@@ -105,6 +105,20 @@ def test_rows_in_parts_are_the_rows():
     assert relative_error(found, reference_block(kernel, X, Z) @ V) < 1e-13
 
 
+@pytest.mark.parametrize("instruction_set", NativeTiles.instruction_sets())
+@pytest.mark.parametrize("name", ["matern32", "rbf", "nested", "growing noise"])
+def test_far_points_in_float32_give_the_rounded_entries_of_float64(name, instruction_set):
+    kernel, engine = ALL[name], NativeTiles(instruction_set)
+    X, Z = points(150, 4, dtype=torch.float32), points(70, 4, seed=1, dtype=torch.float32)
+    X[0] += 1e7
+    for right in (None, Z):
+        wide = engine.dense(kernel, X.double(), None if right is None else right.double(), budget=BUDGET)
+        assert torch.equal(engine.dense(kernel, X, right, budget=BUDGET), wide.float())
+    near = X[1:]  # the control: computed in float32
+    wide = engine.dense(kernel, near.double(), budget=BUDGET)
+    assert not torch.equal(engine.dense(kernel, near, budget=BUDGET), wide.float())
+
+
 MEMORY = """
 import re, torch
 from pathlib import Path
@@ -114,6 +128,7 @@ def kilobytes(field):
     return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 def run(method, n):
     X, V = torch.randn(n, 3), torch.randn(n, 9)
+    X[0] += 1e7 if method == "far" else 0.0  # entries are computed in float64
     Z, weights = X.clone(), LowRankWeights(V, V)
     if method == "product":
         engine.product(kernel, X, X, V, budget=2**40), engine.product(kernel, X, Z, V, budget=2**40)
@@ -124,7 +139,7 @@ def run(method, n):
     else:
         engine.dense(kernel, X, budget=2**40)
 engine, kernel = NativeTiles(), Matern(1.5, 2.0).bind(3)
-for method in ("product", "gradient", "dense"):
+for method in ("product", "gradient", "dense", "far"):
     run(method, 300)
     Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory is counted anew
     before = kilobytes("VmRSS")
@@ -148,6 +163,7 @@ def test_memory_grows_with_the_rows_and_not_with_their_square():
     assert int(grown["product"]) < matrix / 5
     assert int(grown["gradient"]) < matrix / 5
     assert int(grown["dense"]) >= 0.9 * matrix  # what is measured shows it
+    assert int(grown["far"]) < 1.2 * matrix
 
 
 # The module itself -------------------------------------------------------------------------------------------------
@@ -170,6 +186,11 @@ def product(terms=None, steps=None, vectors=None, out=None, symmetric=False, thr
     vectors = array(4, 3) if vectors is None else vectors
     out = np.zeros((5, 3)) if out is None else out
     native_tiles._native.product(instruction_set, terms, steps, 1.0, vectors, out, symmetric, threads)
+    return out
+
+
+def rounded_dense(terms, out, symmetric=False):
+    native_tiles._native.rounded_dense("", terms, [STEP], 1.0, out, symmetric, 1)
     return out
 
 
@@ -255,6 +276,23 @@ def test_the_module_refuses_weights_that_do_not_fit(wrong):
     given = {"left": array(5, 3), "right": array(4, 3), "n": 5, "m": 4, "symmetric": False, "threads": 1, **wrong}
     with pytest.raises((ValueError, TypeError)):
         native_tiles._native.gradient("", [term()], [STEP], **given)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"out": np.zeros((5, 4))},
+        {"out": np.zeros((4, 5), dtype=np.float32)},
+        {"out": np.zeros(20, dtype=np.float32)},
+        {"out": read_only(np.zeros((5, 4), dtype=np.float32))},
+        {"terms": [term(dtype=np.float32)]},
+        {"symmetric": True},
+    ],
+)
+def test_the_module_refuses_rounded_entries_that_do_not_fit(wrong):
+    given = {"terms": [term()], "out": np.zeros((5, 4), dtype=np.float32), **wrong}
+    with pytest.raises((ValueError, TypeError)):
+        rounded_dense(**given)
 
 
 def test_the_module_computes_what_does_fit():

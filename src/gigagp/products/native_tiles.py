@@ -124,8 +124,9 @@ class NativeTiles:
         require(needed, budget, f"A dense covariance of {X.shape[0]:,} by {Z.shape[0]:,}", "Multiply tile by tile.")
         program = compile_kernel(kernel, X, Z)
         dtype = _working_dtype(program, X.dtype)
-        out = X.new_empty(X.shape[0], Z.shape[0], dtype=dtype)
-        _native.dense(
+        out = X.new_empty(X.shape[0], Z.shape[0])
+        fill = _native.dense if dtype == X.dtype else _native.rounded_dense
+        fill(
             self.instruction_set,
             *_arguments(program, dtype),
             program.factor,
@@ -133,7 +134,7 @@ class NativeTiles:
             symmetric,
             _threads(out.numel()),
         )
-        return out.to(X.dtype)
+        return out
 
     @torch.no_grad()
     def gradient(

@@ -84,7 +84,8 @@ struct DenseWork {
     Program<T> program;
     long tile_columns, n_rows, n_columns;
     T factor;
-    T *out;
+    T *out;          // or null ...
+    float *rounded;  // ... where entries are computed in float64 and kept in float32
 };
 
 template <class T>

@@ -10,6 +10,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels.h"
@@ -206,13 +207,18 @@ void product(const InstructionSet &set, const py::list &terms, const py::list &s
     }
 }
 
-template <class T>
-void dense(const InstructionSet &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,
+// Entries are computed in T, and kept in T or rounded to float32.
+template <class T, class Entry>
+void dense(const InstructionSet &set, const py::list &terms, const py::list &steps, double factor, Array<Entry> out,
            bool symmetric, int threads) {
     if (out.ndim() != 2) refuse("the result must have two dimensions");
     Packed<T> kernel(set, terms, steps, out.shape(0), out.shape(1), symmetric);
-    const DenseWork<T> work = {kernel.program, kernel.tile_columns,    kernel.n,
-                               kernel.m,       static_cast<T>(factor), out.mutable_data()};
+    DenseWork<T> work = {kernel.program, kernel.tile_columns,    kernel.n, kernel.m,
+                         static_cast<T>(factor), nullptr,        nullptr};
+    if constexpr (std::is_same_v<T, Entry>)
+        work.out = out.mutable_data();
+    else
+        work.rounded = out.mutable_data();
     py::gil_scoped_release release;
     const Schedule schedule = symmetric
                                   ? Schedule::symmetric(kernel.rows, kernel.kernels.tile_rows)
@@ -304,7 +310,7 @@ void define(py::module_ &module) {
         "dense",
         [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,
            bool symmetric, int threads) {
-            dense<T>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
+            dense<T, T>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
         },
         py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
         py::arg("symmetric"), py::arg("threads"));
@@ -316,6 +322,17 @@ void define(py::module_ &module) {
         },
         py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("left").noconvert(), py::arg("right"),
         py::arg("n"), py::arg("m"), py::arg("symmetric"), py::arg("threads"));
+}
+
+void define_rounded(py::module_ &module) {
+    module.def(
+        "rounded_dense",
+        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<float> out,
+           bool symmetric, int threads) {
+            dense<double, float>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
+        },
+        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
+        py::arg("symmetric"), py::arg("threads"));
 }
 
 }  // namespace
@@ -353,6 +370,7 @@ PYBIND11_MODULE(_native, module) {
     });
     gigagp::define<float>(module);
     gigagp::define<double>(module);
+    gigagp::define_rounded(module);
     gigagp::define_grid(module);
     gigagp::define_neighbours(module);
     gigagp::define_conditionals(module);

@@ -273,7 +273,8 @@ struct Tiles {
 
     static std::size_t dense_scratch(const DenseWork<T> &work) { return work.program.n_steps * STRIP; }
 
-    static void dense(const DenseWork<T> &work, Block block, int mirrored, T *scratch) {
+    template <class Entry>
+    INLINE void fill(const DenseWork<T> &work, Entry *out, Block block, int mirrored, T *scratch) {
         T *strip = scratch, *values = scratch + STRIP;
         each_tile(block, work.tile_columns, mirrored, [&](long i, long m, long j, long n, bool twice) {
             for (long r = 0; r < m; r += ROWS) {
@@ -282,13 +283,22 @@ struct Tiles {
                 const T factor = work.factor;
                 for (long a = 0; a < rows; a++)
                     for (long c = 0; c < columns; c++)
-                        work.out[(i + r + a) * work.n_columns + j + c] = factor * strip[a * TILE_COLUMNS + c];
+                        out[(i + r + a) * work.n_columns + j + c] =
+                            static_cast<Entry>(factor * strip[a * TILE_COLUMNS + c]);
                 if (!twice) continue;
                 for (long c = 0; c < columns; c++)
                     for (long a = 0; a < rows; a++)
-                        work.out[(j + c) * work.n_columns + i + r + a] = factor * strip[a * TILE_COLUMNS + c];
+                        out[(j + c) * work.n_columns + i + r + a] =
+                            static_cast<Entry>(factor * strip[a * TILE_COLUMNS + c]);
             }
         });
+    }
+
+    static void dense(const DenseWork<T> &work, Block block, int mirrored, T *scratch) {
+        if (work.rounded)
+            fill(work, work.rounded, block, mirrored, scratch);
+        else
+            fill(work, work.out, block, mirrored, scratch);
     }
 
     // Gradients ------------------------------------------------------------------------------------------------------
