@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
             "--table pol --rows 40 --steps 2 --probes 4 --block-size 10 --max-epochs 20 --defaults",
             14,
         ),
-        ("computation_aware_table", "--rows 40 --actions 5 --inducing 6 --epochs 3 --lbfgs-steps 3", 9),
+        ("computation_aware_table", "--rows 40 --actions 5 --inducing 6 --epochs 3 --lbfgs-steps 3", 10),
         ("computation_aware_table", "--methods CaGP-default SVGP --same-seconds CaGP-default --actions 5", 2),
         ("computational_uncertainty", "--budget 2 --block-size 10 --capacity 30 --exact", 13),
     ],
