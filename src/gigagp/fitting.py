@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gigagp import far_targets, kernel_rules, processes, student_fit
+from gigagp import far_targets, flat_fits, kernel_rules, processes, student_fit
 from gigagp.arguments import Arguments, Problem, require_same_rows
 from gigagp.checkpoint import open_checkpoint
 from gigagp.duration import in_words
@@ -185,6 +185,7 @@ def fit_rows(
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
     if watches and not warned:
         far_targets.warn_after(problem, Y, fitted.posterior)
+        flat_fits.warn_after(problem, X, y, fitted.posterior)
     return fitted
 
 
