@@ -56,6 +56,11 @@ def test_a_flat_fit_to_noise_is_silent(n, seed):
     assert fit_flat(X, y).noise_variance_ == pytest.approx(y.var(), rel=0.1)
 
 
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_flat_fit_to_very_few_rows_is_silent(n):
+    fit_flat(*table(n))
+
+
 def test_a_function_that_the_mean_explains_is_silent():
     X, _ = table(300)
     y = 3 * X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=300)

@@ -37,6 +37,8 @@ def warn_after(problem: Problem, X: np.ndarray, y: np.ndarray, posterior: Poster
     posterior : Posterior
         Posterior of the fit, with learned noise.
     """
+    if len(X) <= _NEAREST + 1:
+        return
     some = slice(None, None, -(-len(X) // _AMONG))
     table = problem.table_of(X[some], y[some])
     points = table.X.to(posterior.dtype)
@@ -64,8 +66,6 @@ def _correlation_with_nearest(X: Tensor, values: Tensor) -> tuple[float, int]:
     """
     X = (X - X.mean(0)) / X.std(0).clamp_min(torch.finfo(X.dtype).tiny)
     rows = torch.arange(0, len(X), -(-len(X) // _ROWS), device=X.device)
-    if len(X) <= _NEAREST + 1:
-        return 0.0, len(rows)
     distances = torch.cdist(X[rows], X)
     distances[torch.arange(len(rows), device=X.device), rows] = torch.inf
     nearest = values[distances.topk(_NEAREST, largest=False).indices].mean(1)
