@@ -296,9 +296,10 @@ def test_the_module_refuses_rounded_entries_that_do_not_fit(wrong):
 
 
 def test_the_module_computes_what_does_fit():
-    """The controls of the two tests above."""
+    """The controls of the three tests above."""
     left, right = term()[4:]
     distances = np.square(left[:, None] - right[None, :]).sum(2)
+    assert np.allclose(rounded_dense([term()], np.zeros((5, 4), dtype=np.float32)), np.exp(-distances))
     assert np.allclose(product(), np.exp(-distances) @ array(4, 3))
     assert product(terms=[], steps=[ONE], vectors=np.zeros((4, 0)), out=np.zeros((2**50, 0))).shape == (2**50, 0)
     sums, rows, columns = native_tiles._native.gradient("", [term()], [STEP], array(5, 3), array(4, 3), 5, 4, False, 1)

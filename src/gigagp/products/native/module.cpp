@@ -295,6 +295,18 @@ int checked(int threads) {
     return threads;
 }
 
+template <class T, class Entry>
+void define_dense(py::module_ &module, const char *name) {
+    module.def(
+        name,
+        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<Entry> out,
+           bool symmetric, int threads) {
+            dense<T, Entry>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
+        },
+        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
+        py::arg("symmetric"), py::arg("threads"));
+}
+
 template <class T>
 void define(py::module_ &module) {
     module.def(
@@ -306,14 +318,7 @@ void define(py::module_ &module) {
         py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"),
         py::arg("vectors").noconvert(), py::arg("out").noconvert(), py::arg("symmetric"), py::arg("threads"),
         py::arg("part") = 0, py::arg("parts") = 1);
-    module.def(
-        "dense",
-        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<T> out,
-           bool symmetric, int threads) {
-            dense<T, T>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
-        },
-        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
-        py::arg("symmetric"), py::arg("threads"));
+    define_dense<T, T>(module, "dense");
     module.def(
         "gradient",
         [](const std::string &set, const py::list &terms, const py::list &steps, Array<T> left,
@@ -322,17 +327,6 @@ void define(py::module_ &module) {
         },
         py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("left").noconvert(), py::arg("right"),
         py::arg("n"), py::arg("m"), py::arg("symmetric"), py::arg("threads"));
-}
-
-void define_rounded(py::module_ &module) {
-    module.def(
-        "rounded_dense",
-        [](const std::string &set, const py::list &terms, const py::list &steps, double factor, Array<float> out,
-           bool symmetric, int threads) {
-            dense<double, float>(choose(set), terms, steps, factor, out, symmetric, checked(threads));
-        },
-        py::arg("instruction_set"), py::arg("terms"), py::arg("steps"), py::arg("factor"), py::arg("out").noconvert(),
-        py::arg("symmetric"), py::arg("threads"));
 }
 
 }  // namespace
@@ -370,7 +364,7 @@ PYBIND11_MODULE(_native, module) {
     });
     gigagp::define<float>(module);
     gigagp::define<double>(module);
-    gigagp::define_rounded(module);
+    gigagp::define_dense<double, float>(module, "rounded_dense");
     gigagp::define_grid(module);
     gigagp::define_neighbours(module);
     gigagp::define_conditionals(module);
