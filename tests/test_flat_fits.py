@@ -34,6 +34,14 @@ def test_a_flat_fit_to_a_function_warns(n, units):
         gp.fit(X * np.array([units, 1.0]), units * y)
 
 
+def test_constant_inputs_and_duplicate_rows_hide_no_function():
+    X, y = table(100)
+    X = np.column_stack([X, np.full(100, 0.1)]).repeat(6, axis=0)
+    gp = GPRegressor(FLAT, optimizer=LBFGS(5), standardize=False, random_state=0)
+    with pytest.warns(FitWarning, match=MESSAGE):
+        gp.fit(X, y.repeat(6))
+
+
 def test_one_function_among_several_targets_warns():
     X, y = table(200)
     with pytest.warns(FitWarning, match=MESSAGE):

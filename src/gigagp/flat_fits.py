@@ -13,6 +13,8 @@ from torch import Tensor
 from gigagp.arguments import Problem
 from gigagp.errors import FitWarning, warn
 from gigagp.inference.posterior import Posterior
+from gigagp.neighbours.search import NeighbourTree
+from gigagp.scaling import centre_and_spread
 
 #: A function is flat if its prior variance is less than this share of the noise variance.
 _FLAT = 0.01
@@ -64,11 +66,12 @@ def _correlation_with_nearest(X: Tensor, values: Tensor) -> tuple[float, int]:
 
     Each input counts by its standard deviation. Also returns the number of rows that were looked at.
     """
-    X = (X - X.mean(0)) / X.std(0).clamp_min(torch.finfo(X.dtype).tiny)
+    centre, spread = centre_and_spread(X.cpu().numpy())
+    X = (X - torch.from_numpy(centre).to(X)) / torch.from_numpy(spread).to(X)
     rows = torch.arange(0, len(X), -(-len(X) // _ROWS), device=X.device)
-    distances = torch.cdist(X[rows], X)
-    distances[torch.arange(len(rows), device=X.device), rows] = torch.inf
-    nearest = values[distances.topk(_NEAREST, largest=False).indices].mean(1)
+    found = NeighbourTree(X).query(X[rows], 1 + _NEAREST)
+    others = torch.stack([near[near != row][:_NEAREST] for row, near in zip(rows, found, strict=True)])
+    nearest = values[others].mean(1)
     own = values[rows] - values.mean(0)
     nearest = nearest - values.mean(0)
     scale = own.norm(dim=0) * nearest.norm(dim=0)
