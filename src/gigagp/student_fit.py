@@ -160,11 +160,9 @@ def choose(arguments: Arguments, X: np.ndarray, y: np.ndarray, generator: torch.
     objection = _objection(plain, robust, gained)
     if objection is None and _disregards_neighbours(robust, X, y, rows, drawn):
         objection = f"{gained}, but rows around its outliers have errors alike"
-    return (
-        Choice(StudentT(), f"auto: {gained}")
-        if objection is None
-        else Choice(Gaussian(), f"Gaussian, auto: {objection}")
-    )
+    if objection is not None:
+        return Choice(Gaussian(), f"Gaussian, auto: {objection}")
+    return Choice(StudentT(), f"auto: {gained}")
 
 
 def _check_choice(arguments: Arguments, y: np.ndarray) -> None:
