@@ -8,10 +8,10 @@ import pytest
 from gigagp import GPRegressor, inference
 from gigagp.errors import FitWarning
 from gigagp.kernels import RBF, Matern
-from gigagp.optimization import LBFGS
+from gigagp.optimization import LBFGS, Adam
 
 FLAT = RBF(1.0, 1e-6, fixed=True)
-MESSAGE = "explains the targets as noise and is flat"
+MESSAGE = "explains the targets as noise: to its kernel"
 
 
 def table(n: int, d: int = 2, *, noise: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -54,6 +54,56 @@ def test_learning_that_ends_in_the_optimum_of_noise_warns():
     start = Matern(1.5, 0.02, 0.5)
     with pytest.warns(FitWarning, match=MESSAGE):
         GPRegressor(start, inference.SparseVariational(20), LBFGS(30), noise_variance=0.5, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (inference.Exact(), LBFGS(20)),
+        (inference.Iterative(), Adam(0.1, 3)),
+        (inference.Vecchia(5), LBFGS(20)),
+        (inference.ComputationAware(20), Adam(0.1, 5)),
+        (inference.RandomFeatures(50), LBFGS(5)),
+    ],
+)
+def test_lengthscales_that_are_far_too_short_warn(method, optimizer):
+    """No row correlates with another, so that there is no gradient to leave the start by."""
+    X, y = table(300, 8)
+    with pytest.warns(FitWarning, match=MESSAGE):
+        GPRegressor(RBF(0.003), method, optimizer, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"), [(inference.Vecchia(5), LBFGS(5)), (inference.QuadruplyStochastic(50), None)]
+)
+def test_streamed_rows_warn_of_lengthscales_that_are_far_too_short(method, optimizer):
+    X, y = table(300, 8)
+    chosen = {} if optimizer is None else {"optimizer": optimizer}
+    gp = GPRegressor(RBF(0.003, fixed=True), method, random_state=0, **chosen)
+    with pytest.warns(FitWarning, match=MESSAGE):
+        gp.fit_table(lambda: [(X, y)])
+
+
+def test_duplicates_do_not_hide_lengthscales_that_are_far_too_short():
+    X, y = table(300, 8)
+    X, y = np.concatenate([X, X[:60]]), np.concatenate([y, y[:60]])
+    with pytest.warns(FitWarning, match=MESSAGE):
+        GPRegressor(RBF(0.003), inference.Exact(), LBFGS(20), random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("shape", ["far apart", "with a wide gap", "in pairs", "in many dimensions"])
+def test_rows_that_are_alone_in_a_good_fit_are_silent(shape):
+    random = np.random.default_rng(2)
+    X, y = table(200, 12 if shape == "in many dimensions" else 2)
+    if shape == "far apart":
+        X[:60] = random.uniform(-500, 500, (60, 2))
+        y[:60] = random.normal(size=60)
+    elif shape == "with a wide gap":
+        X[:100] += 1e3
+    elif shape == "in pairs":
+        X[:100] = X[100:] + 1e-9
+        y[:100] = y[100:]
+    GPRegressor(RBF(0.5), inference.Exact(), LBFGS(50), random_state=0).fit(X, y)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -169,6 +169,16 @@ def test_fits_warn_of_targets_that_no_row_around_them_predicts(chosen):
         GPRegressor(random_state=0, **chosen).fit(X, y)
 
 
+@pytest.mark.parametrize("where", [10.0, 100.0])
+@pytest.mark.parametrize("mean", ["constant", lambda X: 1000.0 + X[:, 0]])
+def test_streamed_fits_warn_of_far_targets_in_the_units_of_the_data(where, mean):
+    X, y = with_a_far_target(where)
+    if callable(mean):
+        y = y + mean(X)
+    with pytest.warns(FitWarning, match=re.escape(f"such as {y[17]:.3g}, among the rows")):
+        GPRegressor(inference=inference.Vecchia(10), mean=mean, random_state=0).fit_table(lambda: [(X, y)])
+
+
 def test_the_warning_is_of_bad_fits():
     X, y = with_a_far_target(10.0)
     others = np.arange(len(X)) != 17

@@ -177,16 +177,27 @@ def fit_rows(
     if validation is not None:
         refuse_validation(arguments.optimizer, likelihood)
     inference.check_model(problem.model)
-    learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
-    watches = learns_noise and not note and isinstance(likelihood, Gaussian) and estimator.target_transform == "none"
+    watches = _watches(arguments) and not note
     Y = y.reshape(len(y), -1)
-    warned = watches and far_targets.warns_before(Y)
+
+    def example(row: int, column: int) -> str:
+        return f"{Y[row, column]:.3g} in row {row}"
+
+    warned = watches and far_targets.warns_before(Y, example)
     with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
     if watches and not warned:
-        far_targets.warn_after(problem, Y, fitted.posterior)
-        flat_fits.warn_after(problem, X, y, fitted.posterior)
+        far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+        some = flat_fits.evenly(len(X))
+        flat_fits.warn_after(problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
+
+
+def _watches(arguments: Arguments) -> bool:
+    """Whether a fit is to be looked at for targets and optima that spoil it: where Gaussian noise is learned."""
+    estimator = arguments.estimator
+    learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
+    return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
 
 
 def _fit_problem(
@@ -340,11 +351,30 @@ def fit_source(
             extra = {"source": rows.identity, "rows": begun.objective.n_rows}
             trace.log = open_checkpoint(checkpoint, estimator, optimizer, begun.objective, begun.model, extra)
         try:
-            return _finish(arguments, inference, begun, trace, generator, checkpoint), rows
+            fitted = _finish(arguments, inference, begun, trace, generator, checkpoint)
         except UnreadableRowsError as error:
             if trace.log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
                 trace.log.write()
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
+    if _watches(arguments):
+        _warn_of_sample(begun, fitted.posterior)
+    return fitted, rows
+
+
+def _warn_of_sample(begun: BegunFit, posterior: Posterior) -> None:
+    """Warn of a fit to streamed rows if those that it holds show targets or an optimum that spoil it."""
+    sample, scaling = begun.objective.table, begun.scaling
+
+    def example(row: int, column: int) -> str:
+        x, y = sample.X[[row]].double().cpu().numpy(), sample.Y[[row]].double().cpu().numpy()
+        value = (scaling.original(y) + sample.mean.offset(x * scaling.x_scale + scaling.x_centre)[:, None])[0, column]
+        return f"{value:.3g}, among the rows that were looked at"
+
+    Y = sample.Y.double().cpu().numpy()
+    if far_targets.warns_before(Y, example):
+        return
+    far_targets.warn_after(lambda: sample, Y, posterior, example)
+    flat_fits.warn_after(sample.take_rows(torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]), posterior)
 
 
 def _finish(

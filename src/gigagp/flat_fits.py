@@ -1,78 +1,95 @@
 """Fits that explain their targets as noise although rows that are alike have targets alike: a warning after the fit.
 
-The likelihood has an optimum where the kernel's variance is zero and the noise is everything. Learning that starts far
-from a better one, such as at lengthscales that are much too short, can end there.
+The likelihood has optima where the kernel's variance is zero, or its lengthscales so short that it correlates no row
+with another, and all is noise. Learning that starts far from a better one can end there.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gigagp.arguments import Problem
 from gigagp.errors import FitWarning, warn
 from gigagp.inference.posterior import Posterior
+from gigagp.inference.table import TrainingTable
+from gigagp.neighbours.correlated import most_correlated
 from gigagp.neighbours.search import NeighbourTree
 from gigagp.scaling import centre_and_spread
 
-#: A function is flat if its prior variance is less than this share of the noise variance.
-_FLAT = 0.01
+#: A fit is flat if the targets of most rows have less correlation with that of any other than this share of the
+#: correlation that rows have with those around them.
+_FLAT = 0.1
 #: Correlation of targets with the mean of those of their nearest rows above which there is a function, and the number
 #: of standard errors of that of independent targets that it exceeds at least.
 _ALIKE, _STANDARD_ERRORS = 0.25, 4.0
-#: Rows that are looked at, rows among which the nearest are found, and how many of these.
+#: Rows that are looked at, rows among which others are found, and how many of the nearest.
 _ROWS, _AMONG, _NEAREST = 500, 5000, 3
 
 
-def warn_after(problem: Problem, X: np.ndarray, y: np.ndarray, posterior: Posterior) -> None:
+def evenly(n: int, count: int = _AMONG) -> slice:
+    """Return a slice with a constant step of at most so many of n rows; by default as many as are worth comparing."""
+    return slice(None, None, -(-n // count))
+
+
+def warn_after(table: TrainingTable, posterior: Posterior) -> None:
     """Warn if a fit is flat and the targets are not.
 
     Parameters
     ----------
-    problem : Problem
-        The standardized problem.
-    X : ndarray of shape (n, d)
-        Inputs in the data's own units.
-    y : ndarray of shape (n,) or (n, n_targets)
-        Targets in the data's own units.
+    table : TrainingTable
+        Rows in the posterior's units: all of them, or some.
     posterior : Posterior
         Posterior of the fit, with learned noise.
     """
-    if len(X) <= _NEAREST + 1:
+    if table.n_rows <= _NEAREST + 1:
         return
-    some = slice(None, None, -(-len(X) // _AMONG))
-    table = problem.table_of(X[some], y[some])
-    points = table.X.to(posterior.dtype)
-    with torch.no_grad():
-        variance, noise = posterior.model.kernel.diagonal(points).mean(), posterior.noise_at(points).mean()
-        if float(variance) > _FLAT * float(noise):
-            return
-        values = table.Y.double() - posterior.trend(points).double()
-    correlation, n = _correlation_with_nearest(table.X.double(), values)
+    rows = torch.arange(table.n_rows, device=table.X.device)[evenly(table.n_rows, _ROWS)]
+    fitted = _fitted_correlations(posterior, table.X.to(posterior.dtype), rows)
+    if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
+        return
+    values = table.Y.double() - posterior.trend(table.X.to(posterior.dtype)).double()
+    rows = rows[fitted < _FLAT]
+    observed = _observed_correlation(table.X.double(), values, rows)
     # Rows that are each other's nearest count twice, so that the correlation of noise has a variance of up to 2 / n.
-    if correlation > max(_ALIKE, _STANDARD_ERRORS * (2 / n) ** 0.5):
+    least = max(_ALIKE, _STANDARD_ERRORS * (2 / len(rows)) ** 0.5)
+    if observed > least and float(fitted.median()) < _FLAT * observed:
         msg = (
-            "The fit explains the targets as noise and is flat, but rows that are close have targets alike: their "
-            f"correlation with the mean of the nearest {_NEAREST} is {correlation:.2f}. Learning has ended in a poor "
-            'optimum. Take optimizer="auto", or begin with other lengthscales and less noise.'
+            "The fit explains the targets as noise: to its kernel, most rows have nothing in common with any other. "
+            "But rows that are close have targets alike: their correlation with the mean of the nearest "
+            f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
+            "other lengthscales and less noise."
         )
         warn(msg, FitWarning)
 
 
 @torch.no_grad()
-def _correlation_with_nearest(X: Tensor, values: Tensor) -> tuple[float, int]:
-    """Return the largest, over columns, of the correlation of rows' values (n, t) with those of their nearest rows.
+def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor) -> Tensor:
+    """Return the correlation of the targets of some rows of X (n, d) with that of any other row, the highest of each.
 
-    Each input counts by its standard deviation. Also returns the number of rows that were looked at.
+    A target is the function plus noise, as the fit has them.
+    """
+    kernel, points = posterior.model.kernel, X[rows]
+    found = most_correlated(kernel, points, X, 2, posterior.budget)
+    # A row that has duplicates need not be the first of those that are found.
+    itself = found.rows[:, 0] == rows
+    others = torch.where(itself, found.rows[:, 1], found.rows[:, 0])
+    correlations = torch.where(itself, found.correlations[:, 1], found.correlations[:, 0])
+    shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
+    return correlations * (shares[rows] * shares[others]).sqrt()
+
+
+@torch.no_grad()
+def _observed_correlation(X: Tensor, values: Tensor, rows: Tensor) -> float:
+    """Return the largest, over columns, of the correlation of values (n, t) of some rows with those of the nearest.
+
+    Each input counts by its standard deviation.
     """
     centre, spread = centre_and_spread(X.cpu().numpy())
     X = (X - torch.from_numpy(centre).to(X)) / torch.from_numpy(spread).to(X)
-    rows = torch.arange(0, len(X), -(-len(X) // _ROWS), device=X.device)
     found = NeighbourTree(X).query(X[rows], 1 + _NEAREST)
     others = torch.stack([near[near != row][:_NEAREST] for row, near in zip(rows, found, strict=True)])
     nearest = values[others].mean(1)
     own = values[rows] - values.mean(0)
     nearest = nearest - values.mean(0)
     scale = own.norm(dim=0) * nearest.norm(dim=0)
-    return float(((own * nearest).sum(0) / scale.clamp_min(torch.finfo(scale.dtype).tiny)).max()), len(rows)
+    return float(((own * nearest).sum(0) / scale.clamp_min(torch.finfo(scale.dtype).tiny)).max())

@@ -16,7 +16,6 @@ import torch
 
 from gigagp.arguments import Arguments, Problem
 from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
-from gigagp.far_targets import most_alike
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import bound
 from gigagp.inference.exact_posterior import ExactPosterior
@@ -27,6 +26,7 @@ from gigagp.inference.student_rows import weighted_by_neighbours
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood, StudentT
 from gigagp.model import Model
+from gigagp.neighbours.correlated import most_correlated
 from gigagp.optimization import Auto, History
 from gigagp.optimization.trace import Trace
 from gigagp.progress import meter_for
@@ -237,7 +237,7 @@ def _far_rows_and_neighbours(trial: _Trial, X: np.ndarray, y: np.ndarray, drawn:
     far = largest[size > _FAR_ERROR][:_MOST_FAR]
     if not len(far):
         return rows[:0]
-    near = most_alike(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, posterior.budget)
+    near = most_correlated(posterior.model.kernel, points[far], points, 1 + _NEIGHBOURS, posterior.budget).rows
     return rows[torch.cat([far, near.flatten()]).unique().numpy()]
 
 
@@ -250,7 +250,7 @@ def _disregards_neighbours(robust: _Trial, X: np.ndarray, y: np.ndarray, rows: n
     outliers = (is_far & torch.from_numpy(np.isin(everything, rows))).nonzero()[:, 0]
     if not len(outliers):
         return False
-    near = most_alike(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, posterior.budget)
+    near = most_correlated(posterior.model.kernel, points[outliers], points, 1 + _NEIGHBOURS, posterior.budget).rows
     # Wrong targets that are all too high raise the mean error around any row.
     others = torch.where(near == outliers[:, None], torch.nan, errors[near]).nanmean(1) - errors.mean()
     own = errors[outliers]
