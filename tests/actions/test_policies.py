@@ -225,6 +225,22 @@ def test_actions_that_bring_nothing_are_refused():
     assert sequence.append(torch.arange(12.0)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(10))
+def test_combinations_of_earlier_actions_are_refused(dtype, seed):
+    """Their curvature is only rounding, which may be positive."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(2000, 2, generator=generator, dtype=dtype)
+    S = torch.randn(2000, 2, generator=generator, **F64)
+    matrix = KernelMatrix(Matern(1.5, 1.0, 1.0).bind(2), points, 0.01)
+    sequence = Sequence(matrix, torch.randn(2000, 1, generator=generator, **F64), 5)
+    assert sequence.append(S[:, 0]) is None
+    assert sequence.append(S[:, 1]) is None
+    assert sequence.append(-3 * S[:, 0]) is Stop.NOT_DEFINITE
+    assert sequence.append(0.7 * S[:, 0] - 2 * S[:, 1]) is Stop.NOT_DEFINITE
+    assert sequence.append(S[:, 0] + 0.05 * torch.randn(2000, generator=generator, **F64)) is None
+
+
 def test_a_policy_of_your_own():
     class FirstRows(SequentialPolicy):
         tolerance = 0.0

@@ -271,7 +271,7 @@ class ConjugateGradients(SequentialPolicy):
     Notes
     -----
     Residuals are mutually orthogonal in exact arithmetic but not in floating point. Each is therefore orthogonalised
-    twice against all previous ones, which does not change their span. Where only rounding is left of the residual, the
+    against all previous ones, which does not change their span. Where only rounding is left of the residual, the
     next action is that of `Lanczos`, which continues the same space. The algorithm stops with fewer actions if nothing
     remains to be added.
     """
