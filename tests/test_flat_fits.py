@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from gigagp import GPRegressor, inference
+from gigagp import GPClassifier, GPRegressor, inference
 from gigagp.errors import FitWarning
 from gigagp.kernels import RBF, Matern
 from gigagp.optimization import LBFGS, Adam
@@ -82,6 +83,35 @@ def test_streamed_rows_warn_of_lengthscales_that_are_far_too_short(method, optim
     gp = GPRegressor(RBF(0.003, fixed=True), method, random_state=0, **chosen)
     with pytest.warns(FitWarning, match=MESSAGE):
         gp.fit_table(lambda: [(X, y)])
+
+
+def signs(f: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return f > 0.5
+
+
+def counts(f: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return random.poisson(np.exp(1 + f))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "draw"),
+    [
+        (GPClassifier(random_state=0), signs),
+        (GPRegressor(likelihood="poisson", random_state=0), counts),
+        (GPRegressor(likelihood="student-t", random_state=0), lambda f, _: f),
+        (GPRegressor(likelihood="laplace", random_state=0), lambda f, _: f),
+        (GPRegressor(target_transform="auto", random_state=0), lambda f, _: np.exp(f)),
+        (GPRegressor(noise_variance=np.full(400, 0.01), random_state=0), lambda f, _: f),
+    ],
+)
+def test_lengthscales_that_are_far_too_short_warn_with_other_targets(estimator, draw):
+    X, f = table(400, 8)
+    y = draw(f, np.random.default_rng(1))
+    short = clone(estimator).set_params(kernel=RBF(0.003), optimizer=LBFGS(10))
+    with pytest.warns(FitWarning, match=MESSAGE):
+        short.fit(X, y)
+    estimator.fit(X, y)  # the control: warnings are errors
+    short.fit(X, np.random.default_rng(2).permutation(y))  # and there is nothing to find here
 
 
 def test_duplicates_do_not_hide_lengthscales_that_are_far_too_short():

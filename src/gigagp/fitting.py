@@ -33,6 +33,7 @@ from gigagp.inference.automatic.plan import Plan
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
+from gigagp.inference.table import TrainingTable
 from gigagp.interruption import interruptible
 from gigagp.kept_solves import kept_in
 from gigagp.kernel_choice import KernelChoice
@@ -188,16 +189,26 @@ def fit_rows(
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
     if watches and not warned:
         far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+    if not warned:
         some = flat_fits.evenly(len(X))
-        flat_fits.warn_after(problem.table_of(X[some], y[some]), fitted.posterior)
+        _warn_if_flat(arguments, problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
 
 
 def _watches(arguments: Arguments) -> bool:
-    """Whether a fit is to be looked at for targets and optima that spoil it: where Gaussian noise is learned."""
+    """Whether a fit is to be looked at for targets that spoil it: where Gaussian noise is learned."""
     estimator = arguments.estimator
     learns_noise = arguments.optimizer is not None and np.ndim(estimator.noise_variance) == 0
     return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
+
+
+def _warn_if_flat(arguments: Arguments, table: TrainingTable, posterior: Posterior) -> None:
+    """Warn if learning has ended where all is noise; the table has rows of the fit."""
+    estimator, likelihood = arguments.estimator, arguments.likelihood
+    if arguments.optimizer is not None:
+        is_sum = likelihood.has_noise and estimator.target_transform == "none"
+        learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
+        flat_fits.warn_after(table, posterior, is_sum=is_sum, learns_noise=learns_noise and likelihood.has_noise)
 
 
 def _fit_problem(
@@ -356,14 +367,15 @@ def fit_source(
             if trace.log is not None and not isinstance(begun.objective, SampledObjective):  # which has written its own
                 trace.log.write()
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
-    if _watches(arguments):
-        _warn_of_sample(begun, fitted.posterior)
+    sample = begun.objective.table
+    if not (_watches(arguments) and _warns_of_sample(sample, begun.scaling, fitted.posterior)):
+        some = torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]
+        _warn_if_flat(arguments, sample.take_rows(some), fitted.posterior)
     return fitted, rows
 
 
-def _warn_of_sample(begun: BegunFit, posterior: Posterior) -> None:
-    """Warn of a fit to streamed rows if those that it holds show targets or an optimum that spoil it."""
-    sample, scaling = begun.objective.table, begun.scaling
+def _warns_of_sample(sample: TrainingTable, scaling: Scaling, posterior: Posterior) -> bool:
+    """Warn of far targets among streamed rows that a fit holds; return whether they are what the targets vary by."""
 
     def example(row: int, column: int) -> str:
         x, y = sample.X[[row]].double().cpu().numpy(), sample.Y[[row]].double().cpu().numpy()
@@ -371,10 +383,10 @@ def _warn_of_sample(begun: BegunFit, posterior: Posterior) -> None:
         return f"{value:.3g}, among the rows that were looked at"
 
     Y = sample.Y.double().cpu().numpy()
-    if far_targets.warns_before(Y, example):
-        return
-    far_targets.warn_after(lambda: sample, Y, posterior, example)
-    flat_fits.warn_after(sample.take_rows(torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]), posterior)
+    warned = far_targets.warns_before(Y, example)
+    if not warned:
+        far_targets.warn_after(lambda: sample, Y, posterior, example)
+    return warned
 
 
 def _finish(

@@ -31,7 +31,7 @@ def evenly(n: int, count: int = _AMONG) -> slice:
     return slice(None, None, -(-n // count))
 
 
-def warn_after(table: TrainingTable, posterior: Posterior) -> None:
+def warn_after(table: TrainingTable, posterior: Posterior, *, is_sum: bool, learns_noise: bool) -> None:
     """Warn if a fit is flat and the targets are not.
 
     Parameters
@@ -39,15 +39,24 @@ def warn_after(table: TrainingTable, posterior: Posterior) -> None:
     table : TrainingTable
         Rows in the posterior's units: all of them, or some.
     posterior : Posterior
-        Posterior of the fit, with learned noise.
+        Posterior of the fit.
+    is_sum : bool
+        Whether targets are the function plus noise, and not signs, counts or transformed.
+    learns_noise : bool
+        Whether that noise has a variance, which was learned. If not, only the function's own correlations are compared.
     """
     if table.n_rows <= _NEAREST + 1:
         return
+    points = table.X.to(posterior.dtype)
     rows = torch.arange(table.n_rows, device=table.X.device)[evenly(table.n_rows, _ROWS)]
-    fitted = _fitted_correlations(posterior, table.X.to(posterior.dtype), rows)
+    fitted = _fitted_correlations(posterior, points, rows, with_noise=is_sum and learns_noise)
     if float(fitted.median()) >= _FLAT:  # an observed correlation is at most one
         return
-    values = table.Y.double() - posterior.trend(table.X.to(posterior.dtype)).double()
+    values, trend = table.Y.double(), posterior.trend(points).double()
+    if is_sum:
+        values = values - trend
+    elif bool((trend != trend[0]).any()):  # the mean may explain the targets
+        return
     rows = rows[fitted < _FLAT]
     observed = _observed_correlation(table.X.double(), values, rows)
     # Rows that are each other's nearest count twice, so that the correlation of noise has a variance of up to 2 / n.
@@ -57,16 +66,16 @@ def warn_after(table: TrainingTable, posterior: Posterior) -> None:
             "The fit explains the targets as noise: to its kernel, most rows have nothing in common with any other. "
             "But rows that are close have targets alike: their correlation with the mean of the nearest "
             f'{_NEAREST} is {observed:.2f}. Learning has ended in a poor optimum. Take optimizer="auto", or begin with '
-            "other lengthscales and less noise."
+            f"other lengthscales{' and less noise' if learns_noise else ''}."
         )
         warn(msg, FitWarning)
 
 
 @torch.no_grad()
-def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor) -> Tensor:
-    """Return the correlation of the targets of some rows of X (n, d) with that of any other row, the highest of each.
+def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor, *, with_noise: bool) -> Tensor:
+    """Return the prior correlation of some rows of X (n, d) with any other row, the highest of each.
 
-    A target is the function plus noise, as the fit has them.
+    It is that of the function, or with noise that of the targets.
     """
     kernel, points = posterior.model.kernel, X[rows]
     found = most_correlated(kernel, points, X, 2, posterior.budget)
@@ -74,6 +83,8 @@ def _fitted_correlations(posterior: Posterior, X: Tensor, rows: Tensor) -> Tenso
     itself = found.rows[:, 0] == rows
     others = torch.where(itself, found.rows[:, 1], found.rows[:, 0])
     correlations = torch.where(itself, found.correlations[:, 1], found.correlations[:, 0])
+    if not with_noise:
+        return correlations
     shares = kernel.diagonal(X) / (kernel.diagonal(X) + posterior.noise_at(X))
     return correlations * (shares[rows] * shares[others]).sqrt()
 

@@ -14,7 +14,7 @@ from gigagp.operators.base import SymmetricMatrix
 _DEPENDENT = 1e-10
 #: Where at least this share of a vector is outside the span, one pass of Gram-Schmidt leaves only rounding inside it.
 _MOSTLY_OUTSIDE = 0.5
-#: Curvatures of dependent actions, over ``s' H s`` and the precision of H, are up to 16 at 2,000 rows: they are rounding.
+#: Curvatures of dependent actions are only rounding: at 2,000 rows up to 16 times the precision of H, over ``s' H s``.
 _ROUNDING = 32
 
 
