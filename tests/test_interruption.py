@@ -15,7 +15,17 @@ import pyarrow as pa
 import pytest
 
 import gigagp
-from gigagp import GPClassifier, GPRegressor, gradients, inference, interruption, kernels, optimization, solvers
+from gigagp import (
+    GPClassifier,
+    GPRegressor,
+    flat_fits,
+    gradients,
+    inference,
+    interruption,
+    kernels,
+    optimization,
+    solvers,
+)
 from gigagp.errors import FitInterruptedWarning, FitWarning
 from gigagp.optimization import sparse_ascent, trace
 
@@ -185,6 +195,25 @@ def test_the_second_ends_at_once_and_changes_nothing(signals, name):
             np.testing.assert_array_equal(estimator.predict(POINTS), mean)
         else:
             estimator.__dict__.update(before)
+
+
+@pytest.mark.parametrize("way", ["fit", "fit_table"])
+def test_a_fit_is_not_lost_when_it_has_ended(monkeypatch, way):
+    """Ctrl-C ends what is looked at after it."""
+    went_on = []
+
+    def look(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        interruption.check()
+        went_on.append(True)
+
+    monkeypatch.setattr(flat_fits, "warn_after", look)
+    gp = GPRegressor(inference=inference.Vecchia(5))
+    with pytest.warns(FitInterruptedWarning, match="The fit was completed"):
+        gp.fit(X, y) if way == "fit" else gp.fit_table(lambda: [(X, y)])
+    assert gp.history_.interrupted == "last solve"
+    assert np.isfinite(gp.predict(POINTS)).all()
+    assert not went_on
 
 
 @pytest.mark.parametrize("name", ["exact auto", "exact adam", "exact lbfgs, two targets", "sparse"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -34,7 +34,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.streaming import BegunFit, StreamJob
 from gigagp.inference.table import TrainingTable
-from gigagp.interruption import interruptible
+from gigagp.interruption import Interrupted, interruptible
 from gigagp.kept_solves import kept_in
 from gigagp.kernel_choice import KernelChoice
 from gigagp.learning import learn_posterior, warn_of_certainty
@@ -187,12 +187,25 @@ def fit_rows(
     warned = watches and far_targets.warns_before(Y, example)
     with meter_for(estimator.verbose, job=f"fit of {len(X):,} rows") as meter:
         fitted = _fit_problem(arguments, inference, problem, X, y, meter, validation, checkpoint)._replace(note=note)
-    if watches and not warned:
-        far_targets.warn_after(problem.table, Y, fitted.posterior, example)
-    if not warned:
-        some = flat_fits.evenly(len(X))
-        _warn_if_flat(arguments, problem.table_of(X[some], y[some]), fitted.posterior)
+    with _afterwards(fitted.history):
+        if watches and not warned:
+            far_targets.warn_after(problem.table, Y, fitted.posterior, example)
+        if not warned:
+            some = flat_fits.evenly(len(X))
+            _warn_if_flat(arguments, problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
+
+
+@contextmanager
+def _afterwards(history: History) -> Iterator[None]:
+    """Let a first Ctrl-C end the block, which comes after a fit, and not lose the fit; a second one ends all."""
+    is_first = history.interrupted in ("", "time budget")
+    with interruptible(handles=is_first and processes.current() is None) as interruption:
+        interruption.keep()
+        with suppress(Interrupted):
+            yield
+    if interruption.requested and not history.interrupted:
+        history.interrupted = "last solve"
 
 
 def _watches(arguments: Arguments) -> bool:
@@ -368,9 +381,10 @@ def fit_source(
                 trace.log.write()
             raise UnreadableRowsError(f"{error} {_what_next(rows, checkpoint)}".rstrip()) from error
     sample = begun.objective.table
-    if not (_watches(arguments) and _warns_of_sample(sample, begun.scaling, fitted.posterior)):
-        some = torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]
-        _warn_if_flat(arguments, sample.take_rows(some), fitted.posterior)
+    with _afterwards(fitted.history):
+        if not (_watches(arguments) and _warns_of_sample(sample, begun.scaling, fitted.posterior)):
+            some = torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]
+            _warn_if_flat(arguments, sample.take_rows(some), fitted.posterior)
     return fitted, rows
 
 

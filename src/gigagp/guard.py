@@ -93,7 +93,7 @@ def warn_of_interruption(history: History, checkpoint: str | PathLike[str] | Non
     """Warn if Ctrl-C was pressed during a fit; call this once the estimator holds the result."""
     if history.interrupted in ("", "time budget"):
         return
-    msg = "Ctrl-C came in the last solve of the fit, which was completed: nothing is missing."
+    msg = "Ctrl-C came after the learning. The fit was completed."
     if history.interrupted == "learning":
         msg = (
             f"Ctrl-C ended the learning after {len(history)} evaluations; the model is fitted at the best "

@@ -35,7 +35,10 @@ from types import FrameType
 
 
 class Interrupted(BaseException):
-    """The exception that ends the learning of a fit. Only `gigagp.learning` may catch it."""
+    """The exception that ends the learning of a fit, or what comes after it.
+
+    Only `gigagp.learning`, `gigagp.fitting` and optimizers that go on with other rows may catch it.
+    """
 
 
 class Interruption:

@@ -103,7 +103,8 @@ class History:
     steps : list of Step
     interrupted : {"", "learning", "last solve", "time budget"}
         Stage in which Ctrl-C was pressed. In the learning, it ended the stage at the best hyperparameters so far. The
-        last solve was completed regardless. ``"time budget"``: the learning ended so for lack of time. Empty otherwise.
+        last solve was completed regardless; signals that come after it count as in it. ``"time budget"``: the learning
+        ended so for lack of time. Empty otherwise.
     gap : Estimate or None
         How far the final approximation of the likelihood is from one with eight times the neighbours, in nats a row
         with a standard error: the mean Kullback-Leibler divergence of a row's conditional density. It is at most that
