@@ -75,12 +75,11 @@ def test_lengthscales_that_are_far_too_short_warn(method, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("method", "optimizer"), [(inference.Vecchia(5), LBFGS(5)), (inference.QuadruplyStochastic(50), None)]
+    ("method", "optimizer"), [(inference.Vecchia(5), LBFGS(5)), (inference.QuadruplyStochastic(50), "auto")]
 )
 def test_streamed_rows_warn_of_lengthscales_that_are_far_too_short(method, optimizer):
     X, y = table(300, 8)
-    chosen = {} if optimizer is None else {"optimizer": optimizer}
-    gp = GPRegressor(RBF(0.003, fixed=True), method, random_state=0, **chosen)
+    gp = GPRegressor(RBF(0.003, fixed=True), method, optimizer, random_state=0)
     with pytest.warns(FitWarning, match=MESSAGE):
         gp.fit_table(lambda: [(X, y)])
 

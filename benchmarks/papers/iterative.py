@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.papers import iterative_cells as run
@@ -39,15 +40,15 @@ _COLUMNS = (
     Column("CPU s", "cpu_seconds"),
     Column("steps short of the tolerance", "unfinished_solves", digits=3),
 )
+_OURS = "gigagp's solver and warm start, pathwise"
 #: Rows of Table 1 that are run on all rows of a table, where a cell takes less than about an hour of a core.
 _WHOLE = {
     "elevators": (
-        *("cg standard cold", "cg standard warm", "cg pathwise cold", "cg pathwise warm"),
-        *("ap pathwise warm", "sgd pathwise warm"),
+        *("CG, standard, cold", "CG, standard, warm", "CG, pathwise, cold", "CG, pathwise, warm"),
+        *("AP, pathwise, warm", "SGD, pathwise, warm", _OURS),
     ),
-    "pol": ("cg pathwise warm",),
+    "pol": ("CG, pathwise, warm", _OURS),
 }
-_OURS = "gigagp's solver and warm start, pathwise"
 
 
 def _table_1() -> tuple[Row, ...]:
@@ -57,36 +58,17 @@ def _table_1() -> tuple[Row, ...]:
         lacks = "" if data in _HELD else f"not run: a fit of {run.FULL_ROWS[data]:,} rows takes days on two cores"
         exact = {"solver": "exact", "estimator": "standard", "start": "cold"}
         rows.append(Row("exact (Cholesky)", data, {}, exact, {"full": few}, lacks))
-        for combination, published in _printed(text):
-            name, settings = _combination(*combination.split())
+        for line in text.strip().splitlines():
+            names, *numbers = (part.strip() for part in line.split("|"))
+            paper = dict(zip(("rmse", "log_likelihood", "minutes"), numbers, strict=True))
+            published = {key: Published(number, 10) for key, number in paper.items()}
+            name, settings = _combination(*names.split())
             drawn = settings["estimator"] == "pathwise" and data in ("bike", "protein")
             slow = {"splits": 1, "max_epochs": 300} if _is_slow(settings) else few
             rows.append(Row(name, data, published, settings, {"full": slow}, lacks, _LAW if drawn else ""))
         ours = {"solver": "default", "estimator": "pathwise", "start": "warm"}
         rows.append(Row(_OURS, data, {}, ours, {"full": few}, lacks))
     return tuple(rows)
-
-
-def _whole_tables() -> tuple[Row, ...]:
-    rows = []
-    for data, combinations in _WHOLE.items():
-        for combination, published in _printed(SMALL[data]):
-            if combination in combinations:
-                name, settings = _combination(*combination.split())
-                rows.append(Row(name, data, published, settings, {"quick": None}))
-        ours = {"solver": "default", "estimator": "pathwise", "start": "warm"}
-        rows.append(Row(_OURS, data, {}, ours, {"quick": None}))
-    return tuple(rows)
-
-
-def _printed(text: str) -> list[tuple[str, dict[str, Published]]]:
-    """Return the combinations of a printed table with their numbers."""
-    found = []
-    for line in text.strip().splitlines():
-        names, *numbers = (part.strip() for part in line.split("|"))
-        keys = ("rmse", "log_likelihood", "minutes")
-        found.append((names, {key: Published(number, 10) for key, number in zip(keys, numbers, strict=True)}))
-    return found
 
 
 def _is_slow(settings: dict[str, str]) -> bool:
@@ -115,7 +97,7 @@ WHOLE = Experiment(
     name="table-1-whole",
     title="rows of Table 1 with all training rows",
     run=run.fit,
-    rows=_whole_tables(),
+    rows=tuple(replace(row, at={"quick": None}) for row in TABLE_1.rows if row.name in _WHOLE.get(row.data, ())),
     columns=_COLUMNS,
     levels=_levels({"cells": 2}, {}, {"dtype": "mixed"}),
     paper_settings=_PAPERS,
