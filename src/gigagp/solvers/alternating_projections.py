@@ -19,6 +19,7 @@ from gigagp.solvers.base import (
     Problem,
     Solver,
     StoppingRule,
+    column_norms,
     has_finite_diagonal,
     own_generator,
     require_matrix,
@@ -195,7 +196,7 @@ class _CoarseSpace:
         change = torch.cholesky_solve(restricted.to(torch.float64), self._factor).to(self.basis.dtype)
         self._coefficients = change if self._coefficients is None else self._coefficients.add_(change)
         residual.addmm_(self.product, change, alpha=-1)
-        return torch.linalg.vector_norm(change, dim=0)
+        return column_norms(change)
 
     def flush(self, value: torch.Tensor) -> None:
         """Add the changes of all projections since the last call to the value; until then only coefficients exist."""
@@ -286,7 +287,7 @@ class _ProjectionSolve:
         problem.residual -= self.matrix.fast.columns_product(rows, change)
         self.iterations += 1
         self.rows_used += len(change)
-        step_norms = torch.linalg.vector_norm(change, dim=0)
+        step_norms = column_norms(change)
         if self.coarse is not None:
             # W'r was zero, so now it is -W'H[:, rows] change.
             step_norms += self.coarse.project(problem.residual, -(self.coarse.product[rows].T @ change))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from gigagp.operators.base import LinearOperator
+from gigagp.solvers.base import column_norms
 
 
 class Coefficients(NamedTuple):
@@ -133,8 +134,8 @@ class Recurrence:
         self.failed |= (self.gamma < 0) | ((self.gamma > 0) & (curvature <= 0))
         moving = (self.gamma > 0) & (curvature > 0) & ~self.frozen
         alpha = torch.where(moving, self.gamma / torch.where(moving, curvature, 1.0), 0.0)
-        lengths = torch.linalg.vector_norm(self.direction, dim=0)
-        sizes = torch.linalg.vector_norm(product, dim=0) / torch.where(lengths > 0, lengths, 1.0)
+        lengths = column_norms(self.direction)
+        sizes = column_norms(product) / torch.where(lengths > 0, lengths, 1.0)
         self.operator_size = max(self.operator_size, float(sizes.max()) if len(sizes) else 0.0)
         if self._lengths.maxlen:
             self._lengths.append(alpha * self.operator.inner(self.direction, self.direction).clamp_min(0).sqrt())
