@@ -192,7 +192,7 @@ def fit_rows(
             far_targets.warn_after(problem.table, Y, fitted.posterior, example)
         if not warned:
             some = flat_fits.evenly(len(X))
-            _warn_if_flat(arguments, problem.table_of(X[some], y[some]), fitted.posterior)
+            _warn_if_flat(arguments, lambda: problem.table_of(X[some], y[some]), fitted.posterior)
     return fitted
 
 
@@ -215,13 +215,13 @@ def _watches(arguments: Arguments) -> bool:
     return learns_noise and isinstance(arguments.likelihood, Gaussian) and estimator.target_transform == "none"
 
 
-def _warn_if_flat(arguments: Arguments, table: TrainingTable, posterior: Posterior) -> None:
-    """Warn if learning has ended where all is noise; the table has rows of the fit."""
+def _warn_if_flat(arguments: Arguments, table: Callable[[], TrainingTable], posterior: Posterior) -> None:
+    """Warn if learning has ended where all is noise; the table has rows of the fit, and is made if it is needed."""
     estimator, likelihood = arguments.estimator, arguments.likelihood
     if arguments.optimizer is not None:
         is_sum = likelihood.has_noise and estimator.target_transform == "none"
         learns_noise = not likelihood.is_scale_mixture and np.ndim(estimator.noise_variance) == 0
-        flat_fits.warn_after(table, posterior, is_sum=is_sum, learns_noise=learns_noise and likelihood.has_noise)
+        flat_fits.warn_after(table(), posterior, is_sum=is_sum, learns_noise=learns_noise and likelihood.has_noise)
 
 
 def _fit_problem(
@@ -384,7 +384,7 @@ def fit_source(
     with _afterwards(fitted.history):
         if not (_watches(arguments) and _warns_of_sample(sample, begun.scaling, fitted.posterior)):
             some = torch.arange(sample.n_rows)[flat_fits.evenly(sample.n_rows)]
-            _warn_if_flat(arguments, sample.take_rows(some), fitted.posterior)
+            _warn_if_flat(arguments, lambda: sample.take_rows(some), fitted.posterior)
     return fitted, rows
 
 
