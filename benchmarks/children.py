@@ -1,4 +1,4 @@
-"""Fits in processes of their own, of this checkout or another one, whose rows are kept as JSON."""
+"""Fits in processes of their own, with one thread, of this checkout or another one, and rows that are kept as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from checkout import commit
+
+#: The folder of this checkout whose gigagp is imported.
+OWN = Path(__file__).parents[1] / "src"
+_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def printed(script: str, arguments: Sequence[str], src: Path = OWN) -> Any:
+    """Run a script in one thread, with the gigagp of a ``src`` folder, and return the JSON of the last line it prints.
+
+    What it writes to the standard error is passed on.
+    """
+    environment = {**os.environ, **dict.fromkeys(_LIBRARIES, "1"), "PYTHONPATH": str(src.resolve())}
+    command = [sys.executable, script, *arguments]
+    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])
 
 
 def measure(
@@ -30,14 +45,11 @@ def measure(
         JSON file. Rows of the same commit and cell are replaced.
     """
     where, results = commit(src), []
-    environment = os.environ | {"PYTHONPATH": str(src.resolve()), "OMP_NUM_THREADS": "1"}
     if path is not None and path.exists():
         results = json.loads(path.read_text())["rows"]
     for named, arguments in cells:
-        command = [sys.executable, script, *arguments]
-        printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
         key = {"commit": where, **named}
-        row = {**key, **json.loads(printed.splitlines()[-1])}
+        row = {**key, **printed(script, arguments, src)}
         results = [one for one in results if any(one[name] != key[name] for name in key)] + [row]
         print(row, flush=True)
         if path is not None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import measure
+from children import OWN, measure
 
 #: Share of the rows that are far, and where they are.
 CASES = {
@@ -104,7 +104,7 @@ def fit(case: str, n: int, method: str) -> dict[str, Any]:
 def main() -> None:
     """Run every case with every method, and write the JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--src", type=Path, default=Path(__file__).parents[1] / "src")
+    parser.add_argument("--src", type=Path, default=OWN)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--rows", type=int, default=1200, help="of training and test together")

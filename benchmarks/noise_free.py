@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import measure
+from children import OWN, measure
 from tables import read_split
 
 #: table or function, training rows, smoothness of the Matern kernel
@@ -72,7 +72,7 @@ def main() -> None:
     """Run every case with every method, and write the JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--src", type=Path, default=Path(__file__).parents[1] / "src")
+    parser.add_argument("--src", type=Path, default=OWN)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--rows", type=int, default=None, help="default: as the case has")

@@ -18,9 +18,7 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -29,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from checkout import commit
+from children import OWN, printed
 
 #: Cases of a made function of six inputs, and of a real table.
 LARGE = (
@@ -133,20 +132,10 @@ def child(case: str, data: Path) -> None:
     print(json.dumps({"fit": fitted - began, "predict": time.process_time() - fitted, "error": error, "nll": nll}))
 
 
-def run(source: Path, case: str, data: Path) -> dict[str, float]:
-    """Run one case with the package in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    environment["OPENBLAS_NUM_THREADS"] = "1"
-    command = [sys.executable, __file__, "--child", case, "--data", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--before", type=Path, help="src folder of the other checkout")
-    parser.add_argument("--now", type=Path, default=Path(__file__).parents[1] / "src")
+    parser.add_argument("--now", type=Path, default=OWN)
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
@@ -163,8 +152,10 @@ def main() -> None:
         "error and NLL"
     )
     for case in options.cases:
+        command = ["--child", case, "--data", str(options.data)]
         pairs = [
-            [run(source, case, options.data) for source in (options.before, options.now)] for _ in range(options.runs)
+            [printed(__file__, command, source) for source in (options.before, options.now)]
+            for _ in range(options.runs)
         ]
         one: dict[str, Any] = {
             part: [statistics.median(pair[place][part] for pair in pairs) for place in (0, 1)]

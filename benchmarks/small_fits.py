@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -23,8 +20,9 @@ from typing import Any
 
 import numpy as np
 from checkout import commit
+from children import OWN, printed
 
-REGRESSION, CLASSIFICATION = (6, 30, 100, 300), (30, 100, 300)
+SIZES = {"regression": (6, 30, 100, 300), "classification": (30, 100, 300)}
 
 
 def make(task: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,12 +48,12 @@ def estimator_of(library: str, task: str) -> Any:
     return GaussianProcessRegressor(kernel, normalize_y=True)
 
 
-def child(library: str, runs: int) -> None:
-    """Print the results of all sizes as JSON."""
+def child(library: str, runs: int, most: int) -> None:
+    """Print the results of all sizes up to ``most`` as JSON."""
     warnings.simplefilter("ignore")
     found = []
-    for task, sizes in (("regression", REGRESSION), ("classification", CLASSIFICATION)):
-        for n in sizes:
+    for task, sizes in SIZES.items():
+        for n in (size for size in sizes if size <= most):
             X, y = make(task, n)
             fits, predictions = [], []
             for run in range(runs + 1):
@@ -79,31 +77,25 @@ def child(library: str, runs: int) -> None:
     print(json.dumps(found))
 
 
-def run(library: str, source: Path, runs: int) -> list[dict[str, Any]]:
-    """Run one library in a new process of one thread."""
-    single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    environment = {**os.environ, **single, "PYTHONPATH": str(source.resolve())}
-    command = [sys.executable, __file__, "--child", library, "--runs", str(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Run all contenders and print their seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, default=None)
-    parser.add_argument("--now", type=Path, default=Path(__file__).parents[1] / "src")
+    parser.add_argument("--now", type=Path, default=OWN)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--most", type=int, default=300, help="largest number of rows")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.runs)
+        child(options.child, options.runs, options.most)
         return
     contenders = {} if options.before is None else {"before": ("gigagp", options.before)}
     contenders |= {"now": ("gigagp", options.now), "scikit-learn": ("sklearn", options.now)}
-    found = {name: run(library, source, options.runs) for name, (library, source) in contenders.items()}
+    found = {
+        name: printed(__file__, ["--child", library, "--runs", str(options.runs), "--most", str(options.most)], source)
+        for name, (library, source) in contenders.items()
+    }
     commits = {name: commit(source) for name, (library, source) in contenders.items() if library == "gigagp"}
     print(f"{'task':16s} {'rows':>5s} " + " ".join(f"{name:>14s}" for name in found))
     for place, one in enumerate(next(iter(found.values()))):

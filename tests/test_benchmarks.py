@@ -13,7 +13,8 @@ import torch
 
 from benchmark_data import make_folder
 
-#: A small run of each driver. DATA is a folder of made tables, OUT an empty one; what it writes must be finite JSON.
+#: A small run of each driver. DATA is a folder of made tables, SRC that of the package, and OUT an empty one.
+#: What it writes must be finite JSON.
 RUNS = {
     "computation_aware_checks": "--problems 3 --draws 2 --actions 1 4",
     "computation_aware_memory": "--rows 300 --actions 8 --inputs 3 --json OUT/rows.json",
@@ -21,6 +22,8 @@ RUNS = {
     " --inducing 8 --json OUT/rows.json",
     "computational_uncertainty": "--data DATA --rows 60 --budget 2 --block-size 20 --capacity 40 --exact"
     " --json OUT/rows.json",
+    "default_fit": "--data DATA --tables kin40k --rows 60 --json OUT/rows.json",
+    "distributed": "--rows 300 --processes 1 --jobs product --json OUT/rows.json",
     "exact_mean": "elevation --data DATA --rows 90 --json OUT/rows.json",
     "far_rows": "--cases 'one row at 1e6' --methods default --rows 90 --json OUT/rows.json",
     "forecasts": "--data DATA --tables kin40k --rows 60 --budgets 5 --methods auto --json OUT/rows.json",
@@ -37,7 +40,9 @@ RUNS = {
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",
+    "mixed_table": "--rows 60 --test-rows 20 --ways dummies trees --json OUT/rows.json",
     "noise_free": "--data DATA --cases smooth --methods Exact --rows 60 --json OUT/rows.json",
+    "paired_fits": "--before SRC --cases 'default, 60 rows' --runs 1 --json OUT/rows.json",
     "pictures": "--out OUT",
     "preconditioners": "--data DATA --tables kin40k elevation --rows 60 --cap 20 --json OUT/rows.json",
     "price_list": "--json OUT/rows.json --markdown",
@@ -47,6 +52,7 @@ RUNS = {
     " --basis-batch 20 --hyper-rows 30 --steps 5 --svgp 3 --out OUT/rows.json",
     "regret": "curves --functions Branin --seeds 1 --observations 12 --json OUT/rows.json",
     "search": "--json OUT/rows.json",
+    "small_fits": "--most 30 --runs 1 --json OUT/rows.json",
     "space_time_recovery": "--seeds 1 --json OUT/rows.json",
     "sparse_variational": "--rows 200 --inputs 3 --inducing 16 --batch 32 --repetitions 1 --json OUT/rows.json",
     "starts": "--data DATA --rows 40 --match 'wiggly 50 0' 'temperature 40 0' --restarts 1 --json OUT/rows.json",
@@ -65,6 +71,7 @@ RUNS = {
     "vecchia_laplace": "--data DATA --rows 60 --kinds labels counts --ways vecchia --json OUT/rows.json",
     "vecchia_maps": "elevation --data DATA --rows 150 --splits random --kernels half --json OUT/rows.json",
     "vecchia_peers": "elevation --data DATA --rows 100 --json OUT/rows.json",
+    "vecchia_rows": "--rows 3000 --jobs 'partial_fit of 1 %' --json OUT/rows.json",
 }
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.rglob("*.py"))
@@ -108,7 +115,9 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_driver(name: str, line: str, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a benchmark as from the command line, in this process; forget the modules that it imports by short names."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    monkeypatch.setattr(sys, "argv", [name, *shlex.split(line.replace("DATA", str(data)).replace("OUT", str(out)))])
+    for word, folder in (("DATA", data), ("SRC", BENCHMARKS.parent / "src"), ("OUT", out)):
+        line = line.replace(word, str(folder))
+    monkeypatch.setattr(sys, "argv", [name, *shlex.split(line)])
     threads = torch.get_num_threads()
     before, short = dict(sys.modules), ("load", *(path.stem for path in BENCHMARKS.glob("*.py")))
     try:
