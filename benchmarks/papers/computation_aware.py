@@ -265,10 +265,7 @@ FIGURE_S3 = Experiment(
     name="figure-s3",
     title="inducing points in many dimensions",
     run=run.inducing,
-    rows=tuple(
-        Row(f"{d} inputs", settings={"inputs": d}, at={"quick": {} if d in (1, 4, 25) else None})
-        for d in (1, 2, 4, 8, 16, 25)
-    ),
+    rows=tuple(Row(f"{d} inputs", settings={"inputs": d}) for d in (1, 2, 4, 8, 16, 25)),
     columns=(
         Column("distance to the nearest row, in lengthscales", "distance", digits=3),
         Column("of uniform points", "random_distance", digits=3),
@@ -292,7 +289,6 @@ FIGURE_S4 = Experiment(
             f"{method.replace('-all', ' without a tolerance')}, {rate:g}",
             "parkinsons",
             settings={"method": method, "rate": rate, "every_step": True},
-            at={"quick": {} if rate >= 0.1 else None},
         )
         for method, rates in (
             ("SVGP", (1.0, 0.1, 0.01, 0.001)),

@@ -147,7 +147,6 @@ FIGURE_5 = Experiment(
             f"{name}, {start}",
             data,
             settings={"solver": "cg", "estimator": estimator, "start": start, "prior": prior, "law": law},
-            at={"quick": {} if start == "cold" and law != "balanced" else None},
         )
         for data in _HELD
         for name, estimator, prior, law in _ESTIMATORS
@@ -203,7 +202,6 @@ FIGURE_9 = Experiment(
             f"{name}, {budget} epochs",
             data,
             settings={**settings, "max_epochs": budget},
-            at={"quick": {} if data == "pol" and budget in (10, 50) else None},
         )
         for data in _HELD
         for solver in ("cg", "ap", "sgd")

@@ -100,9 +100,7 @@ FIGURE_2 = Experiment(
     name="figure-2",
     title="learned lengthscale of a toy function, as a log ratio to the exact one",
     run=run.recover,
-    rows=tuple(
-        Row(row.name, "", settings=row.settings, at={"quick": None} if row.name == "SS-RFF" else {}) for row in _FOUR
-    ),
+    rows=tuple(Row(row.name, "", settings=row.settings) for row in _FOUR),
     columns=(Column("at the shortest length", "first", digits=3), Column("at the longest", "last", digits=3)),
     levels={
         "smoke": {"steps": 1, "cells": 1},
@@ -212,7 +210,7 @@ FIGURE_S1 = Experiment(
                 f"{name}, {count} iterations",
                 "elevators",
                 settings={"method": name.lower(), "iterations": count},
-                at={"quick": {} if count in (20, 40, 80) else None, "smoke": {} if count < 48 else None},
+                at={"smoke": {} if count < 48 else None},
             )
             for name in ("CG", "RR-CG")
             for count in _COUNTS
