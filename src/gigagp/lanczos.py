@@ -21,6 +21,8 @@ from gigagp.truncation.estimators import TruncationChoice
 
 #: The quadrature ends when its mean changes between two checks by less than this share of the standard error.
 _SHARE_OF_ERROR = 0.05
+#: Inner product of unit vectors that are orthogonal up to rounding, above which `lanczos` stops.
+_DRIFT = 1e-6
 #: Largest number of products of a quadrature without truncation.
 _MAX_STEPS = 200
 
@@ -256,6 +258,11 @@ def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown
         Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
         Krylov space is rounding.
 
+    Notes
+    -----
+    It also stops where rounding makes inner products asymmetric. The two parts of a vector of a `GridOperator` drift
+    apart by a factor per step if no eigenvalue of the Krylov space is near the noise variance.
+
     References
     ----------
     Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
@@ -273,8 +280,11 @@ def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown
         length = operator.inner(product, product).clamp_min(0).sqrt()
         if not bool(length > breakdown * torch.cat(diagonal).max()):
             break
+        direction = product / length
+        if not bool((operator.inner(direction.expand_as(known), known).abs() < _DRIFT).all()):
+            break
         off_diagonal.append(length)
-        vectors.append(product / length)
+        vectors.append(direction)
     none = start.new_zeros(0)
     return Tridiagonal(torch.cat(vectors, 1), torch.cat(diagonal), torch.cat(off_diagonal) if off_diagonal else none)
 

@@ -299,8 +299,27 @@ def test_lanczos_stops_where_the_krylov_space_ends(problem: GoldenGrid) -> None:
         root = problem.K @ operator.adjoint(found.vectors)
         explained = w @ root @ torch.linalg.solve(found.dense(), root.T @ w.T)
         assert float((w @ problem.K @ w.T - explained - gold.COVARIANCE).abs().max()) < 1e-9
-    unguarded = lanczos(operator, start, 20, breakdown=0.0)  # the control: rounding is taken for directions
-    assert unguarded.vectors.shape[1] > 14
+    rows = InterpolatedKernelMatrix(GridKernel(problem.kernel, problem.grid), problem.x, NOISE)
+    assert lanczos(rows, problem.y[:, None], 20).vectors.shape[1] <= 15
+    unguarded = lanczos(rows, problem.y[:, None], 20, breakdown=0.0)  # the control: rounding is taken for directions
+    assert unguarded.vectors.shape[1] > 15
+
+
+def test_lanczos_stops_where_the_parts_of_vectors_drift_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many rows near each node and short waves, all eigenvalues of the Krylov space are far above the noise."""
+    X = torch.rand(4000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grid = RegularGrid.around((0.0,), (1.0,), 200)
+    gram = GridStatistics.from_rows(grid, X, X).gram
+    operator = GridOperator(GridKernel(RBF(0.001), grid), gram, 1e-4)
+    start = operator.lift(torch.ones(grid.size, 1, dtype=torch.float64))
+
+    def error(steps: int) -> float:
+        coefficients = operator.coefficients(lanczos(operator, start, steps).vectors)
+        return float((coefficients.T @ (gram @ coefficients) - torch.eye(coefficients.shape[1])).abs().max())
+
+    assert error(100) < 1e-5
+    monkeypatch.setattr("gigagp.lanczos._DRIFT", math.inf)  # the control
+    assert error(100) > 0.1
 
 
 def test_quadrature_of_a_fixed_probe(problem: GoldenGrid) -> None:

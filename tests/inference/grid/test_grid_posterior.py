@@ -8,13 +8,14 @@ from torch import Tensor
 
 import grid_golden as gold
 from gigagp.errors import InvalidInputError, MemoryBudgetError
-from gigagp.grids import GridStatistics
+from gigagp.grids import GridStatistics, RegularGrid
 from gigagp.inference import Grid
 from gigagp.inference.grid.likelihood import GridLikelihood
 from gigagp.inference.grid.low_rank import LowRankCovariance
 from gigagp.inference.grid.posterior import GridPosterior
 from gigagp.inference.registry import restore_posterior
 from gigagp.inference.saved import Saved
+from gigagp.kernels import RBF
 from gigagp.likelihoods import Gaussian
 from gigagp.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gigagp.model import Model
@@ -79,6 +80,29 @@ def test_low_rank_variances_never_understate() -> None:
         assert error < max(1.1 * expected, 1e-9)
         assert error > 0.5 * expected or expected < 1e-9
     assert LowRankCovariance.build(kernel, problem.statistics, NOISE, 100).rank <= 14
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize(
+    ("kind", "lengthscale"), [("repeated", 2.0), ("even", 0.2), ("even", 30.0), ("few", 0.3), ("with a gap", 3.0)]
+)
+def test_low_rank_variances_never_understate_on_hard_rows(kind: str, lengthscale: float, noise: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    counts = {"repeated": 40, "even": 4000, "few": 60, "with a gap": 3000}
+    x = torch.rand(counts[kind], 1, generator=random, dtype=torch.float64)
+    x = {"repeated": 500 * x.repeat(50, 1), "with a gap": torch.where(x > 0.1, 150 * x, 500 * (1 - x))}.get(
+        kind, 500 * x
+    )
+    grid = RegularGrid.around((0.0,), (500.0,), 500)
+    kernel, statistics = GridKernel(RBF(lengthscale), grid), GridStatistics.from_rows(grid, x, torch.zeros_like(x))
+    points = torch.cat([x[:100], torch.linspace(0, 500, 100, dtype=torch.float64)[:, None]])
+    W, w, K = (part.to_dense() for part in (grid.matrix(x), grid.matrix(points), kernel))
+    cross = W @ K @ w.T
+    factor = torch.linalg.cholesky(W @ K @ W.T + noise * torch.eye(len(x), dtype=torch.float64))
+    exact = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum(0)
+    found = (w @ LowRankCovariance.build(kernel, statistics, noise, 100).root).square().sum(1)
+    assert bool((found <= exact + 1e-8).all())
+    assert float(found.max()) > 0.01
 
 
 def test_parts_of_a_low_rank_variance() -> None:

@@ -11,15 +11,17 @@ from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import DenseGridSystem
 from gigagp.lanczos import lanczos
 from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
+from gigagp.preconditioners.base import factor_with_jitter
 
 
 @dataclass(frozen=True)
 class LowRankCovariance:
     """The posterior variance ``w'K_G w - |root' w|^2`` after conditioning on a Krylov space only.
 
-    ``root root' = K_G W'Q T^-1 Q'W K_G`` with Lanczos vectors Q, as in LOVE (Pleiss et al. 2018) in the form of Yadav
-    et al. (2021). ``Q T^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the variance
-    includes what the rank leaves out. This is the computation-aware posterior with the columns of Q as actions.
+    ``root root' = K_G W'Q (Q'K~Q)^-1 Q'W K_G`` with Lanczos vectors Q, as in LOVE (Pleiss et al. 2018) in the form of
+    Yadav et al. (2021). ``Q (Q'K~Q)^-1 Q'`` is the Galerkin approximation of ``K~^-1`` and never above it, so that the
+    variance includes what the rank leaves out. This is the computation-aware posterior with the columns of Q as
+    actions. ``Q'K~Q`` is computed from the vectors and not taken from the Lanczos process: this then holds for any Q.
 
     Attributes
     ----------
@@ -50,16 +52,18 @@ class LowRankCovariance:
             Noise variance, including the kernel's white terms.
         rank : int
             Number of Lanczos steps. Each takes a product with ``K_G`` and one with ``W'W``; every column takes another
-            product with ``K_G``.
+            of both.
         start : Tensor of shape (m, 1), optional
             Start of the Krylov space, whose first direction is ``W K_G start``; ones by default.
         """
         operator = GridOperator(kernel, statistics.gram, noise)
         first = torch.ones(kernel.n, 1, dtype=torch.float64) if start is None else start
-        found = lanczos(operator, operator.lift(kernel @ first), rank)
-        factor = torch.linalg.cholesky(found.dense())
-        whitened = torch.linalg.solve_triangular(factor, (kernel @ operator.adjoint(found.vectors)).T, upper=False)
-        return cls(whitened.T.contiguous())
+        vectors = operator.coefficients(lanczos(operator, operator.lift(kernel @ first), rank).vectors).clone()
+        adjoint = statistics.gram @ vectors
+        smooth = kernel @ adjoint
+        projected = noise * vectors.T @ adjoint + adjoint.T @ smooth
+        (factor,), _ = factor_with_jitter(((projected + projected.T) / 2).unsqueeze(0))  # jitter explains less
+        return cls(torch.linalg.solve_triangular(factor, smooth.T, upper=False).T.contiguous())
 
     @classmethod
     def exact(cls, system: DenseGridSystem) -> LowRankCovariance:
