@@ -22,7 +22,7 @@ from gigagp.truncation.estimators import TruncationChoice
 #: The quadrature ends when its mean changes between two checks by less than this share of the standard error.
 _SHARE_OF_ERROR = 0.05
 #: Inner product of unit vectors that are orthogonal up to rounding, above which `lanczos` stops.
-_DRIFT = 1e-6
+_DRIFT = 1e-8
 #: Largest number of products of a quadrature without truncation.
 _MAX_STEPS = 200
 
@@ -241,7 +241,13 @@ class Tridiagonal:
         return torch.diag(self.diagonal) + torch.diag(self.off_diagonal, 1) + torch.diag(self.off_diagonal, -1)
 
 
-def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown: float = 1e-8) -> Tridiagonal:
+def lanczos(
+    operator: LinearOperator,
+    start: torch.Tensor,
+    steps: int,
+    breakdown: float = 1e-8,
+    apart_from: torch.Tensor | None = None,
+) -> Tridiagonal:
     """Run Lanczos with full reorthogonalisation, in the operator's own inner product.
 
     For a `gigagp.operators.KernelMatrix` this is Algorithm 5 of Yadav et al. (2021), and for a
@@ -257,6 +263,9 @@ def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown
     breakdown : float, default 1e-8
         Stop if a new direction is shorter than this share of the largest diagonal entry, because what remains of the
         Krylov space is rounding.
+    apart_from : Tensor of shape (n, l), optional
+        Orthonormal vectors, to which all columns are made orthogonal. There are no columns if the start is a
+        combination of these.
 
     Notes
     -----
@@ -267,26 +276,26 @@ def lanczos(operator: LinearOperator, start: torch.Tensor, steps: int, breakdown
     ----------
     Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
     """
-    current = start / operator.inner(start, start).sqrt()
-    vectors, diagonal, off_diagonal = [current], [], []
-    while True:
-        product = operator @ vectors[-1]
-        diagonal.append(operator.inner(vectors[-1], product))
-        if len(vectors) == steps:
-            break
-        known = torch.cat(vectors, 1)
+    known = start[:, :0] if apart_from is None else apart_from
+    first, product, shortest = known.shape[1], start, breakdown * operator.inner(start, start).sqrt()
+    diagonal: list[torch.Tensor] = []
+    lengths: list[torch.Tensor] = []
+    while len(diagonal) < steps:
         for _ in range(2):  # two passes suffice (Giraud et al. 2005)
-            product = product - known @ operator.inner(known, product.expand_as(known))[:, None]
+            product = product - known @ operator.inner(known, product)[:, None]
         length = operator.inner(product, product).clamp_min(0).sqrt()
-        if not bool(length > breakdown * torch.cat(diagonal).max()):
+        if not bool(length > shortest):
             break
         direction = product / length
-        if not bool((operator.inner(direction.expand_as(known), known).abs() < _DRIFT).all()):
+        if not bool((operator.inner(direction, known).abs() < _DRIFT).all()):
             break
-        off_diagonal.append(length)
-        vectors.append(direction)
+        known = torch.cat([known, direction], 1)
+        lengths.append(length)
+        product = operator @ direction
+        diagonal.append(operator.inner(direction, product))
+        shortest = breakdown * torch.cat(diagonal).max()
     none = start.new_zeros(0)
-    return Tridiagonal(torch.cat(vectors, 1), torch.cat(diagonal), torch.cat(off_diagonal) if off_diagonal else none)
+    return Tridiagonal(known[:, first:], torch.cat([none, *diagonal]), torch.cat([none, *lengths[1:]]))
 
 
 def _standard_error(values: torch.Tensor) -> float:

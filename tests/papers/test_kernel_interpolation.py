@@ -305,6 +305,20 @@ def test_lanczos_stops_where_the_krylov_space_ends(problem: GoldenGrid) -> None:
     assert unguarded.vectors.shape[1] > 15
 
 
+def test_lanczos_apart_from_other_vectors(problem: GoldenGrid) -> None:
+    operator = problem.operator(problem.y)
+    known = lanczos(operator, operator.start_vectors(), 5).vectors
+    other = operator.lift(problem.K @ torch.linspace(-1, 1, 14, dtype=torch.float64)[:, None])
+    found = lanczos(operator, other, 4, apart_from=known)
+    both = torch.cat([known, found.vectors], 1)
+    products = torch.stack([operator.inner(vector[:, None], both) for vector in both.T])
+    assert found.vectors.shape[1] == 4
+    assert float((products - torch.eye(9)).abs().max()) < 1e-10
+    projected = torch.stack([operator.inner(vector[:, None], operator @ found.vectors) for vector in found.vectors.T])
+    assert float((projected - found.dense()).abs().max()) < 1e-10
+    assert lanczos(operator, known @ torch.ones(5, 1).double(), 4, apart_from=known).vectors.shape[1] == 0
+
+
 def test_lanczos_stops_where_the_parts_of_vectors_drift_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many rows near each node and short waves, all eigenvalues of the Krylov space are far above the noise."""
     X = torch.rand(4000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -12,6 +12,10 @@ from gigagp.inference.grid.system import DenseGridSystem
 from gigagp.lanczos import lanczos
 from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
 from gigagp.preconditioners.base import factor_with_jitter
+from gigagp.random import standard_normal
+
+#: The Krylov spaces of so many random vectors, one after the other, have to add nothing before no further one begins.
+_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class LowRankCovariance:
         rank: int,
         start: Tensor | None = None,
     ) -> LowRankCovariance:
-        """Return the approximation of rank at most ``rank``; it is lower if the Krylov space ends earlier.
+        """Return the approximation of rank at most ``rank``.
 
         Parameters
         ----------
@@ -51,14 +55,22 @@ class LowRankCovariance:
         noise : float
             Noise variance, including the kernel's white terms.
         rank : int
-            Number of Lanczos steps. Each takes a product with ``K_G`` and one with ``W'W``; every column takes another
-            of both.
+            Number of Lanczos vectors, of which there are fewer if these span all that the rows determine. Each takes
+            two products with ``K_G`` and with ``W'W``. Where a Krylov space ends earlier, another one begins at a
+            random vector.
         start : Tensor of shape (m, 1), optional
-            Start of the Krylov space, whose first direction is ``W K_G start``; ones by default.
+            Start of the first Krylov space, whose first direction is ``W K_G start``; ones by default.
         """
-        operator = GridOperator(kernel, statistics.gram, noise)
+        operator, generator = GridOperator(kernel, statistics.gram, noise), torch.Generator().manual_seed(0)
         first = torch.ones(kernel.n, 1, dtype=torch.float64) if start is None else start
-        vectors = operator.coefficients(lanczos(operator, operator.lift(kernel @ first), rank).vectors).clone()
+        found = lanczos(operator, operator.lift(kernel @ first), rank).vectors
+        empty_handed = 0
+        while found.shape[1] < rank and empty_handed < _STARTS:
+            first = standard_normal(kernel.n, 1, generator=generator, dtype=torch.float64)
+            more = lanczos(operator, operator.lift(kernel @ first), rank - found.shape[1], apart_from=found).vectors
+            found, empty_handed = torch.cat([found, more], 1), 0 if more.shape[1] else empty_handed + 1
+        vectors = operator.coefficients(found).clone()
+        del found
         adjoint = statistics.gram @ vectors
         smooth = kernel @ adjoint
         projected = noise * vectors.T @ adjoint + adjoint.T @ smooth
