@@ -94,7 +94,7 @@ class Iterative(Inference):
     final_tolerance : float or None, default None
         Relative residual of the last solve, from which predictions are made. None is the tolerance of the solver. With
         ``solver="auto"``, None keeps the residual below a twentieth of the standard deviation with which the latent
-        function is predicted at the rows, and its relative size at or below 0.01.
+        function is predicted at the rows, below a fifth of that of the noise, and its relative size at or below 0.01.
     computational_uncertainty : bool, default False
         Whether to include the uncertainty due to unfinished solves in predicted variances, as computation-aware
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
