@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gigagp.dense import cholesky, symmetric_inverse, tall_product
+from gigagp.dense import cholesky, eigh, symmetric_inverse, tall_product
 from gigagp.errors import NotPositiveDefiniteError
 from helpers import DTYPES, generator, spd_matrix
 
@@ -39,6 +39,24 @@ def test_a_matrix_without_a_factor_names_the_pivot():
         cholesky(matrix, "the prior covariance")
     with pytest.raises(NotPositiveDefiniteError, match="Raise noise_variance"):
         cholesky(torch.full((3, 3), torch.nan))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvectors_where_divide_and_conquer_fails(dtype, monkeypatch):
+    matrix = spd_matrix(EIGENVALUES).to(dtype)
+    values, vectors = eigh(matrix)
+
+    def fail(_):
+        raise torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
+    again, found = eigh(matrix)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
+    assert again.dtype == found.dtype == dtype
+    torch.testing.assert_close(again, values, rtol=0, atol=tolerance)
+    torch.testing.assert_close((vectors.T @ found).abs(), torch.eye(40, dtype=dtype), rtol=0, atol=100 * tolerance)
+    with pytest.raises(torch.linalg.LinAlgError):
+        eigh(torch.full((3, 3), torch.nan))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

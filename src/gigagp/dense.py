@@ -1,4 +1,4 @@
-"""Dense linear algebra: Cholesky factors with a clear error, inverses from them, and products with few columns."""
+"""Dense linear algebra: factors with a clear error, inverses from them, eigenvectors, and products with few columns."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def cholesky(matrix: torch.Tensor, what: str = "the kernel matrix", *, overwrite
         )
         raise NotPositiveDefiniteError(msg)
     return factor
+
+
+def eigh(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the eigenvalues of a symmetric matrix, ascending, and its eigenvectors.
+
+    LAPACK's divide and conquer, which torch has, fails now and then where many eigenvalues are zero. QR iteration then
+    takes a few times as long.
+    """
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch's stub lacks it
+        if matrix.requires_grad or not bool(torch.isfinite(matrix).all()):
+            raise
+        from scipy.linalg import eigh as by_scipy
+
+        values, vectors = map(torch.from_numpy, by_scipy(matrix.cpu().numpy(), driver="ev"))
+    return values.to(matrix), vectors.to(matrix)
 
 
 def tall_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

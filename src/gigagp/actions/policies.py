@@ -14,6 +14,7 @@ from gigagp.actions.base import Actions
 from gigagp.actions.block import BlockActions, balanced_bounds
 from gigagp.actions.dense import DenseActions, RowActions
 from gigagp.actions.sequence import Sequence, Stop
+from gigagp.dense import eigh
 from gigagp.fields import NotNegative, Settings, ShareBelowOne
 from gigagp.memory import require
 from gigagp.operators import KernelMatrix
@@ -115,7 +116,7 @@ class Learned(Policy):
         else:
             for start, end in blocks:
                 block = matrix.block(slice(start, end), slice(start, end)).double()
-                values[start:end] = torch.linalg.eigh(block).eigenvectors[:, -1]
+                values[start:end] = eigh(block)[1][:, -1]
         return Choice(BlockActions(values, bounds))
 
 
@@ -184,7 +185,7 @@ class TopEigenvectors(Policy):
         """Compute the eigenvectors of H."""
         remedy = "Use actions.Learned()."
         require(4 * matrix.n**2 * 8, matrix.memory_budget, f"The eigenvectors of {matrix.n:,} rows", remedy)
-        values, vectors = torch.linalg.eigh(matrix.to_dense().double())
+        values, vectors = eigh(matrix.to_dense().double())
         chosen = vectors[:, -count:].flip(1)
         return Choice(DenseActions.trusted(chosen), chosen * values[-count:].flip(0))
 
@@ -318,5 +319,5 @@ class Lanczos(SequentialPolicy):
             return choice
         basis = choice.actions.dense()
         projected = basis.T @ choice.product
-        rotation = torch.linalg.eigh(0.5 * (projected + projected.T)).eigenvectors.flip(1)
+        rotation = eigh(0.5 * (projected + projected.T))[1].flip(1)
         return Choice(DenseActions.trusted(basis @ rotation), choice.product @ rotation, choice.note)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gigagp.bases.base import Basis
+from gigagp.dense import eigh
 from gigagp.errors import InvalidInputError
 from gigagp.kernels import RBF, Kernel, Leaf
 
@@ -176,7 +177,7 @@ def _axis_eigenpairs(kernel: Kernel, nodes: tuple[Tensor, ...]) -> list[tuple[Te
     for part, grid in zip(_axis_kernels(kernel, len(nodes)), nodes, strict=True):
         covariance = part.block(grid[:, None], grid[:, None])
         jitter = _JITTER * covariance.detach().diagonal().mean()
-        values, vectors = torch.linalg.eigh(covariance + jitter * torch.eye(len(grid)).to(covariance))
+        values, vectors = eigh(covariance + jitter * torch.eye(len(grid)).to(covariance))
         found.append((values.clamp_min(float(jitter)), vectors))
     return found
 

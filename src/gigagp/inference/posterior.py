@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
+from gigagp.dense import eigh
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.inference.input_gradients import refuse_gradient
@@ -287,7 +288,7 @@ class Posterior(ABC):
             If the points require a gradient: the root of a nearly singular covariance has no usable gradient.
         """
         refuse_gradient(X, f"sample_at of a {self.kind} posterior", "Samples from sample_functions have one.")
-        values, vectors = torch.linalg.eigh(self.covariance(X).double())
+        values, vectors = eigh(self.covariance(X).double())
         root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
         draws = standard_normal(X.shape[0], self.n_targets * n_samples, generator=generator).to(root)
         spread = (root @ draws).to(X).reshape(X.shape[0], self.n_targets, n_samples)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.dense import eigh
 from gigagp.errors import FitWarning, NonFiniteError, NotPositiveDefiniteError, warn
 from gigagp.inference.exact_posterior import ExactPosterior
 from gigagp.inference.mixture_posterior import MixturePosterior, require_factors
@@ -172,7 +173,7 @@ class _Beliefs:
 
     def _root(self, information: Tensor) -> Tensor:
         """Return a root of the covariance, (p, p), with principal axes as columns; bounds that meet hold a value."""
-        values, axes = torch.linalg.eigh(information + torch.diag(self.prior.precision))
+        values, axes = eigh(information + torch.diag(self.prior.precision))
         box = self.space.box
         return (axes * values.rsqrt()) * (box.upper > box.lower)[:, None]
 

@@ -159,8 +159,13 @@ def test_every_way_of_solving_is_the_dense_one(preconditioner: str) -> None:
 
 
 @pytest.mark.parametrize("factorised", [False, True])
-def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bool) -> None:
+def test_data_fits_of_unfinished_solves_have_a_second_order_error(
+    factorised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The computed data fit is above the exact one, because both systems minimise a function with that minimum."""
+    monkeypatch.setattr(
+        "gigagp.inference.grid.whitened_system._NATS_PER_ROW", math.inf
+    )  # solves end at their tolerance
     plane = Plane(ZeroMean())
     model = plane.model()
     kernel = GridKernel(model.kernel, plane.grid)
@@ -176,6 +181,27 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(factorised: bo
         assert bool((error >= -1e-9).all())
         errors.append(float(error.abs().max()))
     assert errors[2] < 0.02 * errors[0]
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_solves_go_on_until_solutions_hardly_change(repeated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little noise and many nodes without rows, small residuals in the coordinates of the solve tell nothing."""
+    X = torch.rand(30 if repeated else 300, 2, generator=generator(3), dtype=torch.float64)
+    X = X.repeat(10, 1) if repeated else X
+    Y = torch.sin(5 * X[:, :1]) + 0.003 * torch.randn(len(X), 1, generator=generator(4), dtype=torch.float64)
+    grid, own = RegularGrid.around((0.0, 0.0), (1.0, 1.0), (45, 45)), kernels.Matern(0.5, [0.08, 0.08])
+    kernel = GridKernel(own, grid, GridKernel(own, grid).fitting_torus(1e-8))
+    statistics, noise, W = GridStatistics.from_rows(grid, X, Y), 1e-5, grid.matrix(X).to_dense()
+    exact = float(Y.T @ torch.linalg.solve(W @ kernel.to_dense() @ W.T + noise * torch.eye(300).double(), Y))
+
+    def nats() -> float:
+        system = WhitenedGridSystem(kernel, statistics, noise, SolveSettings(1e-4, 1e-4, 2000, "circulant"))
+        solved = system.solve(statistics.cross)
+        return 0.5 * abs(float(system.quadratic(statistics.cross, Y.T @ Y, solved)) - exact)
+
+    assert nats() < 1
+    monkeypatch.setattr("gigagp.inference.grid.whitened_system._NATS_PER_ROW", math.inf)  # the control
+    assert nats() > 20
 
 
 def test_holes_are_solved_in_fewer_steps_with_their_preconditioner() -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gigagp.actions import DenseActions
+from gigagp.dense import eigh
 from gigagp.errors import InvalidInputError
 from gigagp.inference.computation_aware.evidence import Evidence
 from gigagp.inference.computation_aware.posterior import ComputationAwarePosterior
@@ -158,7 +159,7 @@ class RecordingMatrix(KernelMatrix):
         norms = S.norm(dim=0)
         used = norms > 0  # solutions that start at zero leave columns of zeros
         S = S[:, used] / norms[used]
-        squares, vectors = torch.linalg.eigh(S.T @ S)
+        squares, vectors = eigh(S.T @ S)
         new = squares > _REPEATED**2 * float(squares[-1])
         mix = vectors[:, new] / squares[new].sqrt()
         if self._keeps_images:
@@ -167,7 +168,7 @@ class RecordingMatrix(KernelMatrix):
             narrow = (S @ mix).to(self.dtype)
             basis, image = narrow.double(), super().__matmul__(narrow).double()
         projected = basis.T @ image
-        values, vectors = torch.linalg.eigh(0.5 * (projected + projected.T))
+        values, vectors = eigh(0.5 * (projected + projected.T))
         known = values > 0.5 * float(self.noise().min())  # eigenvalues of H are at least the noise; others are rounding
         mix = vectors[:, known] / values[known].sqrt()
         return basis @ mix, image @ mix

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from gigagp.grids import GridStatistics, RegularGrid
+from gigagp.inference.grid.coverage import has_empty_nodes, has_holes
 from gigagp.inference.grid.factorised_system import FactorisedGridSystem
 from gigagp.inference.grid.nodes_system import NodesGridSystem
 from gigagp.inference.grid.slopes_system import SlopesSystem
@@ -16,23 +17,11 @@ from gigagp.inference.grid.system import ROOT_ERROR, SolveSettings
 from gigagp.inference.grid.whitened_system import WhitenedGridSystem
 from gigagp.neighbours.conditionals import is_compiled
 from gigagp.operators.grid import GridKernel, SumKernel
-from gigagp.operators.grid.gram import Gram
-from gigagp.operators.grid.whitened import mean_density
-from gigagp.preconditioners.nodes import LEAST_ROWS
 
 IterativeGridSystem = WhitenedGridSystem | FactorisedGridSystem | NodesGridSystem | SlopesSystem
 
-#: Share of the nodes inside the margins with rows within a cell, below which the data count as having holes. For the
-#: elevation of the United States it is 0.94 (the missing part surrounds the country). To a relative residual of 1e-3
-#: the circulant took 13 steps there, and 60 steps with the preconditioner for holes were not enough.
-LEAST_OCCUPANCY = 0.93
-#: The same as a share of the torus. A long lengthscale needs a wide torus, and the space around the grid is then a hole
-#: too (24 x 24 nodes, Matern-5/2 with a third of the domain, tolerance 1e-5: over 1,000 steps with the circulant).
-LEAST_SHARE = 0.12
 #: Steps of the trial for data with holes. The correction for holes starts slower and is ahead after thirty or forty.
 _TRIAL_STEPS = 60
-#: Share of the nodes inside the margins with rows of their own, below which neighbours among the nodes are tried.
-_LEAST_OWN = 0.93
 #: Steps of neighbours in the trial, each of which costs about as much as two of the circulant, and steps up to which
 #: nothing else is tried.
 _NODES_STEPS, _FEW_STEPS = 30, 10
@@ -128,24 +117,3 @@ class _Attempt(NamedTuple):
     converged: bool
     steps: int
     system: IterativeGridSystem
-
-
-def has_empty_nodes(kernel: GridKernel, gram: Gram) -> bool:
-    """Whether many nodes inside the margins have no rows of their own, in holes or one by one."""
-    own = (gram.row_sums() > LEAST_ROWS).reshape(kernel.grid.shape)
-    return float(own[_inside(kernel)].double().mean()) < _LEAST_OWN
-
-
-def _inside(kernel: GridKernel) -> tuple[slice, ...]:
-    return tuple(slice(2, -2) if count > 5 else slice(None) for count in kernel.grid.shape)
-
-
-def has_holes(kernel: GridKernel, gram: Gram) -> bool:
-    """Whether so many nodes have no rows nearby that the circulant preconditioner alone is slow."""
-    grid, row_sums = kernel.grid, gram.row_sums()
-    near = (row_sums > 0.05 * mean_density(row_sums)).reshape(grid.shape)
-    covered = near
-    for axis, count in enumerate(grid.shape):  # a single node without rows is not a hole
-        covered = torch.stack([covered.roll(step, axis) for step in (range(-1, 2) if count > 5 else (0,))]).any(0)
-    inside = covered[_inside(kernel)].double()
-    return float(inside.mean()) < LEAST_OCCUPANCY or float(near.sum()) < LEAST_SHARE * kernel.root_torus.size

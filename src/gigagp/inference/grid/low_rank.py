@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gigagp.dense import eigh
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import DenseGridSystem
 from gigagp.lanczos import lanczos
@@ -80,7 +81,7 @@ class LowRankCovariance:
     @classmethod
     def exact(cls, system: DenseGridSystem) -> LowRankCovariance:
         """Return the exact covariance of a small grid, as a root of full rank."""
-        values, vectors = torch.linalg.eigh(system.information())
+        values, vectors = eigh(system.information())
         return cls(system.prior @ (vectors * values.clamp_min(0).sqrt()))  # negative values are rounding errors
 
     @property

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
 
+from gigagp.dense import eigh
 from gigagp.errors import GigaGPWarning, warn
 from gigagp.grids import GridStatistics, StencilGram, SumGram
 from gigagp.grids.rows_gram import RowsGram
@@ -64,7 +65,7 @@ def fresh_noise(
     if isinstance(gram, RowsGram):
         return gram.draw(n_columns, generator)
     if dense:
-        values, vectors = torch.linalg.eigh(gram.dense())
+        values, vectors = eigh(gram.dense())
         root = vectors * values.clamp_min(0).sqrt()  # negative eigenvalues are rounding errors
         return root @ standard_normal(gram.n, n_columns, generator=generator)
     if float(gram.diagonal().max()) * information > _MOST_INFORMATION:

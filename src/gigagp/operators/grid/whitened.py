@@ -76,6 +76,11 @@ class WhitenedOperator(LinearOperator):
         """Return ``P^-1/2 R' v``, packed, for grid vectors v of shape (m, s)."""
         return self.torus.from_grid(vectors, self.factor)
 
+    def prior_product(self, vectors: Tensor) -> Tensor:
+        """Return ``R R' v`` for grid vectors v of shape (m, s)."""
+        root = self.kernel.root_spectrum.sqrt()
+        return self.torus.to_grid(self.torus.from_grid(vectors, root), root)
+
     def right_hand_side(self, cross: Tensor) -> Tensor:
         """Return the right-hand sides for statistics ``W'z`` of shape (m, s)."""
         return self.from_grid(cross).div_(self.noise)
