@@ -87,10 +87,13 @@ class WhitenedGridSystem(GridSystem):
                 epochs=solution.epochs + more.epochs,
                 setup_epochs=solution.setup_epochs + more.setup_epochs,
             )
+        if error > 1 and solution.converged:
+            solution = replace(solution, status=Status.STAGNATED)
         return replace(found, solution=solution)
 
     @cached_property
     def _is_covered(self) -> bool:
+        """Whether the preconditioner is so good that the residuals of a solve tell its error."""
         return not (has_empty_nodes(self.operator.kernel, self.gram) or has_holes(self.operator.kernel, self.gram))
 
     def _excess(self, nats: Tensor) -> float:
@@ -113,7 +116,7 @@ class WhitenedGridSystem(GridSystem):
         return self.operator.gap(self.operator.residual_from_adjoint(solution.value, found.adjoint))
 
     def _gained(self, cross: Tensor, found: GridSolution) -> Tensor:
-        """Return the nats by which each column is more probable than zero; what the root leaves out cancels mostly."""
+        """Return the nats that each column gains over zero."""
         return 0.5 * ((cross * found.values).sum(0) / self.noise + found.correction.diagonal())
 
     def gradient(self, solved: GridSolution, weights: Tensor) -> dict[str, Tensor]:
