@@ -276,11 +276,15 @@ def lanczos(
     ----------
     Yadav, Sheldon and Musco (2021), appendix B.3, arXiv:2101.11751 (with the misprints of its pseudo-code corrected).
     """
-    known = start[:, :0] if apart_from is None else apart_from
-    first, product, shortest = known.shape[1], start, breakdown * operator.inner(start, start).sqrt()
+    first = 0 if apart_from is None else apart_from.shape[1]
+    vectors = start.new_empty(first + steps, len(start)).T  # column-major, so that its first columns are contiguous
+    if apart_from is not None:
+        vectors[:, :first] = apart_from
+    product, shortest = start, breakdown * operator.inner(start, start).sqrt()
     diagonal: list[torch.Tensor] = []
     lengths: list[torch.Tensor] = []
     while len(diagonal) < steps:
+        known = vectors[:, : first + len(diagonal)]
         for _ in range(2):  # two passes suffice (Giraud et al. 2005)
             product = product - known @ operator.inner(known, product)[:, None]
         length = operator.inner(product, product).clamp_min(0).sqrt()
@@ -289,13 +293,13 @@ def lanczos(
         direction = product / length
         if not bool((operator.inner(direction, known).abs() < _DRIFT).all()):
             break
-        known = torch.cat([known, direction], 1)
+        vectors[:, known.shape[1]] = direction[:, 0]
         lengths.append(length)
         product = operator @ direction
         diagonal.append(operator.inner(direction, product))
         shortest = breakdown * torch.cat(diagonal).max()
-    none = start.new_zeros(0)
-    return Tridiagonal(known[:, first:], torch.cat([none, *diagonal]), torch.cat([none, *lengths[1:]]))
+    found, none = vectors[:, first : first + len(diagonal)], start.new_zeros(0)
+    return Tridiagonal(found, torch.cat([none, *diagonal]), torch.cat([none, *lengths[1:]]))
 
 
 def _standard_error(values: torch.Tensor) -> float:
