@@ -415,10 +415,10 @@ def _finish(
     optimizer, deadline = arguments.optimizer, arguments.deadline
     with kept_in(None if trace.log is None else trace.log.solves):
         posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
-    early = trace.history.interrupted in ("learning", "time budget")
-    if early and isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
-        warn_of_certainty(begun.objective, posterior)
-    if checkpoint is not None and trace.history.interrupted not in ("learning", "time budget"):
+    ended_early = trace.history.interrupted in ("learning", "time budget")
+    if isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
+        warn_of_certainty(begun.objective, posterior, ended_early=ended_early)
+    if checkpoint is not None and not ended_early:
         if trace.log is not None:
             trace.log.remove()
         else:  # the state of a pass over the rows

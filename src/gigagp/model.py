@@ -173,6 +173,19 @@ class Model:
             return self
         return replace(self, noise_variance=torch.cat([self.noise_variance, noise.to(self.noise_variance)]))
 
+    def noise_of_rows(self, rows: torch.Tensor | slice, X: torch.Tensor) -> torch.Tensor:
+        """Return the noise variances of training rows, including the kernel's white part, shape (r,).
+
+        Parameters
+        ----------
+        rows : Tensor of shape (r,), int64, or slice
+            Their places in the training table, which matter where the variance of every row is known.
+        X : Tensor of shape (r, d)
+            Their inputs, which matter to the kernel's white part.
+        """
+        noise = self.noise_variance.to(X)
+        return (noise[rows] if self.noise_is_known else noise) + self.kernel.white(X)
+
     def noise_at(self, X: torch.Tensor) -> torch.Tensor:
         """Return the noise variance at new rows, including the kernel's white part, shape (m,).
 

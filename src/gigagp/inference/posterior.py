@@ -237,6 +237,16 @@ class Posterior(ABC):
         By default nothing is checked: variances from a factor cannot exceed the prior variance.
         """
 
+    def variance_of_errors(self, variance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Return the variance, or a larger number, of targets minus means at training rows, shape (m,).
+
+        Parameters
+        ----------
+        variance, noise : Tensor of shape (m,)
+            Variances of the latent function and of the noise there.
+        """
+        return variance + noise
+
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
         """Return the covariance of the latent function at all pairs of points.
 

@@ -122,9 +122,7 @@ def _evaluate(model: Model, draw: FeatureDraw, table: TrainingTable, rows: slice
 
 def _noise(model: Model, table: TrainingTable, rows: slice) -> Tensor:
     """Return the noise (rows,) of a block of rows."""
-    X = table.X[rows]
-    noise = model.noise_variance[rows] if model.noise_is_known else model.noise_variance
-    return noise.to(X).expand(len(X)) + model.kernel.white(X)
+    return model.noise_of_rows(rows, table.X[rows])
 
 
 def _known(table: TrainingTable, rows: slice) -> Tensor:

@@ -124,15 +124,15 @@ class GridLikelihood:
         with torch.no_grad():
             return float(model.noise_variance) + float(model.kernel.white(origin)[0])
 
-    def system(self, model: Model, tolerance: float | None = None) -> GridSystem:
-        """Return the linear algebra of grid inference at a model."""
+    def system(self, model: Model, *, is_final: bool = False) -> GridSystem:
+        """Return the linear algebra of grid inference at a model, for a step of learning or for answers."""
         kernel, noise = self.kernel_at(model), self.noise_at(model)
         if self.is_exact:
             return DenseGridSystem(kernel, self.statistics, noise)
         own = self.settings
-        tolerance = tolerance or own.tolerance
+        tolerance = min(own.tolerance, own.final_tolerance) if is_final else own.tolerance
         choice = self.preconditioner or own.preconditioner
-        settings = SolveSettings(tolerance, tolerance, own.max_iterations, choice)
+        settings = SolveSettings(tolerance, tolerance, own.max_iterations, choice, is_final)
         system = iterative_system(kernel, self.statistics, noise, settings)
         if has_root(kernel, noise):
             self.preconditioner = system.preconditioner
@@ -265,7 +265,7 @@ class GridLikelihood:
 
     def value(self, model: Model, n_probes: int, generator: torch.Generator) -> Estimate:
         """Return the log marginal likelihood with its standard error, which is 0 on small grids."""
-        system = self.system(model, min(self.settings.tolerance, self.settings.final_tolerance))
+        system = self.system(model, is_final=True)
         kept = self.initial
         targets, _ = self.fit_targets(system)
         self.initial = kept  # the start of a joint solve for targets and probes, unlike this solve

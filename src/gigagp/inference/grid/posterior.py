@@ -93,7 +93,7 @@ class GridPosterior(GrowingPosterior):
     def fit(cls, likelihood: GridLikelihood, model: Model, budget: int, generator: torch.Generator) -> GridPosterior:
         """Solve for the mean and the samples at a model."""
         settings = likelihood.settings
-        system = likelihood.system(model, settings.final_tolerance)
+        system = likelihood.system(model, is_final=True)
         draws, cross = likelihood.noisy_prior(system, settings.n_samples, None)
         targets, probes = likelihood.fit_targets(system, cross)
         return cls(
@@ -159,7 +159,7 @@ class GridPosterior(GrowingPosterior):
         return self.likelihood.kernel_at(self.model)
 
     def _system(self) -> GridSystem:
-        return self.likelihood.system(self.model, self.settings.final_tolerance)
+        return self.likelihood.system(self.model, is_final=True)
 
     # Points beyond the grid -------------------------------------------------------------------------------------------
 

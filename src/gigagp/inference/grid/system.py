@@ -231,12 +231,15 @@ class SolveSettings:
         Largest number of iterations.
     preconditioner : {"auto", "circulant", "holes", "long_waves", "vecchia", "none"}
         Name of the preconditioner.
+    is_final : bool
+        Whether answers are computed from the solutions, and not only steps of learning.
     """
 
     tolerance: float = 1e-3
     probe_tolerance: float = 1e-3
     max_iterations: int = 1000
     preconditioner: str = "auto"
+    is_final: bool = False
 
     def solver(self, preconditioner: Preconditioner | None) -> ConjugateGradients:
         """Return the solver with these tolerances."""

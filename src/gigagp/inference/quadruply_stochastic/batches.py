@@ -39,7 +39,7 @@ class Batches(Protocol):
         ...
 
     def all_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over all rows once: their places, as `noise_of_rows` takes them, and their inputs."""
+        """Iterate over all rows once: their places, as `Model.noise_of_rows` takes them, and their inputs."""
         ...
 
     def snapshot(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.estimators.control_variate import (
 )
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample, sample_indices
 from gigagp.inference.quadruply_stochastic.estimators.terms import Origin
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.weights import COLUMNS, LOG_SCALE, MEAN, Weights, touched_root
 from gigagp.kernels import Kernel
 from gigagp.model import Model
@@ -144,7 +144,7 @@ class Controls:
         """
         X, basis = self._problem.table.X, self._basis
         rows = torch.arange(len(X), device=X.device)
-        noise = noise_of_rows(self._model, rows, X)[:, None]
+        noise = self._model.noise_of_rows(rows, X)[:, None]
         scaled = residuals(targets, anchor, rows) / noise * (self._problem.n_rows / len(X))
         found = X.new_zeros(basis.size, scaled.shape[1])
         for some, index, columns in basis.tiles(X):
@@ -170,7 +170,7 @@ class Controls:
     def _first_noise(self, model: Model) -> Tensor:
         """Return the noise variance of one row, whose relative change stands for that of every row."""
         X = self._problem.table.X[:1]
-        return noise_of_rows(model, torch.zeros(1, dtype=torch.int64, device=X.device), X)[0]
+        return model.noise_of_rows(torch.zeros(1, dtype=torch.int64, device=X.device), X)[0]
 
     def columns(
         self, estimate: Tensor, model: Model, root: Tensor, sample: BasisSample, origin: Origin | None
@@ -189,7 +189,7 @@ class Controls:
         features = self._features_of(name, sample.index)
         if name in (MEAN, COLUMNS):
             X = self._problem.table.X[self.rows]
-            weights = self._weights / noise_of_rows(model, self.rows, X)
+            weights = self._weights / model.noise_of_rows(self.rows, X)
         else:
             weights = features.new_ones(len(features))
         if name.endswith(COLUMNS):

@@ -17,7 +17,7 @@ from gigagp.inference.input_gradients import recomputed
 from gigagp.inference.posterior import Posterior, SampleFunctions, VarianceMethod
 from gigagp.inference.quadruply_stochastic import divergence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.saved import check_state
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
@@ -35,6 +35,8 @@ _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
 _BOUND_ROWS = 256
 #: Random features of a sample of the prior.
 _PRIOR_FEATURES = 4000
+#: Least variance of an error at a training row, as a share of its noise: less is lost in rounding.
+_LEAST_SHARE = 1e-3
 #: Most functions for which the determinant of a dense prior precision is computed.
 _DENSE_PRIOR = 4000
 
@@ -273,6 +275,17 @@ class QuadruplyStochasticPosterior(Posterior):
             squares = squares + block.square() @ (1 / noise[rows])
         return own.square() / (squares + own)
 
+    def variance_of_errors(self, variance: Tensor, noise: Tensor) -> Tensor:
+        """Return the variance of targets minus means at training rows, shape (m,); the noise is Gaussian.
+
+        The best weights take a part of every target's noise into the mean. Its variance is that of the latent
+        function, so errors have the rest (Rasmussen and Williams 2006, eq. 5.12, for this model's covariance).
+        """
+        is_best = not self.from_samples and self.weights.n_columns == self.n_basis
+        if not is_best or self.threshold is not None or self.augment:
+            return super().variance_of_errors(variance, noise)
+        return (noise - variance).clamp_min(_LEAST_SHARE * noise)
+
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance, of batches one by one; augmentation adds to its diagonal alone."""
         if X.ndim == 3:
@@ -356,7 +369,7 @@ class QuadruplyStochasticPosterior(Posterior):
         rows = sample_indices(len(X), min(_BOUND_ROWS, len(X)), generator).to(X.device)
         X, y = X[rows], targets[rows]
         mean, variance = self._mean_and_variance(X, augment=False)
-        noise, latent = noise_of_rows(self.model, rows, X), mean - self.trend(X)
+        noise, latent = self.model.noise_of_rows(rows, X), mean - self.trend(X)
         fit = self.likelihood.expected_log_density(y, latent, variance.sqrt()[:, None], noise[:, None]).double().sum(1)
         of_prior = self._divergence()
         if of_prior is None:

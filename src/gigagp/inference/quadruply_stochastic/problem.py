@@ -10,7 +10,6 @@ from torch import Tensor
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
 from gigagp.inference.table import TrainingTable
 from gigagp.likelihoods import Gaussian, Likelihood
-from gigagp.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +53,3 @@ class WeightProblem:
         if not self.likelihood.has_noise:
             return table.Y
         return (table.Y.double() - table.basis.double() @ coefficients).to(table.Y)
-
-
-def noise_of_rows(model: Model, rows: Tensor, X: Tensor) -> Tensor:
-    """Return the noise variances of training rows, shape (r,), differentiable in the model's.
-
-    Parameters
-    ----------
-    model : Model
-    rows : Tensor of shape (r,), int64
-        Their places in the training table, which decide where the variance of every row is given.
-    X : Tensor of shape (r, d)
-        Their inputs, which decide the kernel's white part.
-    """
-    noise = model.noise_variance.to(X)
-    noise = noise[rows] if model.noise_is_known else noise.expand(len(rows))
-    return noise + model.kernel.white(X)

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSampl
 from gigagp.inference.quadruply_stochastic.estimators.terms import SampledRows
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled_bound import (
     Drawn,
@@ -241,7 +241,7 @@ class MinibatchObjective(WeightObjective):
         state, options, likelihood = self.state, self.problem.options, self.problem.likelihood
         X, targets = self.batches.at(rows)
         features = state.basis.with_kernel(model.kernel).columns(X, sample.index)
-        at_rows = SampledRows(features, targets, noise_of_rows(model, rows, X), self.n_rows / len(rows))
+        at_rows = SampledRows(features, targets, model.noise_of_rows(rows, X), self.n_rows / len(rows))
         of_mean, of_columns = None, None
         if state.anchor is not None:
             of_mean, of_columns = state.anchor.origins(model.kernel, rows, X, sample.index, features)
@@ -280,7 +280,7 @@ class MinibatchObjective(WeightObjective):
         weights, basis = self.state.weights, self.state.basis.with_kernel(model.kernel)
         gram = self.table.X.new_zeros(basis.size, dtype=torch.float64)
         for places, X in self.batches.all_rows():
-            weight = (1 / noise_of_rows(model, places, X)).double()
+            weight = (1 / model.noise_of_rows(places, X)).double()
             for rows, index, columns in basis.tiles(X):
                 gram[index] += weight[rows] @ columns.double().square()
         index = torch.arange(weights.n_columns, len(gram), device=gram.device)

@@ -10,7 +10,7 @@ from gigagp.bases.inducing import random_points
 from gigagp.bases.reordered import most_informed
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.options import WeightOptions
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.subset_posterior import Subset, start_at_posterior
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.table import TrainingTable
@@ -87,7 +87,7 @@ def start_weights(problem: WeightProblem, basis: Basis, model: Model) -> tuple[W
     count = min(_START_ROWS, max(_START_ENTRIES // m, _LEAST_ROWS), table.n_rows)
     rows = sample_indices(table.n_rows, count, generator).to(like.device)
     X = like[rows]
-    noise = float(noise_of_rows(model, rows, X).mean())
+    noise = float(model.noise_of_rows(rows, X).mean())
     curvature = problem.likelihood.start_curvature(table.Y, noise) * problem.n_rows / len(rows)
     gram = torch.cat([basis.columns(X, index).double().square().sum(0) for index in basis.blocks(_WIDTH, like.device)])
     prior = torch.cat([basis.prior_diagonal(index) for index in basis.blocks(_WIDTH, like.device)])

@@ -12,7 +12,7 @@ from gigagp.bases import Basis, InducingBasis, ReorderedBasis
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.estimators.sampling import sample_indices
 from gigagp.inference.quadruply_stochastic.latent import best_latent, curved_solve, learned_basis
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.inference.trend import estimate_trend
@@ -54,7 +54,7 @@ class Subset(NamedTuple):
         """Return the covariance that the rows leave at a model; curvatures of a Gaussian follow the model's noise."""
         X, curvature = problem.table.X[self.rows], self.curvature
         if problem.is_gaussian:
-            curvature = 1 / noise_of_rows(model, self.rows, X).detach().double()
+            curvature = 1 / model.noise_of_rows(self.rows, X).detach().double()
         return RowsCovariance(model.kernel, X, curvature)
 
 
@@ -117,7 +117,7 @@ def _dual(problem: WeightProblem, model: Model, rows: Tensor, gram: Tensor) -> t
     table, likelihood = problem.table, problem.likelihood
     X, targets = table.X[rows], table.Y[rows].double()
     basis = learned_basis(table, likelihood)[rows]
-    noise = noise_of_rows(model, rows, X).double()
+    noise = model.noise_of_rows(rows, X).double()
     if problem.is_gaussian:
         solved = curved_solve(gram, 1 / noise, torch.cat([targets, basis], 1))
         of_targets, of_basis = solved[:, : targets.shape[1]], solved[:, targets.shape[1] :]
@@ -191,7 +191,7 @@ def _start_functions(
         others = sample_indices(table.n_rows, min(_LENGTH_ROWS, table.n_rows), generator).to(prior.device)
         at_others = subset.curvature.mean().expand(len(others))
         if problem.is_gaussian:
-            at_others = 1 / noise_of_rows(model, others, table.X[others]).double()
+            at_others = 1 / model.noise_of_rows(others, table.X[others]).double()
         _adjust_lengths(basis, table.X[others], at_others * (problem.n_rows / len(others)), prior, weights)
     return subset
 

@@ -18,7 +18,7 @@ from gigagp.inference.quadruply_stochastic.latent import learned_basis
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
-from gigagp.inference.quadruply_stochastic.problem import WeightProblem, noise_of_rows
+from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, relevant_weights
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
@@ -171,7 +171,7 @@ class WholeObjective(WeightObjective):
 
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
-        return noise_of_rows(model, rows, self.table.X.double())
+        return model.noise_of_rows(rows, self.table.X.double())
 
     def _weights(self, point: Point | FewRowsFit) -> Weights:
         like, k = self.table.X, len(point.mean)

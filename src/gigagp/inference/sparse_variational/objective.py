@@ -73,9 +73,7 @@ class SparseObjective(TableObjective):
 
     def _noise(self, model: Model, rows: slice | Tensor) -> Tensor:
         """Return the noise variances of rows in float64, including the kernel's white terms."""
-        X = self.table.X[rows].double()
-        noise = model.noise_variance.to(X).detach()
-        return (noise[rows] if model.noise_is_known else noise) + model.kernel.white(X).detach()
+        return model.noise_of_rows(rows, self.table.X[rows].double()).detach()
 
     # Inducing points ------------------------------------------------------------------------------------------------
 
