@@ -179,9 +179,10 @@ def check(
             gp = system.fit(cell)
         if explained_by_the_mean(system, cell, said):
             return
-        # with few signs no function may remain; the predictions are still those of the model
-        wrong = [str(one.message) for one in said if "threshold of RelevanceVectorMachine" not in str(one.message)]
-        assert not wrong
+        # With few signs no function may remain, and few functions leave out more than the noise. The predictions are
+        # still those of the model.
+        expected = ("threshold of RelevanceVectorMachine", "Squared errors at training rows")
+        assert not [str(one.message) for one in said if not str(one.message).startswith(expected)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         wrong = failures(answers(system, gp, cell))

@@ -11,7 +11,6 @@ from contract.checks import CELLS, check
 from contract.systems import family
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
 @pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # where slopes explain nearly all
 @pytest.mark.parametrize(("place", "cell"), CELLS, ids=lambda one: "-".join(one) if isinstance(one, tuple) else "")
 @pytest.mark.parametrize("system", family("quadruply", "relevance vectors"), ids=repr)

@@ -31,10 +31,8 @@ from gigagp.random import standard_normal
 
 #: Entries of a block of features, on the CPU and on a GPU.
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
-#: Rows of the final estimate of the bound, which uses all basis functions.
-_BOUND_ROWS = 256
-#: Random features of a sample of the prior.
-_PRIOR_FEATURES = 4000
+#: Rows of the final estimate of the bound, which uses all basis functions; random features of a sample of the prior.
+_BOUND_ROWS, _PRIOR_FEATURES = 256, 4000
 #: Least variance of an error at a training row, as a share of its noise: less is lost in rounding.
 _LEAST_SHARE = 1e-3
 #: Most functions for which the determinant of a dense prior precision is computed.
@@ -276,11 +274,7 @@ class QuadruplyStochasticPosterior(Posterior):
         return own.square() / (squares + own)
 
     def variance_of_errors(self, variance: Tensor, noise: Tensor) -> Tensor:
-        """Return the variance of targets minus means at training rows, shape (m,); the noise is Gaussian.
-
-        The best weights take a part of every target's noise into the mean. Its variance is that of the latent
-        function, so errors have the rest (Rasmussen and Williams 2006, eq. 5.12, for this model's covariance).
-        """
+        """Return that of the errors; the best weights take a part of the noise into the mean (R&W 2006, eq. 5.12)."""
         is_best = not self.from_samples and self.weights.n_columns == self.n_basis
         if not is_best or self.threshold is not None or self.augment:
             return super().variance_of_errors(variance, noise)
