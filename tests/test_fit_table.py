@@ -204,7 +204,7 @@ def test_the_rows_are_never_held(monkeypatch):
     assert spy.elements >= n
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.parametrize("way", [GRID, inference.QuadruplyStochastic(n_basis=20)], ids=["grid", "quadruply"])
 def test_chunks_without_rows_are_nothing(way):
     few, targets = X[:200], Y[:200]

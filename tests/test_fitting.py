@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gigagp import GPClassifier, GPRegressor, inference, kernels, optimization, solvers, truncation
-from gigagp.errors import FitWarning, InvalidInputError
+from gigagp.errors import InvalidInputError
 from gigagp.metrics import rmse
 
 RNG = np.random.default_rng(0)
@@ -157,54 +157,3 @@ def test_classes_have_no_mixed_precision(idle):
 
 
 # Error bars that are too small ----------------------------------------------------------------------------------------
-
-METHODS_OF_FUNCTIONS = {
-    "functions": lambda m: inference.QuadruplyStochastic(n_basis=m),
-    "inducing points": lambda m: inference.SparseVariational(n_inducing=m, batch_size=None),
-}
-
-
-@pytest.mark.parametrize("noise", ["one", "rows", "white"])
-@pytest.mark.parametrize("name", ["functions", "inducing points"])
-def test_a_fit_warns_where_its_functions_cannot_follow_the_targets(name, noise):
-    """Squared errors of new values are larger than predicted too, and with more functions they are not."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(size=(500, 1))
-    kernel, variance = kernels.RBF(0.03), 1e-3
-    K = kernel.block(torch.from_numpy(X), torch.from_numpy(X)).numpy()
-    f = np.linalg.cholesky(K + 1e-9 * np.eye(500)) @ rng.normal(size=500)
-    y = f + np.sqrt(variance) * rng.normal(size=500)
-    given = {"one": variance, "rows": np.full(400, variance), "white": 0.0}[noise]
-    kernel = kernel + kernels.White(variance) if noise == "white" else kernel
-
-    def squares(m: int) -> float:
-        method = METHODS_OF_FUNCTIONS[name](m)
-        gp = GPRegressor(kernel, method, None, noise_variance=given, standardize=False, mean="zero", random_state=0)
-        mean, std = gp.fit(X[:400], y[:400]).predict(X[400:], return_std=True)
-        return float(np.mean((y[400:] - mean) ** 2 / (std**2 + variance)))
-
-    with pytest.warns(FitWarning, match="Squared errors at training rows are .* times the predicted variances"):
-        assert squares(20) > 2
-    assert squares(400 if name == "inducing points" else 5000) < 1.5  # the control: no warning, as warnings are errors
-
-
-@pytest.mark.parametrize("targets", [1, 2])
-def test_errors_at_training_rows_are_those_without_each_row(targets):
-    """In the units of their variances, they are the errors of predictions from all other rows."""
-    rng = np.random.default_rng(1)
-    X, noise = rng.uniform(size=(25, 1)), np.linspace(0.01, 0.1, 25)
-    y = np.sin(9 * X) + np.sqrt(noise)[:, None] * rng.normal(size=(25, targets))
-    method = inference.QuadruplyStochastic(n_basis=60)
-
-    def fit(rows: np.ndarray) -> GPRegressor:
-        arguments = {"noise_variance": noise[rows], "standardize": False, "mean": "constant", "random_state": 0}
-        return GPRegressor(kernels.RBF(0.2), method, None, **arguments).fit(X[rows], y[rows])
-
-    posterior, found = fit(np.arange(25)).posterior_, torch.from_numpy(X)
-    mean, variance = posterior.mean_and_variance(found)
-    of_errors = posterior.variance_of_errors(variance, torch.from_numpy(noise))
-    errors = (torch.from_numpy(y) - mean) / of_errors.sqrt()[:, None]
-    for row in range(0, 25, 6):
-        mean, std = fit(np.delete(np.arange(25), row)).predict(X[row : row + 1], return_std=True)
-        expected = (y[row] - mean.reshape(-1)) / np.sqrt(std.reshape(-1) ** 2 + noise[row])
-        np.testing.assert_allclose(errors[row], expected, rtol=1e-5)

@@ -57,7 +57,7 @@ def test_learning_that_ends_in_the_optimum_of_noise_warns():
         GPRegressor(start, inference.SparseVariational(20), LBFGS(30), noise_variance=0.5, random_state=0).fit(X, y)
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # of few features
+@pytest.mark.filterwarnings("ignore:Squared errors")  # of few features
 @pytest.mark.parametrize(
     ("method", "optimizer"),
     [

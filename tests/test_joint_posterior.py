@@ -134,7 +134,7 @@ def test_second_derivatives():
 # Rows and points that coincide ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 def test_at_training_rows_and_at_equal_points_everything_is_finite(nu, method):

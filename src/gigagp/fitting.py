@@ -20,6 +20,7 @@ import torch
 
 from gigagp import far_targets, flat_fits, kernel_rules, processes, student_fit
 from gigagp.arguments import Arguments, Problem, require_same_rows
+from gigagp.certainty import warn_of_certainty
 from gigagp.checkpoint import open_checkpoint
 from gigagp.duration import in_words
 from gigagp.encoding import encoded_validation, fitted_encoder, refuse_streams
@@ -37,7 +38,7 @@ from gigagp.inference.table import TrainingTable
 from gigagp.interruption import Interrupted, interruptible
 from gigagp.kept_solves import kept_in
 from gigagp.kernel_choice import KernelChoice
-from gigagp.learning import learn_posterior, warn_of_certainty
+from gigagp.learning import learn_posterior
 from gigagp.likelihoods import AUTO, Gaussian
 from gigagp.means import Mean
 from gigagp.model import Model
@@ -416,7 +417,7 @@ def _finish(
     with kept_in(None if trace.log is None else trace.log.solves):
         posterior = learn_posterior(begun.objective, begun.model, optimizer, trace, generator, deadline)
     ended_early = trace.history.interrupted in ("learning", "time budget")
-    if isinstance(arguments.likelihood, Gaussian) and not begun.objective.includes_its_error:
+    if isinstance(arguments.likelihood, Gaussian):
         warn_of_certainty(begun.objective, posterior, ended_early=ended_early)
     if checkpoint is not None and not ended_early:
         if trace.log is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gigagp import processes, termination
-from gigagp.errors import FitWarning, NotPositiveDefiniteError, warn
+from gigagp.errors import NotPositiveDefiniteError
 from gigagp.guard import finite_means
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
@@ -21,9 +21,6 @@ from gigagp.random import spawn
 
 #: Largest number of rows at which the posterior is checked at the end of a fit.
 _CHECKED_ROWS = 256
-#: A fit warns if the mean squared error at training rows, in predicted variances, is more than this number and so many
-#: standard errors of the mean of independent ones.
-_TOO_CERTAIN, _STANDARD_ERRORS = 2.0, 4.0
 
 
 def learn_posterior(
@@ -77,37 +74,6 @@ def learn_posterior(
         trace.history.interrupted = "time budget"
         trace.meter.remark("the time budget ended the learning")
     return posterior
-
-
-@torch.no_grad()
-def warn_of_certainty(objective: TableObjective, posterior: Posterior, *, ended_early: bool) -> None:
-    """Warn if the errors at training rows are larger than predicted.
-
-    The noise that a fit learns includes what an approximation leaves out. Noise that is given does not, nor does that
-    of a fit that ended early: learning begins at hyperparameters of the exact likelihood of a subset. Predicted
-    variances can then be much too small.
-    """
-    table = objective.table
-    rows = torch.arange(table.n_rows, device=table.X.device)[:: -(-table.n_rows // _CHECKED_ROWS)]
-    X, Y = table.X[rows], table.Y[rows].double()
-    mean, variance = posterior.mean_and_variance(X)
-    predicted = posterior.variance_of_errors(variance.double(), posterior.model.noise_of_rows(rows, X).double())
-    ratio = float(((Y - mean.double()).square() / predicted[:, None]).mean(0).max())
-    if ratio <= _TOO_CERTAIN + _STANDARD_ERRORS * math.sqrt(2 / len(rows)):
-        return
-    if ended_early:
-        msg = (
-            f"Learning was ended early: squared errors at training rows are {ratio:.2g} times the predicted variances, "
-            'so that error bars are too small. Let it learn longer (time_budget), or take inference="auto".'
-        )
-    else:
-        msg = (
-            f"Squared errors at training rows are {ratio:.2g} times the predicted variances, so that error bars are "
-            "too small: the noise variance is less than what the approximation, or the kernel, leaves out. Let the fit "
-            "learn noise_variance, with more steps if it did; or take more basis functions or inducing points, another "
-            'kernel, or inference="auto".'
-        )
-    warn(msg, FitWarning)
 
 
 def _posterior_at(objective: TableObjective, model: Model, generator: torch.Generator, *, learned: bool) -> Posterior:

@@ -61,7 +61,7 @@ def test_narrow_samples_are_found():
     assert narrow.spread > 1.2
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # which says the same
+@pytest.mark.filterwarnings("ignore:Squared errors")  # which says the same
 def test_what_is_too_sure_is_found():
     """Another control: a model with functions at only eight rows has no variance between them."""
     few = replace(BY_NAME["quadruply, inducing"], make=lambda p: inference.QuadruplyStochastic(8, basis="inducing"))

@@ -43,7 +43,7 @@ def test_derivatives_by_points(system, place, asked):
     assert torch.autograd.gradcheck(answer, start, eps=1e-5, atol=2e-4, rtol=2e-3, fast_mode=True)
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("targets", ["one", "two"])
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_values_are_those_of_predict(system, targets):

@@ -39,7 +39,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_a_kernel(system, name):

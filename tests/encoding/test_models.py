@@ -83,7 +83,7 @@ def test_the_default_kernel_learns_one_lengthscale_for_each_part():
         np.testing.assert_allclose(kept.parameters()[name], value, rtol=1e-14)  # units there and back
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 def test_a_rare_category_is_as_far_as_a_frequent_one():
     n = 3000
     city = np.repeat(["a", "b", "c"], [n - 1003, 1000, 3])

@@ -60,6 +60,8 @@ class Posterior(ABC):
         Name of the class in model files.
     covariance_is_cheap : bool
         Whether joint samples at a few points should be drawn from the full covariance.
+    replaces_kernel : bool
+        Whether functions or a grid stand for the kernel, so that variances can be far below the exact ones.
     is_mixture : bool
         Whether `marginals` has several components, so that the distribution at a point is not normal.
     model : Model
@@ -83,6 +85,7 @@ class Posterior(ABC):
 
     kind: ClassVar[str]
     covariance_is_cheap: bool = False
+    replaces_kernel: bool = False
     is_mixture: ClassVar[bool] = False
     model: Model
     budget: int
@@ -236,16 +239,6 @@ class Posterior(ABC):
 
         By default nothing is checked: variances from a factor cannot exceed the prior variance.
         """
-
-    def variance_of_errors(self, variance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Return the variance, or a larger number, of targets minus means at training rows, shape (m,).
-
-        Parameters
-        ----------
-        variance, noise : Tensor of shape (m,)
-            Variances of the latent function and of the noise there.
-        """
-        return variance + noise
 
     def covariance(self, X: torch.Tensor) -> torch.Tensor:
         """Return the covariance of the latent function at all pairs of points.

@@ -73,7 +73,8 @@ class RandomFeatures(Inference):
         of them evenly over the decades of its tail (see `gigagp.kernels.Kernel.draw_features`).
     prediction : {"auto", "features"}, Exact or Iterative, default "auto"
         Method of prediction at the learned hyperparameters. ``"auto"`` predicts from the features; with a truncation,
-        whose likelihood is that of the exact model, it is `Exact`.
+        whose likelihood is that of the exact model, it is `Exact`. Variances from features are too small where there
+        are not many more features than the data could resolve; those of `Exact` and `Iterative` are not.
 
     References
     ----------

@@ -28,8 +28,9 @@ from gigagp.schema import Field, check_tensors, factor, number, part, record
 class FeaturePosterior(RowsPosterior, GrowingPosterior):
     """The posterior of the feature weights, which predicts at a cost that does not depend on the number of rows.
 
-    Far from the data, the variance is correct in the mean over draws of the features. Near many rows it is too small if
-    there are fewer features than the data could resolve.
+    The variance is too small where there are not many more features than the data could resolve: rows then determine a
+    share of all features, and so of the function everywhere, between the rows and far from them. A fit warns where it
+    is far too small (`gigagp.certainty`).
 
     Parameters
     ----------
@@ -44,6 +45,7 @@ class FeaturePosterior(RowsPosterior, GrowingPosterior):
     """
 
     kind = "random features"
+    replaces_kernel = True
 
     def __init__(self, model: Model, table: TrainingTable, draw: FeatureDraw, space: WeightSpace) -> None:
         self.model, self.table, self.budget = model, table, table.budget

@@ -109,7 +109,7 @@ def test_batches_of_a_pass_add_up_to_the_bound_of_all_rows(tmp_path, likelihood)
     assert abs(few / whole.value - 1) > 1e-7  # without the last batch it is not
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
     path = folder(tmp_path / "p")
     for estimator, target in ((GPRegressor, "y"), (GPClassifier, "label")):
@@ -121,6 +121,7 @@ def test_a_table_no_larger_than_a_window_is_fitted_as_fit_does(tmp_path):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few steps
 @pytest.mark.usefixtures("small_windows")
 def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
     path = folder(tmp_path / "p", FRAME.sort_values("a"))  # the worst order
@@ -146,7 +147,7 @@ def test_streamed_rows_are_learned_as_well_as_rows_in_memory(tmp_path):
     )
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 def test_the_rows_of_the_sample_are_a_start_for_all():
     errors = {}
@@ -168,14 +169,14 @@ def test_the_rows_of_the_sample_are_a_start_for_all():
     ],
     ids=["controls", "inducing", "grid", "replacement"],
 )
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 def test_every_basis_and_control(changes):
     options = {**OPTIONS, "inference": replace(SETTINGS, row_batch=None, **changes)}
     gp = GPRegressor(**options, noise_variance=0.02).fit_table((X, Y))
     assert np.sqrt(np.mean((gp.predict(X) - 7 - 3 * TRUTH) ** 2)) < 0.8
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 def test_relevance_vectors_are_rows_of_the_sample():
     settings = inference.RelevanceVectorMachine(n_basis=100)
@@ -272,7 +273,7 @@ def same(one, other) -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few steps, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few steps, given noise
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("estimator", [GPRegressor, GPClassifier])
 def test_a_file_damaged_in_the_middle_of_a_fit_is_named_and_the_same_call_goes_on(tmp_path, monkeypatch, estimator):

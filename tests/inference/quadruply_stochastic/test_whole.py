@@ -278,7 +278,7 @@ def test_relevance_vectors_of_a_noisy_sinc():
     assert float((weights.log_precision[index].exp() * squares - 1).abs().max()) < 1e-6
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors at training rows")  # few functions, given noise
+@pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("threshold", [0.5, 0.01, 1e-300])
 def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so(threshold, seed, tmp_path):

@@ -67,6 +67,7 @@ class GridPosterior(GrowingPosterior):
     """
 
     kind = "grid"
+    replaces_kernel = True
 
     def __init__(
         self,

@@ -33,8 +33,6 @@ from gigagp.random import standard_normal
 _CPU_ENTRIES, _GPU_ENTRIES = 2**21, 2**25
 #: Rows of the final estimate of the bound, which uses all basis functions; random features of a sample of the prior.
 _BOUND_ROWS, _PRIOR_FEATURES = 256, 4000
-#: Least variance of an error at a training row, as a share of its noise: less is lost in rounding.
-_LEAST_SHARE = 1e-3
 #: Most functions for which the determinant of a dense prior precision is computed.
 _DENSE_PRIOR = 4000
 
@@ -151,6 +149,11 @@ class QuadruplyStochasticPosterior(Posterior):
     def n_basis(self) -> int:
         """Number of basis functions, m."""
         return self.basis.size
+
+    @property
+    def replaces_kernel(self) -> bool:  # type: ignore[override]
+        """Whether the functions stand for the kernel; with precisions that are learned they have a prior of their own."""
+        return self.threshold is None
 
     @property
     def relevance_vectors(self) -> Tensor:
@@ -272,13 +275,6 @@ class QuadruplyStochasticPosterior(Posterior):
             block = kernel.block(X, self.X[rows]).double()
             squares = squares + block.square() @ (1 / noise[rows])
         return own.square() / (squares + own)
-
-    def variance_of_errors(self, variance: Tensor, noise: Tensor) -> Tensor:
-        """Return that of the errors; the best weights take a part of the noise into the mean (R&W 2006, eq. 5.12)."""
-        is_best = not self.from_samples and self.weights.n_columns == self.n_basis
-        if not is_best or self.threshold is not None or self.augment:
-            return super().variance_of_errors(variance, noise)
-        return (noise - variance).clamp_min(_LEAST_SHARE * noise)
 
     def covariance_given_trend(self, X: Tensor) -> Tensor:
         """Return the full covariance, of batches one by one; augmentation adds to its diagonal alone."""

@@ -73,10 +73,11 @@ class QuadruplyStochastic(WeightOptions, Inference):
         sampled weights over ``basis_batch``, whatever the number of functions.
     n_columns : int or None, default None
         Dense columns of C, a factor of the weights' covariance. They are the first columns (a chevron); 0 is
-        mean-field, n_basis a full factor (m^2 numbers). None: all columns where all rows and functions are used at
-        once. A sampled fit then learns no factor: the covariance is that of the exact process given the ``start_rows``
-        rows, which is nowhere smaller than that given all rows. It is mean-field where ``start_rows``, ``diagonal``,
-        ``augment`` or ``bound`` ask for that, or where the hyperparameters of labels or counts are learned as well.
+        mean-field, n_basis a full factor (m^2 numbers). None: the covariance is not learned, but that of the exact
+        process given the ``start_rows`` rows, which is nowhere smaller than that given all rows. It comes from the
+        weights where ``start_rows=0``, ``diagonal``, ``augment`` or ``bound`` ask for that, and for labels and counts
+        where their hyperparameters are learned as well or all rows and functions are used at once: it is mean-field in
+        a sampled fit, and otherwise full.
     column_batch : int or None, default None
         Dense columns that a step of a sampled fit sees, at most ``n_columns``: the third sample of the paper's Theorem
         2. The columns are divided into groups of at most this many neighbours, and a step sees a random group. With 10

@@ -21,6 +21,7 @@ from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticP
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, relevant_weights
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
+from gigagp.inference.quadruply_stochastic.subset_posterior import covariance_given, rows_of_covariance
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.machine import MULTIPLICATION, slowness
@@ -263,13 +264,24 @@ class WholeObjective(WeightObjective):
         return posterior
 
     def _posterior_of(self, fitted: WholeFit) -> QuadruplyStochasticPosterior:
+        """Return the posterior of the best weights; its covariance is that of the rows, unless one was asked for.
+
+        The covariance of m weights is too small: m functions leave less of the prior to learn than the kernel does. The
+        mean under a Gaussian likelihood does not depend on it.
+        """
+        problem, options, of_rows, open_trend = self.problem, self.problem.options, None, fitted.open_trend
+        if problem.is_gaussian and not options.learns_covariance and options.start_rows != 0:
+            rows = rows_of_covariance(problem, torch.Generator().manual_seed(self.seed))
+            of_rows = covariance_given(problem, fitted.model, rows)
+            open_trend = OpenTrend.at_rows(of_rows, self.table.mean.basis(of_rows.X.double()))
         return QuadruplyStochasticPosterior.of(
-            self.problem,
+            problem,
             fitted.model,
             self.basis,
             fitted.weights,
             fitted.trend,
-            fitted.open_trend,
+            open_trend,
+            covariance_of=of_rows,
             from_samples=False,
         )
 

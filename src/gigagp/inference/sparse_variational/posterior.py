@@ -141,6 +141,7 @@ class SparsePosterior(GrowingPosterior):
     """
 
     kind = "sparse variational"
+    replaces_kernel = True
     covariance_is_cheap = True
 
     def __init__(

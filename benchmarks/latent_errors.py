@@ -1,0 +1,82 @@
+"""Variances of the latent function beside those of the exact posterior at the hyperparameters that a fit has learned.
+
+    python benchmarks/latent_errors.py --json benchmarks/results/latent_errors.json
+    python benchmarks/latent_errors.py --src ../before/src --json benchmarks/results/latent_errors.json
+
+The exact posterior expects squared errors of the approximate mean. They are divided by the predicted variances, and
+averaged over the test rows: one where a posterior is right, more where it is too certain. "by the mean" is the part of
+the mean alone, in exact variances. Each fit is a process of its own with one thread. Rows of the JSON with the same
+commit, table and method are replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from children import OWN, measure
+from tables import read_split
+
+TABLES = ("pol", "elevators", "kin40k", "bike", "protein", "keggdirected", "parkinsons")
+METHODS = ("RandomFeatures", "QuadruplyStochastic", "SparseVariational", "ComputationAware", "Iterative", "Vecchia")
+#: Most test rows.
+_TEST_ROWS = 500
+
+
+def fit(folder: Path, table: str, rows: int, method: str) -> dict[str, Any]:
+    """Fit with the defaults and return the ratios."""
+    from gigagp import GPRegressor, inference
+
+    X, y, X_test, _ = read_split(folder, table, 0, rows)
+    X_test, began = X_test[:_TEST_ROWS], time.process_time()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gp = GPRegressor(inference=getattr(inference, method)(), random_state=0).fit(X, y)
+        cpu = time.process_time() - began
+        exact = GPRegressor(gp.kernel_, inference.Exact(), None, noise_variance=gp.noise_variance_).fit(X, y)
+    mean, std = gp.predict(X_test, return_std=True)
+    exact_mean, exact_std = exact.predict(X_test, return_std=True)
+    of_mean = (mean - exact_mean) ** 2
+    return {
+        "rows": len(y),
+        "cpu_s": cpu,
+        "errors_over_variances": float(np.mean((of_mean + exact_std**2) / std**2)),
+        "by_the_mean": float(np.mean(of_mean / exact_std**2)),
+        "variances_over_exact": float(np.median(std**2 / exact_std**2)),
+        "warnings": sorted({str(one.message).split(",")[0] for one in caught}),
+    }
+
+
+def main() -> None:
+    """Run every table with every method, and write the JSON after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--src", type=Path, default=OWN)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--child", nargs=3, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        table, rows, method = options.child
+        print(json.dumps(fit(options.data, table, int(rows), method)))
+        return
+    cells = []
+    for table in options.tables:
+        for method in options.methods:
+            child = ["--data", str(options.data), "--child", table, str(options.rows), method]
+            cells.append(({"table": table, "method": method}, child))
+    measure(__file__, cells, options.src, options.json)
+
+
+if __name__ == "__main__":
+    main()
