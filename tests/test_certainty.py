@@ -149,3 +149,9 @@ def test_points_at_which_far_rows_matter_do_not_count():
     points = certainty._points_between(table.X[near[:100]], 64, torch.Generator().manual_seed(0))
     of_near = dense_ratio(gp, kernel, X[near], Y[near], 1.0, points.numpy())
     assert of_near > 1.5  # the control: they would count as errors
+
+
+def test_a_fit_without_errors_and_without_variances_does_not_warn():
+    X = np.array([[0.0], [1.0]])
+    method = inference.SparseVariational(n_inducing=2, batch_size=None)
+    GPRegressor(inference=method, mean="linear", dtype="float32", random_state=0).fit(1e6 * X, 1e6 * X[:, 0])

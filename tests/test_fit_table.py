@@ -19,6 +19,8 @@ from gigagp.means import ZeroMean
 from gigagp.rows import RowSource, preview
 from helpers import largest_tensor
 
+#: of a coarse grid
+pytestmark = pytest.mark.filterwarnings("ignore:Squared errors of the latent function")
 N = 2400
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 3, (N, 2)) * [1.0, 20.0] + [5.0, -40.0]

@@ -30,8 +30,8 @@ _LATENT = 4.0
 _PLACES, _GIVEN, _CORE, _POINTS = 2, 1000, 100, 64
 #: Where half of the rows leave a variance at most so many times as large, rows farther away matter little.
 _LOCAL, _FEWEST_LOCAL = 1.1, 8
-#: Least predicted variance as a share of the prior one: that of deviations a thousandth as large.
-_LEAST_SHARE = 1e-6
+#: Least predicted variance: a share of the prior one, and of the mean square of the targets, near their rounding.
+_LEAST_SHARE, _ROUNDING = 1e-6, 1e-12
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def _warns_at_rows(table: TrainingTable, posterior: Posterior, *, ended_early: b
     mean, variance = posterior.mean_and_variance(X)
     predicted = variance.double() + posterior.model.noise_of_rows(rows, X).double()
     ratio = float(((Y - mean.double()).square() / predicted[:, None]).mean(0).max())
-    if ratio <= _TOO_CERTAIN + _STANDARD_ERRORS * math.sqrt(2 / len(rows)):
+    if not ratio > _TOO_CERTAIN + _STANDARD_ERRORS * math.sqrt(2 / len(rows)):  # nan: no error and no variance
         return False
     if ended_early:
         msg = (
@@ -136,7 +136,7 @@ def _ratios(table: TrainingTable, posterior: Posterior, given: Tensor, points: T
     variance = (prior - of_points.square().sum(0)).clamp_min(0)
     mean, predicted = posterior.mean_and_variance_given_trend(points.to(table.X))
     latent = mean.double() - posterior.trend(points.to(table.X)).double()
-    least = _LEAST_SHARE * prior
+    least = _LEAST_SHARE * prior + _ROUNDING * table.Y[given].double().square().mean()
     errors = (latent - of_points.T @ of_targets).square() + (variance + least)[:, None]
     ratios = errors / (predicted.double() + least)[:, None]
     if len(given) == table.n_rows:

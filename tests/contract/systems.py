@@ -177,8 +177,9 @@ def _inducing(**settings: Any) -> Callable[[Problem], Any]:
 def _quadruply(basis: str, n_basis: int | None = None, **settings: Any) -> Callable[[Problem], Any]:
     def make(p: Problem) -> Any:
         n, m = _all_rows(p), n_basis or _all_rows(p)
-        sampled = {"row_batch": n, "basis_batch": m} if settings.get("sampled") else {}
-        return inference.QuadruplyStochastic(n_basis=m, basis=basis, **sampled)
+        # of all rows and functions at once, the covariance of the weights, which is exact for these functions
+        more = {"row_batch": n, "basis_batch": m} if settings.get("sampled") else {"n_columns": m}
+        return inference.QuadruplyStochastic(n_basis=m, basis=basis, **more)
 
     return make
 

@@ -64,7 +64,9 @@ def test_narrow_samples_are_found():
 @pytest.mark.filterwarnings("ignore:Squared errors")  # which says the same
 def test_what_is_too_sure_is_found():
     """Another control: a model with functions at only eight rows has no variance between them."""
-    few = replace(BY_NAME["quadruply, inducing"], make=lambda p: inference.QuadruplyStochastic(8, basis="inducing"))
+    few = replace(
+        BY_NAME["quadruply, inducing"], make=lambda p: inference.QuadruplyStochastic(8, "inducing", n_columns=8)
+    )
     assert simulate(few, 24).p_values(8)["all"] < LEVEL
 
 

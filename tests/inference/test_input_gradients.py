@@ -54,6 +54,7 @@ SYSTEMS: dict[str, tuple[Any, kernels.Kernel]] = {
         SMOOTH,
     ),
     "quadruply stochastic": (inference.QuadruplyStochastic(n_basis=40), KERNEL),
+    "quadruply stochastic, weights": (inference.QuadruplyStochastic(n_basis=40, n_columns=40), KERNEL),
     "quadruply stochastic, sampled": (inference.QuadruplyStochastic(n_basis=40, row_batch=10), KERNEL),
     "quadruply stochastic, augmented": (inference.QuadruplyStochastic(basis="inducing", augment=True), KERNEL),
     "quadruply stochastic, grid": (inference.QuadruplyStochastic(n_basis=20, basis="grid"), kernels.RBF(1.1).bind(2)),
@@ -190,7 +191,7 @@ HALVES: dict[str, tuple[Any, str, Any, list[tuple[str, str]]]] = {
         quadruply_posterior,
         "recomputed",
         lambda function, X: function(X.detach()),
-        [("quadruply stochastic", answer) for answer in ("mean", "covariance", "sample functions")],
+        [("quadruply stochastic, weights", answer) for answer in ("mean", "covariance", "sample functions")],
     ),
 }
 

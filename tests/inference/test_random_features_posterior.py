@@ -200,6 +200,7 @@ def test_known_noise_several_targets_and_validation():
     assert two.sample_y(ROWS[:3], 4).shape == (3, 2, 4)
 
 
+@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few features
 def test_float32_is_float64_to_its_digits():
     fits = [
         GPRegressor(inference=RandomFeatures(40), dtype=dtype, optimizer=optimization.Adam(steps=4)).fit(ROWS, TARGET)

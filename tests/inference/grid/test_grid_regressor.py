@@ -207,6 +207,7 @@ def test_what_a_grid_cannot_do_is_refused_before_any_work() -> None:
         fitted(inference=inference.Grid(size=3000), optimizer=None, memory_budget="200MiB")
 
 
+@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # as well
 def test_a_lengthscale_below_the_cell_is_warned_of() -> None:
     with pytest.warns(GigaGPWarning, match="cannot see the lengthscale"):
         fitted(kernel=kernels.Matern(1.5, 0.1), inference=inference.Grid(size=12), optimizer=None, noise_variance=1.0)

@@ -8,7 +8,7 @@ import torch
 
 from gigagp import GPClassifier, GPRegressor, checkpoint, kernels, load, optimization
 from gigagp.errors import FitWarning, InvalidInputError
-from gigagp.inference import Exact, QuadruplyStochastic, RelevanceVectorMachine
+from gigagp.inference import Exact, Inference, QuadruplyStochastic, RelevanceVectorMachine
 from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.closed_form import best_chevron, exact_weights, log_evidence
 from gigagp.inference.quadruply_stochastic.estimators.sampling import BasisSample
@@ -302,3 +302,34 @@ def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so
     assert (std < 2 * y.std()).all()
     gp.save(tmp_path / "rvm.gp")
     np.testing.assert_array_equal(load(tmp_path / "rvm.gp").predict(X[:5]), mean)
+
+
+@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of the control
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+@pytest.mark.parametrize("basis", ["fourier", "inducing", "grid"])
+def test_the_covariance_is_that_of_the_exact_process(basis, mean, tmp_path):
+    """With noise for every row; the mean is that of the weights, whose own covariance is smaller (the control)."""
+    random = np.random.default_rng(0)
+    X = np.concatenate([random.uniform(size=(40, 2)), 0.8 + 0.02 * random.normal(size=(20, 2))])
+    X = np.concatenate([X, X[:5]])
+    y, noise = np.sin(6 * X[:, 0]) + X[:, 1], np.linspace(0.01, 0.1, len(X))
+    new = random.uniform(size=(30, 2))
+
+    def fit(method: Inference) -> GPRegressor:
+        arguments = {"noise_variance": noise, "optimizer": None, "mean": mean, "random_state": 0}
+        return GPRegressor(kernels.RBF([0.3, 0.5]), method, **arguments).fit(X, y)
+
+    m = 60 if basis == "fourier" else 16
+    exact = fit(Exact())
+    of_rows = fit(QuadruplyStochastic(n_basis=m, basis=basis))
+    of_weights = fit(QuadruplyStochastic(n_basis=m, basis=basis, n_columns=m))
+    found, expected = (gp.predict(new, return_cov=True)[1] for gp in (of_rows, exact))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert np.diag(of_weights.predict(new, return_cov=True)[1]).mean() < 0.9 * np.diag(expected).mean()
+    np.testing.assert_allclose(of_rows.predict(new), of_weights.predict(new), atol=1e-6 if mean == "zero" else 0.1)
+    assert "covariance of 65 rows" in of_rows.describe()
+    samples = of_rows.sample_y(new, 4000)
+    np.testing.assert_allclose(samples.std(1), np.sqrt(np.diag(expected)), rtol=5 / np.sqrt(2 * 4000), atol=0.02)
+    of_rows.save(tmp_path / "gp")
+    kept = load(tmp_path / "gp").predict(new, return_cov=True)[1]
+    np.testing.assert_array_equal(kept, found)

@@ -152,7 +152,7 @@ class QuadruplyStochasticPosterior(Posterior):
 
     @property
     def replaces_kernel(self) -> bool:  # type: ignore[override]
-        """Whether the functions stand for the kernel; with precisions that are learned they have a prior of their own."""
+        """Whether the functions stand for the kernel; with learned precisions they have a prior of their own."""
         return self.threshold is None
 
     @property
