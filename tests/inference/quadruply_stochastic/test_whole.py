@@ -319,7 +319,7 @@ def test_the_covariance_is_that_of_the_exact_process(basis, mean, tmp_path):
         arguments = {"noise_variance": noise, "optimizer": None, "mean": mean, "random_state": 0}
         return GPRegressor(kernels.RBF([0.3, 0.5]), method, **arguments).fit(X, y)
 
-    m = 60 if basis == "fourier" else 16
+    m = 60 if basis == "fourier" else 8
     exact = fit(Exact())
     of_rows = fit(QuadruplyStochastic(n_basis=m, basis=basis))
     of_weights = fit(QuadruplyStochastic(n_basis=m, basis=basis, n_columns=m))
