@@ -17,6 +17,8 @@ from gigagp.means import LinearMean, ZeroMean
 from gigagp.model import Model
 from helpers import dense_posterior, draw_targets, generator, largest_tensor, points, within_standard_errors
 
+#: of few features
+pytestmark = pytest.mark.filterwarnings("ignore:Squared errors of the latent function")
 KERNEL = (kernels.Matern(2.5, [1.0, 2.0], 1.3) + kernels.Linear(0.2) + kernels.White(0.05)).bind(2)
 X, X_NEW = points(70, 2, seed=1), points(9, 2, seed=2)
 NOISES = {"one": torch.tensor(0.1).double(), "each": torch.linspace(0.05, 0.3, 70).double()}
@@ -200,7 +202,6 @@ def test_known_noise_several_targets_and_validation():
     assert two.sample_y(ROWS[:3], 4).shape == (3, 2, 4)
 
 
-@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of few features
 def test_float32_is_float64_to_its_digits():
     fits = [
         GPRegressor(inference=RandomFeatures(40), dtype=dtype, optimizer=optimization.Adam(steps=4)).fit(ROWS, TARGET)
