@@ -98,7 +98,7 @@ def test_latent_errors_are_those_of_dense_algebra(name, kind, targets):
     X, kernel = rows_like(kind, 200, 2, random), Matern(1.5, [0.3, 3.0])
     Y = drawn(kernel, X, 0.1, targets, random)
     gp = fitted(kernel, WEIGHTS[name](60), X, Y, 0.1)
-    points = certainty._points_between(torch.from_numpy(X), 64, torch.Generator().manual_seed(0)).numpy()
+    points = certainty._points_between(kernel, torch.from_numpy(X), 64, torch.Generator().manual_seed(0)).numpy()
     expected = dense_ratio(gp, kernel, X, Y, 0.1, points)
     assert certainty.latent_errors(table_of(gp, X, Y), gp.posterior_) == pytest.approx(expected, rel=1e-3)
     assert expected > 2
@@ -131,7 +131,7 @@ def test_nearest_rows_tell_the_errors_in_a_large_table(kind):
     X, kernel = rows_like(kind, 2500, 2, random), Matern(0.5, [0.3, 3.0])
     Y = drawn(kernel, X, 0.1, 1, random)
     gp = fitted(kernel, inference.RandomFeatures(n_features=100), X, Y, 0.1)
-    points = certainty._points_between(torch.from_numpy(X), 300, torch.Generator().manual_seed(5)).numpy()
+    points = certainty._points_between(kernel, torch.from_numpy(X), 300, torch.Generator().manual_seed(5)).numpy()
     found = certainty.latent_errors(table_of(gp, X, Y), gp.posterior_)
     assert found > certainty._LATENT
     assert 0.4 < found / dense_ratio(gp, kernel, X, Y, 0.1, points) < 2.5  # 64 points at two places
@@ -146,7 +146,7 @@ def test_points_at_which_far_rows_matter_do_not_count():
     table = table_of(gp, X, Y)
     assert certainty.latent_errors(table, gp.posterior_) == 0.0
     near = certainty.most_correlated(kernel, table.X[[1500]], table.X, 1000, 2**30).rows[0]
-    points = certainty._points_between(table.X[near[:100]], 64, torch.Generator().manual_seed(0))
+    points = certainty._points_between(kernel, table.X[near[:100]], 64, torch.Generator().manual_seed(0))
     of_near = dense_ratio(gp, kernel, X[near], Y[near], 1.0, points.numpy())
     assert of_near > 1.5  # the control: they would count as errors
 
@@ -155,3 +155,18 @@ def test_a_fit_without_errors_and_without_variances_does_not_warn():
     X = np.array([[0.0], [1.0]])
     method = inference.SparseVariational(n_inducing=2, batch_size=None)
     GPRegressor(inference=method, mean="linear", dtype="float32", random_state=0).fit(1e6 * X, 1e6 * X[:, 0])
+
+
+def test_rows_in_groups_are_compared_within_groups():
+    """Rows of thirty people, measured at close times: between two people, few features know as little as the kernel."""
+    random = np.random.default_rng(7)
+    person = random.integers(0, 30, 300)
+    X = np.stack([person, random.uniform(size=300)], 1)
+    kernel = Matern(1.5, [0.1, 0.5])
+    Y = drawn(kernel, X, 1e-3, 1, random)
+    with pytest.warns(FitWarning, match="Squared errors"):
+        gp = fitted(kernel, inference.RandomFeatures(n_features=1000), X, Y, 1e-3)
+    within = np.stack([person[:100], random.uniform(size=100)], 1)
+    assert dense_ratio(gp, kernel, X, Y, 1e-3, within) > 10
+    apart = np.stack([person[:100] + 0.5, random.uniform(size=100)], 1)
+    assert dense_ratio(gp, kernel, X, Y, 1e-3, apart) < 2  # the control: points between people would not show it

@@ -16,6 +16,7 @@ from gigagp.errors import FitWarning, warn
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.table import TrainingTable
+from gigagp.kernels import Kernel
 from gigagp.neighbours.correlated import most_correlated
 
 #: Largest number of training rows at which errors are looked at.
@@ -102,7 +103,7 @@ def latent_errors(table: TrainingTable, posterior: Posterior) -> float:
     generator = torch.Generator().manual_seed(0)
     found = []
     for given, core in places:
-        points = _points_between(table.X[core], _POINTS // len(places), generator)
+        points = _points_between(posterior.model.kernel, table.X[core], _POINTS // len(places), generator)
         ratios = _ratios(table, posterior, given, points)
         if ratios is None:
             return 0.0
@@ -111,11 +112,18 @@ def latent_errors(table: TrainingTable, posterior: Posterior) -> float:
     return float(ratios.mean(0).max()) if len(ratios) >= _FEWEST_LOCAL else 0.0
 
 
-def _points_between(X: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return points between two random rows of X (n, d): halfway, and a tenth of the way from one of them."""
-    one, other = (X[torch.randint(len(X), (count,), generator=generator).to(X.device)] for _ in range(2))
-    way = torch.tensor([0.5, 0.1]).repeat(-(-count // 2))[:count, None].to(X)
-    return one + way * (other - one)
+def _points_between(kernel: Kernel, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return points halfway between two rows of X (n, d): any two, and a row and the one that it correlates most with.
+
+    Rows may lie close together in groups, such as those of one person: predictions are wanted within groups, and any
+    two rows are mostly of two of them.
+    """
+    one, other = torch.randint(len(X), (2, count), generator=generator).to(X.device)
+    some = one[: count // 2]
+    correlations = kernel.block(X[some], X) * kernel.diagonal(X).clamp_min(torch.finfo(X.dtype).tiny).rsqrt()
+    same = (X[some][:, None] == X).all(2)
+    other[: count // 2] = correlations.masked_fill(same, -math.inf).argmax(1)
+    return (X[one] + X[other]) / 2
 
 
 def _ratios(table: TrainingTable, posterior: Posterior, given: Tensor, points: Tensor) -> Tensor | None:
