@@ -161,6 +161,7 @@ def test_a_kernel_of_ones_own_sees_standardized_inputs_unless_it_says_its_units(
     assert "not known" in silent.describe()
 
 
+@pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # few functions
 @pytest.mark.parametrize("settings", [inference.Grid(size=(30, 30)), inference.QuadruplyStochastic(n_basis=50)])
 def test_streamed_fits_have_the_same_units(settings: object) -> None:
     gp = GPRegressor(kernels.RBF([2.0, 1e-3], 3e5), inference=settings, optimizer=None, noise_variance=1e5)
