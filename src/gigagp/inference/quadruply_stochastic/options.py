@@ -87,8 +87,8 @@ class WeightOptions(Settings):
 
     @property
     def learns_covariance(self) -> bool:
-        """Whether a sampled fit learns a covariance of the weights, rather than keeping the one that some rows give."""
-        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment
+        """Whether a fit learns a covariance of the weights, rather than keeping the one that some rows give."""
+        asked = self.n_columns is not None or self.diagonal == "closed_form" or self.augment or self.start_rows == 0
         return asked or self.bound != "sqrt" or self.learns_precision
 
     @property

@@ -99,6 +99,7 @@ class QuadruplyStochasticPosterior(Posterior):
         self.open_trend = open_trend
         self.X, self._n_rows, self.budget = X, n_rows, budget
         self.augment, self.threshold, self.covariance_of = augment, threshold, covariance_of
+        self.replaces_kernel = threshold is None  # with learned precisions the functions have a prior of their own
         self.variance_removed = variance_removed or {}
         self.from_samples, self.bound = from_samples, bound
 
@@ -149,11 +150,6 @@ class QuadruplyStochasticPosterior(Posterior):
     def n_basis(self) -> int:
         """Number of basis functions, m."""
         return self.basis.size
-
-    @property
-    def replaces_kernel(self) -> bool:  # type: ignore[override]
-        """Whether the functions stand for the kernel; with learned precisions they have a prior of their own."""
-        return self.threshold is None
 
     @property
     def relevance_vectors(self) -> Tensor:

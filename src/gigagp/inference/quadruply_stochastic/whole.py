@@ -269,8 +269,8 @@ class WholeObjective(WeightObjective):
         The covariance of m weights is too small: m functions leave less of the prior to learn than the kernel does. The
         mean under a Gaussian likelihood does not depend on it.
         """
-        problem, options, of_rows, open_trend = self.problem, self.problem.options, None, fitted.open_trend
-        if problem.is_gaussian and not options.learns_covariance and options.start_rows != 0:
+        problem, of_rows, open_trend = self.problem, None, fitted.open_trend
+        if problem.is_gaussian and not problem.options.learns_covariance:
             rows = rows_of_covariance(problem, torch.Generator().manual_seed(self.seed))
             of_rows = covariance_given(problem, fitted.model, rows)
             open_trend = OpenTrend.at_rows(of_rows, self.table.mean.basis(of_rows.X.double()))
