@@ -10,6 +10,7 @@ import torch
 
 from gigagp.fields import Count, Positive, Range, Settings
 from gigagp.model import Model
+from gigagp.optimization.lbfgs import LBFGS
 from gigagp.optimization.objective import Objective
 from gigagp.optimization.prior import WeakPrior, loss
 from gigagp.optimization.quasi_newton import QuasiNewton, minimise
@@ -36,7 +37,7 @@ class SubsetFirst(Settings):
         Predicted gain in nats per observation that ends them.
     signal_variance : float or None, default None
         Centre of the prior of the kernel's variance; None: the variance of the targets.
-    then : SparseAdam, SparseAdaGrad, SparseSGD or None, default None
+    then : LBFGS, SparseAdam, SparseAdaGrad, SparseSGD or None, default None
         The optimizer on all rows. None: only the weights are fitted to all rows.
     """
 
@@ -44,7 +45,7 @@ class SubsetFirst(Settings):
     steps: Count = 20
     tolerance: Positive = 5e-4
     signal_variance: Positive | None = None
-    then: SparseAscent | None = None
+    then: SparseAscent | LBFGS | None = None
 
     def run(self, objective: Objective, model: Model, trace: Trace, generator: torch.Generator) -> Model:
         """Return the model after both stages."""
@@ -54,8 +55,7 @@ class SubsetFirst(Settings):
             model = model.replace({name: found.parameters()[name] for name in model.learned_names()})
         if self.then is None or trace.stopped:
             return model
-        result: Model = self.then.run(objective, model, trace, generator)
-        return result
+        return self.then.run(objective, model, trace, generator)
 
     def _maximise(self, objective: Objective, model: Model, trace: Trace) -> Model:
         space = ParameterSpace(objective.start(model), "log")

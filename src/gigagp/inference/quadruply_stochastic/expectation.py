@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -13,10 +16,58 @@ _ENTRIES = 2**22
 _LEAST = 1e-30
 
 
-def latent_derivatives(
+#: A residual below this share of the standard deviation is zero: a slope divided by it is not accurate.
+_NO_RESIDUAL = 1e-6
+#: Halvings of a step, and those with Newton's curvature where there is another one to try.
+_HALVINGS, _FIRST_HALVINGS = 8, 3
+
+
+class ExpectedFit(NamedTuple):
+    """The expected log-likelihood for ``f ~ N(latent, variance)`` at n rows with t targets, and its derivatives.
+
+    Attributes
+    ----------
+    value : float
+        The sum over rows and targets.
+    slope : Tensor of shape (n, t)
+        Derivatives by the latent means.
+    bend : Tensor of shape (n, t)
+        Minus twice the derivatives by the latent variances, ``-E (log g)''``: not negative for a log-concave g. It is
+        the curvature in the latent mean.
+    secant : Tensor of shape (n, t) or None
+        Curvature of the parabola with the same slope and its top at the target, but no less than ``bend``. None for
+        likelihoods without noise, whose targets are not values of f.
+    of_noise : Tensor of shape (n,)
+        Derivatives by the noise variances; zeros where the likelihood has none.
+    """
+
+    value: float
+    slope: Tensor
+    bend: Tensor
+    secant: Tensor | None
+    of_noise: Tensor
+
+    def curvatures(self) -> Iterator[tuple[Tensor, list[float]]]:
+        """Yield curvatures for a step towards the best distribution, each with the shares of the step to try.
+
+        Newton's curvature comes first. Laplace noise has none at targets that are many standard deviations away, where
+        its slope is constant: a Newton step goes much too far. The parabola of the secant is nowhere above the expected
+        log density of such noise, so that its step can only raise the bound of the mean, and it reaches its target
+        however far that is (de Leeuw and Lange 2009, "Sharp quadratic majorization in one dimension",
+        https://doi.org/10.1016/j.csda.2009.01.002).
+        """
+        shares = [0.5**k for k in range(_HALVINGS)]
+        if self.secant is None:
+            yield self.bend, shares
+        else:
+            yield self.bend, shares[:_FIRST_HALVINGS]
+            yield self.secant, shares
+
+
+def expected_fit(
     likelihood: Likelihood, targets: Tensor, latent: Tensor, variance: Tensor, noise: Tensor, nodes: int
-) -> tuple[float, Tensor, Tensor, Tensor]:
-    """Return the expected log-likelihood for ``f ~ N(latent, variance)`` and its derivatives.
+) -> ExpectedFit:
+    """Return the expected log-likelihood and its derivatives.
 
     Parameters
     ----------
@@ -26,19 +77,8 @@ def latent_derivatives(
         The same for all targets.
     nodes : int
         Of the quadrature.
-
-    Returns
-    -------
-    float
-        The sum over rows and targets.
-    Tensor of shape (n, t)
-        Derivatives by the latent means.
-    Tensor of shape (n, t)
-        Minus twice the derivatives by the latent variances, ``-E (log g)''``: not negative for a log-concave g.
-    Tensor of shape (n,)
-        Derivatives by the noise variances; zeros where the likelihood has none.
     """
-    total, slopes, bends, noises = 0.0, [], [], []
+    total, slopes, bends, secants, noises = 0.0, [], [], [], []
     size = max(1, _ENTRIES // (nodes * latent.shape[1]))
     std = variance.clamp_min(_LEAST).sqrt()[:, None].expand_as(latent)
     for block in zip(*(one.detach().split(size) for one in (targets, latent, std, noise)), strict=True):
@@ -47,7 +87,11 @@ def latent_derivatives(
             fit = likelihood.expected_log_density(at_targets, mean, spread, at_rows[:, None], nodes).sum()
             slope, by_spread, by_noise = torch.autograd.grad(fit, (mean, spread, at_rows), allow_unused=True)
         total += float(fit.detach())
+        bend = (-by_spread / block[2]).clamp_min(0)
+        residual = block[0] - block[1]
         slopes.append(slope)
-        bends.append((-by_spread / block[2]).clamp_min(0))
+        bends.append(bend)
+        secants.append(torch.where(residual.abs() > _NO_RESIDUAL * block[2], slope / residual, bend).maximum(bend))
         noises.append(torch.zeros_like(block[3]) if by_noise is None else by_noise)
-    return total, torch.cat(slopes), torch.cat(bends), torch.cat(noises)
+    secant = torch.cat(secants) if likelihood.has_noise else None
+    return ExpectedFit(total, torch.cat(slopes), torch.cat(bends), secant, torch.cat(noises))

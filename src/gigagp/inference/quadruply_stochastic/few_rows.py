@@ -9,19 +9,19 @@ from torch import Tensor
 
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.latent import (
-    LatentStart,
+    Sites,
     bent_factor,
     bent_solve,
     best_latent,
     newton_target,
 )
-from gigagp.inference.quadruply_stochastic.newton import Start, WeightSearch
+from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.trend import coefficient_root
 
 #: Largest number that the data may multiply a prior precision by: the posterior covariance is a difference, whose
 #: relative error is this number times the rounding of float64.
-_MOST_INFORMATION = 1e6
+_MOST_INFORMATION = 1e9
 
 
 class FewRowsFit(NamedTuple):
@@ -35,6 +35,8 @@ class FewRowsFit(NamedTuple):
     root : Tensor of shape (m, m)
         Lower factor of the covariance.
     open_trend : OpenTrend
+    sites : Sites
+        Where a search at a model nearby starts.
     value : float
         The bound.
     promised : float
@@ -46,15 +48,16 @@ class FewRowsFit(NamedTuple):
     curvature: Tensor
     root: Tensor
     open_trend: OpenTrend
+    sites: Sites
     value: float
     promised: float
 
-    def to_start(self) -> Start:
+    def to_start(self) -> Sites:
         """Return the point as a start."""
-        return Start(self.mean, self.trend, self.curvature)
+        return self.sites
 
 
-def fit_few_rows(search: WeightSearch, start: Start, tolerance: float) -> FewRowsFit | None:
+def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) -> FewRowsFit | None:
     """Return the maximum of a search, found among distributions of the n latent values: O(n^3) a step, O(m^3) once.
 
     The bound depends on the weights through the latent values alone, whose prior covariance is ``K = Phi S^-1 Phi'``.
@@ -64,8 +67,8 @@ def fit_few_rows(search: WeightSearch, start: Start, tolerance: float) -> FewRow
     Parameters
     ----------
     search : WeightSearch
-    start : Start
-        Of which the mean is not used.
+    start : Sites or None
+        The result at a model nearby.
     tolerance : float
         Gain in nats an observation that ends the search.
 
@@ -76,14 +79,14 @@ def fit_few_rows(search: WeightSearch, start: Start, tolerance: float) -> FewRow
     """
     scaled = search.Phi / search.S.sqrt()
     K = scaled @ scaled.T
-    begin = LatentStart(torch.zeros_like(search.targets), start.trend, start.curvature)
     basis, rows = search.mean_basis, (search.noise, search.targets, search.likelihood, search.nodes)
-    best = best_latent(K, basis, *rows, begin, tolerance)
+    best = best_latent(K, basis, *rows, start, tolerance)
     root = best.curvature.sqrt()
     if float(1 + (best.curvature * K.diagonal()).sum()) > _MOST_INFORMATION:
         return None
-    target, _, _ = newton_target(K, basis, best)
-    promised = 0.5 * float(((best.slope - best.alpha) * (K @ (target - best.alpha))).sum())
+    sites = best.sites(K, basis, best.fit.bend)
+    target, _, _ = newton_target(K, basis, sites)
+    promised = 0.5 * float(((best.fit.slope - best.alpha) * (K @ (target - best.alpha))).sum())
     factor = bent_factor(K, root)
     half = torch.linalg.solve_triangular(factor, root[:, None] * scaled, upper=False)
     covariance = half.T @ half  # S^1/2 P^-1 S^1/2 = I - half' half, by the Woodbury identity
@@ -93,4 +96,4 @@ def fit_few_rows(search: WeightSearch, start: Start, tolerance: float) -> FewRow
     solved = bent_solve(factor, root, basis)
     open_trend = OpenTrend(coefficient_root(basis.T @ solved), prior * (scaled.T @ solved))
     mean = prior * (scaled.T @ best.alpha)
-    return FewRowsFit(mean, best.coefficients, best.curvature, weights_root, open_trend, best.value, promised)
+    return FewRowsFit(mean, best.coefficients, best.curvature, weights_root, open_trend, sites, best.value, promised)

@@ -11,7 +11,7 @@ from gigagp.dense import cholesky, symmetric_inverse
 from gigagp.errors import InvalidInputError
 from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
-from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
+from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import Trend
 from gigagp.likelihoods import Likelihood
@@ -19,18 +19,30 @@ from gigagp.memory import require
 from gigagp.model import Model
 from gigagp.optimization.objective import Evaluation
 
-#: Most steps at one model, halvings of a step, and the gain in nats an observation that ends them.
-_STEPS, _HALVINGS, _TOLERANCE = 50, 8, 1e-7
+#: Most steps at one model, and the gain in nats an observation that ends them.
+_STEPS, _TOLERANCE = 50, 1e-7
 #: Square arrays alive at once.
 _ARRAYS = 6
 
 
-class LatentStart(NamedTuple):
-    """Where a search starts: ``f = Phi coefficients + K alpha``, and the curvature that decides the covariance."""
+class Sites(NamedTuple):
+    """Gaussian factors that stand for the likelihood, ``exp(pull f - bend f^2 / 2)`` for each row and target.
 
-    alpha: Tensor
-    coefficients: Tensor
-    curvature: Tensor
+    They stay near their best when hyperparameters change a little, which the latent values need not do.
+
+    Attributes
+    ----------
+    pull, bend : Tensor of shape (n, t)
+    """
+
+    pull: Tensor
+    bend: Tensor
+
+    @classmethod
+    def of_likelihood(cls, likelihood: Likelihood, targets: Tensor, noise: Tensor) -> Sites:
+        """Return sites to start from: Gaussian noise of the same variance, or nothing known of labels and counts."""
+        flat = torch.full_like(targets, likelihood.start_curvature(targets, float(noise.mean())))
+        return cls(flat * targets if likelihood.has_noise else torch.zeros_like(targets), flat)
 
 
 class LatentPoint(NamedTuple):
@@ -45,10 +57,8 @@ class LatentPoint(NamedTuple):
         W.
     factor : Tensor of shape (n, n)
         Cholesky factor of ``I + W^1/2 K W^1/2``.
-    slope, bend : Tensor of shape (n, t)
-        Derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances.
-    of_noise : Tensor of shape (n,)
-        Derivatives of the expected log-likelihood by the noise variances.
+    fit : ExpectedFit
+        The expected log-likelihood.
     value : float
         The bound.
     """
@@ -57,10 +67,12 @@ class LatentPoint(NamedTuple):
     coefficients: Tensor
     curvature: Tensor
     factor: Tensor
-    slope: Tensor
-    bend: Tensor
-    of_noise: Tensor
+    fit: ExpectedFit
     value: float
+
+    def sites(self, K: Tensor, basis: Tensor, bend: Tensor) -> Sites:
+        """Return the sites with curvatures ``bend``, (n, t), that have the slopes of the likelihood here."""
+        return Sites(bend * (basis @ self.coefficients + K @ self.alpha) + self.fit.slope, bend)
 
 
 class LatentObjective(TableObjective):
@@ -85,7 +97,7 @@ class LatentObjective(TableObjective):
         require(8 * _ARRAYS * n * n, table.budget, f"The latent values at {n:,} rows", "Use fewer rows.")
         self.likelihood, self.nodes = likelihood, nodes
         self._targets, self._basis = table.Y.double(), learned_basis(table, likelihood)
-        self._last: LatentStart | None = None
+        self._last: Sites | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -120,7 +132,7 @@ class LatentObjective(TableObjective):
             values = {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
             live, X = model.replace(values), self.table.X.double()
             by_kernel = (live.kernel.block(X, X) * weights).sum()
-            by_noise = (self._noise(live) * best.of_noise).sum()
+            by_noise = (self._noise(live) * best.fit.of_noise).sum()
             slopes = torch.autograd.grad(by_kernel + by_noise, list(values.values()), allow_unused=True)
         found = {
             name: torch.zeros_like(parameters[name]) if slope is None else slope
@@ -137,7 +149,7 @@ class LatentObjective(TableObjective):
         X = self.table.X.double()
         K, noise = model.kernel.block(X, X), self._noise(model)
         found = best_latent(K, self._basis, noise, self._targets, self.likelihood, self.nodes, self._last)
-        self._last = LatentStart(found.alpha, found.coefficients, found.curvature)
+        self._last = found.sites(K, self._basis, found.fit.bend)
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
@@ -147,7 +159,7 @@ class LatentObjective(TableObjective):
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, object]) -> None:
         """Take over a snapshot."""
         if tensors:
-            self._last = LatentStart(**{name: tensors.pop(name) for name in LatentStart._fields})
+            self._last = Sites(**{name: tensors.pop(name) for name in Sites._fields})
 
 
 def learned_basis(table: TrainingTable, likelihood: Likelihood) -> Tensor:
@@ -167,7 +179,7 @@ def best_latent(
     targets: Tensor,
     likelihood: Likelihood,
     nodes: int,
-    start: LatentStart | None = None,
+    start: Sites | None = None,
     tolerance: float = _TOLERANCE,
 ) -> LatentPoint:
     """Return the highest bound over the mean's coefficients and the Gaussian distributions of the latent values.
@@ -183,14 +195,11 @@ def best_latent(
     likelihood : Likelihood
     nodes : int
         Of the quadrature.
-    start : LatentStart or None
+    start : Sites or None
         The result at a model nearby.
     tolerance : float
         Gain in nats an observation that ends the search.
     """
-    if start is None:
-        flat = torch.full_like(noise, likelihood.start_curvature(targets, float(noise.mean())))
-        start = LatentStart(torch.zeros_like(targets), least_squares(basis, targets), flat)
 
     def at(alpha: Tensor, coefficients: Tensor, curvature: Tensor, factor: Tensor | None = None) -> LatentPoint:
         root, known, t = curvature.sqrt(), K @ alpha, alpha.shape[1]
@@ -198,29 +207,33 @@ def best_latent(
         half = torch.linalg.solve_triangular(factor, root[:, None] * K, upper=False)
         removed = half.square().sum(0)
         variance = (K.diagonal() - removed).clamp_min(1e-30)
-        fit, slope, bend, of_noise = latent_derivatives(
-            likelihood, targets, basis @ coefficients + known, variance, noise, nodes
-        )
+        fit = expected_fit(likelihood, targets, basis @ coefficients + known, variance, noise, nodes)
         # m - tr(S Sigma) is the trace of (K + W^-1)^-1 K = W (K^-1 + W)^-1.
         trace = float((curvature * variance).sum())
         divergence = 0.5 * (float((alpha * known).sum()) + t * (2 * float(factor.diagonal().log().sum()) - trace))
-        return LatentPoint(alpha, coefficients, curvature, factor, slope, bend, of_noise, fit - divergence)
+        return LatentPoint(alpha, coefficients, curvature, factor, fit, fit.value - divergence)
 
-    here = at(*start)
+    def higher(here: LatentPoint) -> LatentPoint | None:
+        """Return the first point of the steps from one that is not lower."""
+        for bend, shares in here.fit.curvatures():
+            alpha, coefficients, factor = newton_target(K, basis, here.sites(K, basis, bend))
+            curvature = bend.mean(1)
+            for share in shares:
+                there = at(
+                    here.alpha + share * (alpha - here.alpha),
+                    here.coefficients + share * (coefficients - here.coefficients),
+                    here.curvature + share * (curvature - here.curvature) if share < 1 else curvature,
+                    factor if share == 1 else None,
+                )
+                if there.value >= here.value:
+                    return there
+        return None
+
+    start = start or Sites.of_likelihood(likelihood, targets, noise)
+    alpha, coefficients, factor = newton_target(K, basis, start)
+    here = at(alpha, coefficients, start.bend.mean(1), factor)
     for _ in range(_STEPS):
-        (target, coefficients, factor), bend = newton_target(K, basis, here), here.bend.mean(1)
-        share, there = 1.0, None
-        for _ in range(_HALVINGS):
-            trial = at(
-                here.alpha + share * (target - here.alpha),
-                here.coefficients + share * (coefficients - here.coefficients),
-                here.curvature + share * (bend - here.curvature) if share < 1 else bend,
-                factor if share == 1 else None,
-            )
-            if trial.value >= here.value:
-                there = trial
-                break
-            share *= 0.5
+        there = higher(here)
         if there is None:
             break
         gain, here = there.value - here.value, there
@@ -229,19 +242,16 @@ def best_latent(
     return here
 
 
-def newton_target(K: Tensor, basis: Tensor, here: LatentPoint) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return alpha and coefficients after a full Newton step of every target's mean.
+def newton_target(K: Tensor, basis: Tensor, sites: Sites) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return alpha and coefficients of the mean under sites: those after a full Newton step, where these are Newton's.
 
-    A step is kriging of the working targets ``f + slope / bend`` under the noise ``1 / bend`` (Rasmussen and Williams
-    2006, Alg. 3.1), with generalised least squares for the coefficients. For one target its factor is also that of the
-    point which a full step leads to, and is returned too.
+    It is kriging of the working targets ``pull / bend`` under the noise ``1 / bend`` (Rasmussen and Williams 2006, Alg.
+    3.1), with generalised least squares for the coefficients. For one target its factor is also that of the point which
+    a full step leads to, and is returned too.
     """
-    latent = basis @ here.coefficients + K @ here.alpha
     alpha, coefficients, factor = [], [], None
-    for one in range(here.alpha.shape[1]):
-        bend = here.bend[:, one]
-        right = bend * latent[:, one] + here.slope[:, one]
-        both = torch.cat([right[:, None], bend[:, None] * basis], 1)
+    for pull, bend in zip(sites.pull.T, sites.bend.T, strict=True):
+        both = torch.cat([pull[:, None], bend[:, None] * basis], 1)
         root = bend.sqrt()
         factor = bent_factor(K, root)
         both = both - bent_solve(factor, root, K @ both)

@@ -11,15 +11,15 @@ from torch import Tensor
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.closed_form import chevron_of
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence, times
-from gigagp.inference.quadruply_stochastic.expectation import latent_derivatives
+from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import least_squares
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.likelihoods import Gaussian, Likelihood
 from gigagp.operators.base import LinearOperator
 from gigagp.solvers.krylov import Recurrence
 
-#: Most Newton steps at one model, and most halvings of a step.
-_STEPS, _HALVINGS = 50, 8
+#: Most steps at one model.
+_STEPS = 50
 #: Most conjugate gradient steps for a Newton step of the mean, and the relative error in its own norm that ends them.
 _INNER, _INNER_RESIDUAL = 30, 1e-4
 
@@ -56,8 +56,8 @@ class Point(NamedTuple):
     root : Tensor of shape (m, m)
     variance : Tensor of shape (n,)
         Of the latent values.
-    slope, bend : Tensor of shape (n, t)
-        Derivatives of the expected log-likelihood by the latent means, and minus twice those by the latent variances.
+    fit : ExpectedFit
+        The expected log-likelihood.
     value : float
         The bound.
     """
@@ -69,8 +69,7 @@ class Point(NamedTuple):
     open_trend: OpenTrend
     root: Tensor
     variance: Tensor
-    slope: Tensor
-    bend: Tensor
+    fit: ExpectedFit
     value: float
 
     def to_start(self, kept: Tensor | None = None) -> Start:
@@ -136,28 +135,31 @@ class WeightSearch:
         tolerance : float
             Gain in nats an observation that ends the search.
         """
-        here, promised = self._at(start), 0.0
+        here, promised = self._at(start.mean, start.trend, start.curvature), 0.0
         for _ in range(_STEPS):
-            step, by_trend, promised = self._newton(here)
-            bend = here.bend.mean(1)
-            share, there = 1.0, here
-            for _ in range(_HALVINGS):
-                curvature = here.curvature + share * (bend - here.curvature)
-                trial = Start(here.mean + share * step, here.trend + share * by_trend, curvature)
-                there = self._at(trial, here)
-                if there.value >= here.value:
-                    break
-                share *= 0.5
-            else:
+            there, promised = self._higher(here)
+            if there is None:
                 break
             gain, here = there.value - here.value, there
             if gain < tolerance * self.targets.numel():
                 break
         return here, promised
 
-    def _at(self, place: Start, known: Point | None = None) -> Point:
+    def _higher(self, here: Point) -> tuple[Point | None, float]:
+        """Return the first point of the steps from one that is not lower, and the gain that Newton's step promised."""
+        promises = []
+        for bend, shares in here.fit.curvatures():
+            step, by_trend, promised = self._step(here, bend)
+            promises.append(promised)
+            for share in shares:
+                curvature = here.curvature + share * (bend.mean(1) - here.curvature)
+                there = self._at(here.mean + share * step, here.trend + share * by_trend, curvature, here)
+                if there.value >= here.value:
+                    return there, promises[0]
+        return None, promises[0]
+
+    def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the bound and what the next step needs; the root of a known point serves the same curvature."""
-        mean, trend, curvature = place
         if known is not None and torch.allclose(curvature, known.curvature, rtol=1e-10, atol=0.0):
             factor, open_trend, root, variance = known.factor, known.open_trend, known.root, known.variance
         else:
@@ -172,19 +174,17 @@ class WeightSearch:
             root = chevron_of(precision, m if self.n_columns is None else min(self.n_columns, m))
             variance = (self.Phi @ root).square().sum(1)
         latent = self.Phi @ mean + self.mean_basis @ trend
-        fit, slope, bend, _ = latent_derivatives(
-            self.likelihood, self.targets, latent, variance, self.noise, self.nodes
-        )
-        value = fit - float(dense_divergence(self.S, mean, root))
-        return Point(mean, trend, curvature, factor, open_trend, root, variance, slope, bend, value)
+        fit = expected_fit(self.likelihood, self.targets, latent, variance, self.noise, self.nodes)
+        value = fit.value - float(dense_divergence(self.S, mean, root))
+        return Point(mean, trend, curvature, factor, open_trend, root, variance, fit, value)
 
-    def _newton(self, here: Point) -> tuple[Tensor, Tensor, float]:
-        """Return the Newton step of the mean (m, t) and of the trend (p, t), and the gain that it promises.
+    def _step(self, here: Point, bend: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Return the step of the mean (m, t) and of the trend (p, t) with curvatures (n, t), and the gain it promises.
 
         By conjugate gradients: every target has a curvature of its own. The root has one for all, and its precision is
         the preconditioner. Where the two agree, the first step is exact.
         """
-        m, curvature = self.Phi.shape[1], _NegativeHessian(self, here.bend)
+        m, curvature = self.Phi.shape[1], _NegativeHessian(self, bend)
         root, solutions = here.open_trend.root, here.open_trend.solutions
         cross = self.Phi.T @ (here.curvature[:, None] * self.mean_basis)
 
@@ -193,7 +193,8 @@ class WeightSearch:
             trend = root @ (root.T @ (v[m:] - cross.T @ weights))
             return torch.cat([weights - solutions @ trend, trend])
 
-        gradient = torch.cat([self.Phi.T @ here.slope - times(self.S, here.mean), self.mean_basis.T @ here.slope])
+        slope = here.fit.slope
+        gradient = torch.cat([self.Phi.T @ slope - times(self.S, here.mean), self.mean_basis.T @ slope])
         run = Recurrence(curvature, torch.zeros_like(gradient), gradient.clone(), precondition)
         first = run.gamma
         for _ in range(_INNER):

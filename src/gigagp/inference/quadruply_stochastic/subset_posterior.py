@@ -52,15 +52,10 @@ class Subset(NamedTuple):
 
     def covariance(self, problem: WeightProblem, model: Model) -> RowsCovariance:
         """Return the covariance that the rows leave at a model; curvatures of a Gaussian follow the model's noise."""
+        X, curvature = problem.table.X[self.rows], self.curvature
         if problem.is_gaussian:
-            return covariance_given(problem, model, self.rows)
-        return RowsCovariance(model.kernel, problem.table.X[self.rows], self.curvature)
-
-
-def covariance_given(problem: WeightProblem, model: Model, rows: Tensor) -> RowsCovariance:
-    """Return the covariance at a model that rows with Gaussian noise leave."""
-    X = problem.table.X[rows]
-    return RowsCovariance(model.kernel, X, 1 / model.noise_of_rows(rows, X).detach().double())
+            curvature = 1 / model.noise_of_rows(self.rows, X).detach().double()
+        return RowsCovariance(model.kernel, X, curvature)
 
 
 def rows_of_covariance(problem: WeightProblem, generator: torch.Generator) -> Tensor:

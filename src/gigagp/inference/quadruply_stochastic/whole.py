@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,17 +12,19 @@ from gigagp.bases import Basis
 from gigagp.errors import FitWarning, warn
 from gigagp.estimate import Estimate
 from gigagp.inference.least_noise import at_least_noise, with_least_noise
+from gigagp.inference.objective import TableObjective
 from gigagp.inference.quadruply_stochastic.batches import HeldBatches
 from gigagp.inference.quadruply_stochastic.divergence import dense_divergence
 from gigagp.inference.quadruply_stochastic.few_rows import FewRowsFit, fit_few_rows
-from gigagp.inference.quadruply_stochastic.latent import learned_basis
+from gigagp.inference.quadruply_stochastic.latent import Sites, learned_basis
 from gigagp.inference.quadruply_stochastic.newton import Point, Start, WeightSearch
 from gigagp.inference.quadruply_stochastic.objective import WeightObjective
 from gigagp.inference.quadruply_stochastic.posterior import QuadruplyStochasticPosterior
 from gigagp.inference.quadruply_stochastic.problem import WeightProblem
 from gigagp.inference.quadruply_stochastic.relevance import RelevantWeights, relevant_weights
+from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
 from gigagp.inference.quadruply_stochastic.sampled import MinibatchObjective
-from gigagp.inference.quadruply_stochastic.subset_posterior import covariance_given, rows_of_covariance
+from gigagp.inference.quadruply_stochastic.subset_posterior import rows_of_covariance
 from gigagp.inference.quadruply_stochastic.trend import OpenTrend
 from gigagp.inference.quadruply_stochastic.weights import Weights
 from gigagp.machine import MULTIPLICATION, slowness
@@ -35,6 +38,8 @@ from gigagp.optimization.subset_first import SubsetFirst
 _TOLERANCE, _LAST_TOLERANCE = 1e-7, 1e-9
 #: Gain in nats an observation that may be missed without a warning.
 _MISSED = 1e-3
+#: Rows that hyperparameters are first learned from where a search takes many steps.
+_SUBSET = 1000
 
 
 class WholeFit(NamedTuple):
@@ -49,6 +54,8 @@ class WholeFit(NamedTuple):
     targets : Tensor of shape (n, t)
         Without the trend.
     open_trend : OpenTrend
+    curvature : Tensor of shape (n,)
+        Of the log-likelihood at the rows.
     value : float
         The bound.
     promised : float
@@ -60,6 +67,7 @@ class WholeFit(NamedTuple):
     trend: Tensor
     targets: Tensor
     open_trend: OpenTrend
+    curvature: Tensor
     value: float
     promised: float
 
@@ -80,7 +88,7 @@ class WholeObjective(WeightObjective):
         super().__init__(problem, seed)
         self._basis: Basis | None = None
         #: where the next search starts
-        self._start: Start | None = None
+        self._start: Start | Sites | None = None
         self._fitted: WholeFit | None = None
         #: the objective that a sparse optimizer has asked for: its weights are then those of the posterior
         self._sampled: MinibatchObjective | None = None
@@ -92,12 +100,22 @@ class WholeObjective(WeightObjective):
 
     def own_optimizer(self) -> SubsetFirst | LBFGS:
         """Return what maximises it where no optimizer is given."""
+        likelihood = self.problem.likelihood
         if self.problem.options.learns_precision:
             return LBFGS(5, tolerance=1e-3)
-        if not self.problem.is_gaussian:
-            return SubsetFirst(signal_variance=self.problem.likelihood.signal_variance)
-        # After five steps, squared errors of targets without noise were thousands of times the predicted variances.
-        return LBFGS(40, tolerance=1e-4)
+        if not likelihood.has_noise:
+            return SubsetFirst(signal_variance=likelihood.signal_variance)
+        if self.problem.is_gaussian or self.n_rows <= _SUBSET:
+            # After five steps, squared errors of targets without noise were thousands of times the predicted variances.
+            return LBFGS(40, tolerance=1e-4)
+        return SubsetFirst(_SUBSET, steps=40, tolerance=1e-4, then=LBFGS(5, tolerance=1e-4))
+
+    def thin(self, rows: Tensor) -> TableObjective:
+        """Return an objective on a subset: the same for Laplace noise, which has to cover what the basis leaves out."""
+        problem = self.problem
+        if problem.is_gaussian or not problem.likelihood.has_noise:
+            return super().thin(rows)
+        return WholeObjective(replace(problem, table=self.table.take_rows(rows), n_rows=len(rows)), self.seed)
 
     def sampled(self) -> MinibatchObjective:
         """Return the objective of samples with the same basis; `posterior` is of its weights from now on."""
@@ -158,17 +176,17 @@ class WholeObjective(WeightObjective):
         if not problem.likelihood.has_noise:
             trend, open_trend = problem.no_trend, OpenTrend.known(table.basis.shape[1])
         targets = problem.centred(trend)
-        self._fitted = WholeFit(model, weights, trend, targets, open_trend, point.value, promised)
+        self._fitted = WholeFit(model, weights, trend, targets, open_trend, point.curvature, point.value, promised)
         return self._fitted
 
     def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
         """Return the best distribution of the weights, and the gain that another step promises."""
-        start, (n, m) = search.start(self._start), search.Phi.shape
-        if n < m and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
-            found = fit_few_rows(search, start, tolerance)
+        start, (n, m) = self._start, search.Phi.shape
+        if n <= m and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
+            found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance)
             if found is not None:
                 return found, found.promised
-        return search.maximise(start, tolerance)
+        return search.maximise(search.start(start if isinstance(start, Start) else None), tolerance)
 
     def _noise(self, model: Model) -> Tensor:
         rows = torch.arange(self.n_rows, device=self.table.X.device)
@@ -267,12 +285,13 @@ class WholeObjective(WeightObjective):
         """Return the posterior of the best weights; its covariance is that of the rows, unless one was asked for.
 
         The covariance of m weights is too small: m functions leave less of the prior to learn than the kernel does. The
-        mean under a Gaussian likelihood does not depend on it.
+        mean under a Gaussian likelihood does not depend on it. Labels and counts say so much less of the function than
+        targets with noise that the weights' own covariance is nearly right.
         """
         problem, of_rows, open_trend = self.problem, None, fitted.open_trend
-        if problem.is_gaussian and not problem.options.learns_covariance:
+        if problem.likelihood.has_noise and not problem.options.learns_covariance:
             rows = rows_of_covariance(problem, torch.Generator().manual_seed(self.seed))
-            of_rows = covariance_given(problem, fitted.model, rows)
+            of_rows = RowsCovariance(fitted.model.kernel, self.table.X[rows], fitted.curvature[rows])
             open_trend = OpenTrend.at_rows(of_rows, self.table.mean.basis(of_rows.X.double()))
         return QuadruplyStochasticPosterior.of(
             problem,
@@ -293,5 +312,6 @@ class WholeObjective(WeightObjective):
 
     def restore(self, model: Model, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Take over a snapshot."""
-        if "mean" in tensors:
-            self._start = Start(**{name: tensors.pop(name) for name in Start._fields})
+        for kind in (Start, Sites):
+            if kind._fields[0] in tensors:
+                self._start = kind(**{name: tensors.pop(name) for name in kind._fields})
