@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from gigagp import GPRegressor, kernels, metrics
+from gigagp import GPRegressor, checkpoint, kernels, metrics
 from gigagp.inference import QuadruplyStochastic
+from gigagp.inference.quadruply_stochastic import whole
 from gigagp.inference.quadruply_stochastic.expectation import ExpectedFit, expected_fit
 from gigagp.inference.quadruply_stochastic.latent import best_latent
 from gigagp.inference.quadruply_stochastic.newton import WeightSearch
 from gigagp.inference.quadruply_stochastic.rows_covariance import RowsCovariance
+from gigagp.inference.quadruply_stochastic.whole import WholeObjective
 from gigagp.likelihoods import Laplace, Logistic
 from helpers import generator
 
@@ -147,3 +149,26 @@ def test_the_default_fit_follows_targets_with_little_noise_past_wrong_ones(noise
     error, of_normal = (metrics.rmse(function, gp.predict(X)) for gp in (robust, normal))
     assert error < 0.05
     assert error < 0.3 * of_normal
+
+
+@pytest.mark.parametrize("n_rows", [15, len(X)])
+def test_a_fit_of_more_rows_that_is_killed_among_few_or_all_goes_on_to_the_same_numbers(n_rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(whole, "_SUBSET", 15)
+    kept, rows = WholeObjective.evaluate, []
+
+    def fit(**given):
+        return GPRegressor(likelihood="laplace").fit(X.numpy(), Y[:, 0].numpy(), **given)
+
+    def dying(self, model):
+        rows.append(self.n_rows)
+        if self.n_rows == n_rows and rows.count(n_rows) == 3:
+            raise KeyboardInterrupt
+        return kept(self, model)
+
+    straight = fit()
+    monkeypatch.setattr(WholeObjective, "evaluate", dying)
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=tmp_path / "c")
+    resumed = fit(checkpoint=tmp_path / "c")
+    assert np.array_equal(resumed.predict(X.numpy()), straight.predict(X.numpy()))

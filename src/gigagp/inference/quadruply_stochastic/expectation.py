@@ -14,8 +14,6 @@ from gigagp.likelihoods import Likelihood
 _ENTRIES = 2**22
 #: Smallest variance: there are divisions by its root.
 _LEAST = 1e-30
-
-
 #: A residual below this share of the standard deviation is zero: a slope divided by it is not accurate.
 _NO_RESIDUAL = 1e-6
 #: Halvings of a step, and those with Newton's curvature where there is another one to try.

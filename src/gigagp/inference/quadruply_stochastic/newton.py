@@ -84,8 +84,8 @@ class WeightSearch:
     For a Gaussian likelihood the exact posterior maximises it, and one step gets there. For the others the mean takes
     Newton steps while the root's precision follows ``S + Phi' W Phi``, ``W = -E (log g)''`` at every row: natural
     gradient steps of length one, halved where the bound would fall (Khan and Lin 2017,
-    https://arxiv.org/abs/1703.04265). Where the root is a chevron, its columns are the best ones for the same
-    precision.
+    https://arxiv.org/abs/1703.04265). Where these do not raise the bound, steps by another curvature do
+    (`ExpectedFit.curvatures`). Where the root is a chevron, its columns are the best ones for the same precision.
 
     O(n m^2 + m^3) a step.
 
@@ -147,16 +147,16 @@ class WeightSearch:
 
     def _higher(self, here: Point) -> tuple[Point | None, float]:
         """Return the first point of the steps from one that is not lower, and the gain that Newton's step promised."""
-        promises = []
+        promised = None
         for bend, shares in here.fit.curvatures():
-            step, by_trend, promised = self._step(here, bend)
-            promises.append(promised)
+            step, by_trend, gain = self._step(here, bend)
+            promised = gain if promised is None else promised
             for share in shares:
                 curvature = here.curvature + share * (bend.mean(1) - here.curvature)
                 there = self._at(here.mean + share * step, here.trend + share * by_trend, curvature, here)
                 if there.value >= here.value:
-                    return there, promises[0]
-        return None, promises[0]
+                    return there, promised
+        return None, promised or 0.0
 
     def _at(self, mean: Tensor, trend: Tensor, curvature: Tensor, known: Point | None = None) -> Point:
         """Return the bound and what the next step needs; the root of a known point serves the same curvature."""
