@@ -50,8 +50,8 @@ class ExpectedFit(NamedTuple):
 
         Newton's curvature comes first. Laplace noise has none at targets that are many standard deviations away, where
         its slope is constant: a Newton step goes much too far. The parabola of the secant is nowhere above the expected
-        log density of such noise, so that its step can only raise the bound of the mean, and it reaches its target
-        however far that is (de Leeuw and Lange 2009, "Sharp quadratic majorization in one dimension",
+        log density of such noise, so that its full step always raises the bound as a function of the mean, and reaches
+        the target however far that is (de Leeuw and Lange 2009, "Sharp quadratic majorization in one dimension",
         https://doi.org/10.1016/j.csda.2009.01.002).
         """
         shares = [0.5**k for k in range(_HALVINGS)]
