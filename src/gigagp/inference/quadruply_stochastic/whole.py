@@ -182,7 +182,9 @@ class WholeObjective(WeightObjective):
     def _maximise(self, search: WeightSearch, tolerance: float) -> tuple[Point | FewRowsFit, float]:
         """Return the best distribution of the weights, and the gain that another step promises."""
         start, (n, m) = self._start, search.Phi.shape
-        if n <= m and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
+        # With as many rows as weights, a single step costs less among the weights and many cost less among the rows.
+        few_rows = n < m or (n == m and not self.problem.is_gaussian)
+        if few_rows and search.S.ndim == 1 and (search.n_columns is None or search.n_columns >= m):
             found = fit_few_rows(search, start if isinstance(start, Sites) else None, tolerance)
             if found is not None:
                 return found, found.promised
