@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,50 @@ def measure(
         print(row, flush=True)
         if path is not None:
             path.write_text(json.dumps({"rows": results}, indent=1) + "\n")
+
+
+def run_tables(
+    script: str,
+    description: str | None,
+    fit: Callable[[Path, str, int, str], Mapping[str, Any]],
+    tables: Sequence[str],
+    way: str,
+    ways: Sequence[str],
+    rows: int,
+) -> None:
+    """Read a command line, fit every table in every way, and write the JSON after each fit.
+
+    Parameters
+    ----------
+    script : str
+        File whose command line it is.
+    description : str or None
+        Its docstring.
+    fit : callable
+        ``fit(folder, table, rows, way)`` returns the numbers of a row.
+    tables, ways : sequence of str
+        What can be chosen; all of them by default.
+    way : str
+        Name of a way in the rows; its plural is the option.
+    rows : int
+        Training rows by default.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--src", type=Path, default=OWN)
+    parser.add_argument("--tables", nargs="+", default=list(tables), choices=tables)
+    parser.add_argument(f"--{way}s", nargs="+", default=list(ways), choices=ways, dest="ways")
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--child", nargs=3, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        table, count, chosen = options.child
+        print(json.dumps(fit(options.data, table, int(count), chosen)))
+        return
+    cells = []
+    for table in options.tables:
+        for chosen in options.ways:
+            child = ["--data", str(options.data), "--child", table, str(options.rows), chosen]
+            cells.append(({"table": table, way: chosen}, child))
+    measure(script, cells, options.src, options.json)

@@ -10,8 +10,6 @@ table and kind are replaced.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 import warnings
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import OWN, measure
+from children import run_tables
 from student_noise import TABLES, read
 
 KINDS = ("laplace", "student-t", "gaussian")
@@ -48,26 +46,8 @@ def fit(folder: Path, table: str, rows: int, kind: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run every table with every kind of noise, and write the JSON after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--src", type=Path, default=OWN)
-    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--rows", type=int, default=500)
-    parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--child", nargs=3, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        table, rows, kind = options.child
-        print(json.dumps(fit(options.data, table, int(rows), kind)))
-        return
-    cells = []
-    for table in options.tables:
-        for kind in options.kinds:
-            child = ["--data", str(options.data), "--child", table, str(options.rows), kind]
-            cells.append(({"table": table, "kind": kind}, child))
-    measure(__file__, cells, options.src, options.json)
+    """Fit every table in every way, and write the JSON after each."""
+    run_tables(__file__, __doc__, fit, TABLES, "kind", KINDS, 500)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ commit, table and method are replaced.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 import warnings
@@ -22,7 +20,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from children import OWN, measure
+from children import run_tables
 from tables import read_split
 
 TABLES = ("pol", "elevators", "kin40k", "bike", "protein", "keggdirected", "parkinsons")
@@ -56,26 +54,8 @@ def fit(folder: Path, table: str, rows: int, method: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run every table with every method, and write the JSON after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--src", type=Path, default=OWN)
-    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--child", nargs=3, default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        table, rows, method = options.child
-        print(json.dumps(fit(options.data, table, int(rows), method)))
-        return
-    cells = []
-    for table in options.tables:
-        for method in options.methods:
-            child = ["--data", str(options.data), "--child", table, str(options.rows), method]
-            cells.append(({"table": table, "method": method}, child))
-    measure(__file__, cells, options.src, options.json)
+    """Fit every table in every way, and write the JSON after each."""
+    run_tables(__file__, __doc__, fit, TABLES, "method", METHODS, 1000)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ RUNS = {
     "iterative_table": "--data DATA --rows 60 --steps 2 --probes 4 --block-size 20 --json OUT/rows.json",
     "kernel_choice": "--data DATA --tables kin40k --rows 40 --json OUT/rows.json",
     "latent_errors": "--data DATA --tables kin40k --methods QuadruplyStochastic --rows 60 --json OUT/rows.json",
+    "laplace_noise": "--data DATA --tables kin40k --kinds laplace --rows 60 --json OUT/rows.json",
     "large_tables": "--data DATA --tables kin40k --rows 60 --skip-svgp --json OUT/rows.json",
     "memory": "--rows 300 --inputs 3 --test-rows 50 --json OUT/rows.json",
     "mixed_precision": "--data DATA --table pol --rows 60 --json OUT/rows.json",

@@ -76,7 +76,7 @@ def expected_fit(
     nodes : int
         Of the quadrature.
     """
-    total, slopes, bends, secants, noises = 0.0, [], [], [], []
+    total, slopes, bends, noises = 0.0, [], [], []
     size = max(1, _ENTRIES // (nodes * latent.shape[1]))
     std = variance.clamp_min(_LEAST).sqrt()[:, None].expand_as(latent)
     for block in zip(*(one.detach().split(size) for one in (targets, latent, std, noise)), strict=True):
@@ -85,11 +85,11 @@ def expected_fit(
             fit = likelihood.expected_log_density(at_targets, mean, spread, at_rows[:, None], nodes).sum()
             slope, by_spread, by_noise = torch.autograd.grad(fit, (mean, spread, at_rows), allow_unused=True)
         total += float(fit.detach())
-        bend = (-by_spread / block[2]).clamp_min(0)
-        residual = block[0] - block[1]
         slopes.append(slope)
-        bends.append(bend)
-        secants.append(torch.where(residual.abs() > _NO_RESIDUAL * block[2], slope / residual, bend).maximum(bend))
+        bends.append((-by_spread / block[2]).clamp_min(0))
         noises.append(torch.zeros_like(block[3]) if by_noise is None else by_noise)
-    secant = torch.cat(secants) if likelihood.has_noise else None
-    return ExpectedFit(total, torch.cat(slopes), torch.cat(bends), secant, torch.cat(noises))
+    slope, bend, secant = torch.cat(slopes), torch.cat(bends), None
+    if likelihood.has_noise:
+        residual = targets - latent
+        secant = torch.where(residual.abs() > _NO_RESIDUAL * std, slope / residual, bend).maximum(bend)
+    return ExpectedFit(total, slope, bend, secant, torch.cat(noises))

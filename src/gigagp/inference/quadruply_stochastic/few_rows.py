@@ -10,7 +10,6 @@ from torch import Tensor
 from gigagp.dense import cholesky
 from gigagp.inference.quadruply_stochastic.latent import (
     Sites,
-    bent_factor,
     bent_solve,
     best_latent,
     newton_target,
@@ -87,13 +86,12 @@ def fit_few_rows(search: WeightSearch, start: Sites | None, tolerance: float) ->
     sites = best.sites(K, basis, best.fit.bend)
     target, _, _ = newton_target(K, basis, sites)
     promised = 0.5 * float(((best.fit.slope - best.alpha) * (K @ (target - best.alpha))).sum())
-    factor = bent_factor(K, root)
-    half = torch.linalg.solve_triangular(factor, root[:, None] * scaled, upper=False)
+    half = torch.linalg.solve_triangular(best.factor, root[:, None] * scaled, upper=False)
     covariance = half.T @ half  # S^1/2 P^-1 S^1/2 = I - half' half, by the Woodbury identity
     covariance.neg_().diagonal().add_(1.0)
     prior = search.S.rsqrt()[:, None]
     weights_root = cholesky(covariance, "the posterior covariance of the weights", overwrite=True).mul_(prior)
-    solved = bent_solve(factor, root, basis)
+    solved = bent_solve(best.factor, root, basis)
     open_trend = OpenTrend(coefficient_root(basis.T @ solved), prior * (scaled.T @ solved))
     mean = prior * (scaled.T @ best.alpha)
     return FewRowsFit(mean, best.coefficients, best.curvature, weights_root, open_trend, sites, best.value, promised)
