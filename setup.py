@@ -6,6 +6,7 @@ a compiler the build goes on without them, and gigagp multiplies with torch.
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -31,11 +32,14 @@ VARIED = ("tiles", "grid", "neighbours", "conditionals", "stored")
 VARIANTS = {"baseline": []}
 MACROS: list[tuple[str, str | None]] = []
 if platform.machine().lower() in {"x86_64", "amd64"}:
-    VARIANTS |= {
+    faster = {
         "avx2": ["-march=x86-64-v3"],
         "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
-    MACROS.append(("GIGAGP_X86_VARIANTS", None))
+    # packaging/machines.py builds an engine as an older processor would choose it
+    wanted = os.environ.get("GIGAGP_BUILD_INSTRUCTION_SETS", "avx2 avx512").split()
+    VARIANTS |= {name: flags for name, flags in faster.items() if name in wanted}
+    MACROS += [(f"GIGAGP_HAS_{name.upper()}", None) for name in VARIANTS if name in faster]
 
 
 class BuildVariants(build_ext):

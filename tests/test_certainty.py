@@ -89,6 +89,7 @@ def test_a_fit_warns_where_its_functions_cannot_follow_the_targets(name, noise):
     assert squares(400 if name == "inducing points" else 5000) < 1.5  # the control: no warning, as warnings are errors
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:Squared errors")
 @pytest.mark.parametrize("targets", [1, 2])
 @pytest.mark.parametrize("kind", ["even", "gap", "clumps", "repeated"])

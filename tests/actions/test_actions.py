@@ -40,6 +40,7 @@ def test_products_with_the_matrix(actions):
     torch.testing.assert_close(actions.row_quadratics(square), (S @ square @ S.T).diagonal())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("storage", ["tiles", "dense"])
 def test_products_with_a_kernel_leave_the_noise_out(actions, dtype, storage):

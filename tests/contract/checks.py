@@ -11,13 +11,13 @@ import pytest
 
 from contract import dense
 from contract.dense import Array, Dense
-from contract.problems import DTYPES, MEANS, NOISES, NOISY, TARGETS, Problem, problem
+from contract.problems import DTYPES, MEANS, NOISES, NOISY, TABLES, TARGETS, Problem, problem
 from contract.systems import System
 from gigagp import GPRegressor
 from gigagp.errors import FitWarning, GigaGPWarning, InvalidInputError
 
-#: The matrix of cells for every inference: index of the table, targets, mean, row noise, dtype.
-CELLS = list(enumerate(product(TARGETS, MEANS, NOISES, DTYPES)))
+#: The matrix of cells for every inference: index of the table (all of them in turn), targets, mean, row noise, dtype.
+CELLS = [(place % len(TABLES), *cell) for place, cell in enumerate(product(TARGETS, MEANS, NOISES, DTYPES))]
 #: Number of samples, and allowed standard errors of their moments: one false alarm in 1e6 cells.
 SAMPLES, ERRORS = 150, 5.5
 #: Relative error of a variance from random features of the prior (4,000 columns).
@@ -26,6 +26,17 @@ FEATURES = 0.06
 NEWTON = 1e-7
 #: Error of the data fit in `log_marginal_likelihood` (nats per target), and errors of its determinant.
 FIT_NATS, VALUE_ERRORS = 0.01, 4.5
+
+
+def cell_name(setting: object) -> str:
+    """Return the name of a cell, or of a system or likelihood beside it, for a test."""
+    return "-".join(map(str, setting)) if isinstance(setting, tuple) else str(setting)
+
+
+def refused(system: System, cell: tuple[int, str, str, str, str], likelihood: str = "gaussian") -> bool:
+    """Whether the system must refuse a cell of `CELLS`."""
+    _, _, mean, noise, dtype = cell
+    return system.refuses_cell(mean, noise, dtype, likelihood)
 
 
 class Answer(NamedTuple):

@@ -338,13 +338,6 @@ SYSTEMS: tuple[System, ...] = (
 # fmt: on
 
 
-def family(*names: str) -> list[System]:
-    """Return the inference methods whose name, up to a comma, begins with one of these."""
-    found = [system for system in SYSTEMS if system.name.split(",")[0] in names]
-    assert {system.name.split(",")[0] for system in found} == set(names)
-    return found
-
-
 #: One system for each kind of posterior.
 KINDS = tuple(system for system in SYSTEMS if not system.variant)
 BY_NAME = {system.name: system for system in SYSTEMS}

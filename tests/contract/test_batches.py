@@ -44,6 +44,7 @@ def allowed(dtype):
     return {"float64": 1e-8, "float32": 2e-3}[dtype]
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # few functions
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("place", [GAUSSIAN, GAPPY])

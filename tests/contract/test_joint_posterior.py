@@ -27,6 +27,7 @@ def batches(cell, leading, q):
     return torch.from_numpy(low + (high - low) * share), torch.from_numpy(high - low)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("place", [GAUSSIAN, UNEVEN, BADLY_SCALED])
 @pytest.mark.parametrize("system", KINDS, ids=repr)

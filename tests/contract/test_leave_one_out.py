@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contract import dense
-from contract.checks import CELLS
+from contract.checks import CELLS, cell_name
 from contract.fits import fitted
 from contract.problems import Problem, problem
 from contract.systems import BY_NAME, KINDS
@@ -31,10 +31,11 @@ def without_each(cell: Problem) -> tuple[dense.Array, dense.Array]:
     return np.array(means), np.array(variances)
 
 
-@pytest.mark.parametrize(("place", "cell"), CELLS[::3], ids=lambda one: "-".join(one) if isinstance(one, tuple) else "")
+@pytest.mark.pairs
+@pytest.mark.parametrize("cell", CELLS[::3], ids=cell_name)
 @pytest.mark.parametrize("name", [*CLOSED, ESTIMATED])
-def test_a_cell(name, place, cell):
-    targets, mean, noise, dtype = cell
+def test_a_cell(name, cell):
+    place, targets, mean, noise, dtype = cell
     system, found = BY_NAME[name], problem(place, targets, mean, noise, dtype)
     if system.refuses_cell(mean, noise, dtype, "gaussian"):
         return

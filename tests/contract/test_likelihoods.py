@@ -30,8 +30,8 @@ WITHOUT = [
 
 @pytest.mark.parametrize(("system", "likelihood"), WITHOUT, ids=repr)
 def test_all_cells_are_refused(system, likelihood):
-    for place, (targets, mean, noise, dtype) in CELLS:
-        check(system, place, targets, mean, noise, dtype, likelihood)
+    for cell in CELLS:
+        check(system, *cell, likelihood)
 
 
 def probit(y, mean, std, noise):

@@ -43,6 +43,7 @@ def test_seeds(system):
     assert system.random is None or system.random != same
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "function"])

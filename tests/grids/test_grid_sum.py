@@ -62,6 +62,7 @@ def check(found: GridStatistics, X: Tensor, Y: Tensor, noise: Tensor | None) -> 
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("interpolation", ["cubic", "linear"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("kind", ["even", "gappy", "clumped", "duplicated"])

@@ -20,6 +20,7 @@ def problem(d: int, interpolation: str, n: int = 400, t: int = 2):
     return grid, X, Y, grid.matrix(X).to_dense()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("d", SHAPES)
 @pytest.mark.parametrize("interpolation", ["cubic", "linear"])
 def test_moments_expand_to_the_direct_sum(d, interpolation, way):

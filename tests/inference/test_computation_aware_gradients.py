@@ -123,6 +123,7 @@ def test_directions_that_change_nothing_have_no_slope(loss):
     assert float(dense.abs().max()) > 1e-3
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("n", "count"), [(53, 7), (40, 40), (31, 1), (64, 16)])

@@ -59,6 +59,7 @@ def enumerated(objective, model, draw_of):
 # Unbiased -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("series", SERIES)
 @pytest.mark.parametrize("name", KERNELS)

@@ -46,6 +46,7 @@ def dense_value(model, draw, table):
     return -0.5 * (fit + 2 * (torch.linalg.slogdet(H).logabsdet + len(H) * math.log(2 * math.pi)))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("mean", [ZeroMean(), LinearMean()], ids=["zero", "linear"])
 @pytest.mark.parametrize("name", ALL)

@@ -54,6 +54,7 @@ def regression(factor: Factor) -> Tensor:
     return found
 
 
+@pytest.mark.pairs
 @tables
 @pytest.mark.parametrize("columns", [1, 3, 8, 21])
 def test_products_and_solves_are_the_dense_ones(table, columns, engine):

@@ -64,6 +64,7 @@ def with_many_digits(profile, X, y, noise):
     return float(variance), float(sum(weights[i] * mp.mpf(y[i]) for i in range(M)))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("kernel", PROFILES)

@@ -37,6 +37,7 @@ def known_noise(dtype=torch.float64):
     return points(N, 1, seed=5, dtype=dtype)[:, 0].square() + 0.1
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("noise", ["scalar", "vector"])
 @pytest.mark.parametrize("name", ALL)
@@ -91,6 +92,7 @@ def test_adjoint_identity(storage):
     assert torch.allclose((H.rows_product(rows, right) * short).sum(0), (right * H.columns_product(rows, short)).sum(0))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("noise", ["scalar", "vector"])
 @pytest.mark.parametrize("name", ALL)

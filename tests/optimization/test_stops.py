@@ -57,6 +57,7 @@ def no_factor(outcome):
 FAILURES = pytest.mark.parametrize("failure", [nan_gradient, infinite_value, no_factor])
 
 
+@pytest.mark.pairs
 @FAILURES
 @pytest.mark.parametrize(("objective", "method", "optimizer"), CASES)
 def test_the_best_state_is_kept(monkeypatch, objective, method, optimizer, failure):

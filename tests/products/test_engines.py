@@ -73,6 +73,7 @@ def _any(kernel) -> Tensor:
 # Values and derivatives --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ALL)
 def test_product(engine, name, dtype):
@@ -82,6 +83,7 @@ def test_product(engine, name, dtype):
     assert_product(engine.product(kernel, X, Z, W), kernel, X, Z, W)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ALL)
 def test_dense(engine, name, dtype):
@@ -94,6 +96,7 @@ def test_dense(engine, name, dtype):
             assert torch.equal(found, found.T)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("name", "symmetric", "low_rank"),
@@ -135,6 +138,7 @@ MORE_SHAPES = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("d", "s"), SHAPES)
 def test_numbers_of_inputs_and_vectors(engine, d, s, dtype):
@@ -264,6 +268,7 @@ def test_float32_near_points_far_from_the_origin(engine, name):
         assert relative_error(found[key], value) < 1e-5, key
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("far", [1e4, 1e7, 1e20, 1e300])
 @pytest.mark.parametrize("name", STATIONARY)
 def test_far_points_take_no_digits_from_the_others(engine, name, far):
@@ -281,6 +286,7 @@ def test_far_points_take_no_digits_from_the_others(engine, name, far):
     assert far < 1e10 or relative_error(reference_block(kernel, centred[:30], centred[:30]), expected) > 1e-10
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e6])
 @pytest.mark.parametrize("name", STATIONARY)
 def test_gradients_of_two_groups_far_apart(engine, name, far):
@@ -295,6 +301,7 @@ def test_gradients_of_two_groups_far_apart(engine, name, far):
             assert relative_error(found[key], value) < 1e-7, key
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("alpha", [1e3, 1e6, 1e10, 1e17, 1e300])
 def test_a_rational_quadratic_with_a_large_exponent_is_nearly_an_rbf(engine, alpha, dtype):
@@ -322,6 +329,7 @@ def test_near_points_are_not_taken_for_the_same(engine, apart):
         assert float(1 - block[0, 1]) == pytest.approx(expected, rel=1e-6, abs=3e-16)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lengthscale", [1e-14, 1e14])
 @pytest.mark.parametrize("name", STATIONARY)
@@ -382,6 +390,7 @@ def test_adjoint_identity(engine, name):
     assert torch.allclose(one, other, rtol=0, atol=1e-9)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("s", [1, 17, 65])
 @pytest.mark.parametrize("name", TWO)
 def test_symmetric_products_are_rectangular_products(engine, name, s):

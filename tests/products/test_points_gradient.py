@@ -12,6 +12,7 @@ ALL = all_kernels()
 EVERY = slice(None)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("same", [False, True])
 @pytest.mark.parametrize("name", ALL)

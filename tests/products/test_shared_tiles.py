@@ -16,6 +16,7 @@ ENGINES = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("make", ENGINES)
 @pytest.mark.parametrize("n", [1, 97, 1300])
 @pytest.mark.parametrize("parts", [2, 5, 16])

@@ -20,6 +20,7 @@ def product(matrix, vectors, instruction_set="", threads=1):
     return out
 
 
+@pytest.mark.pairs
 @compiled
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

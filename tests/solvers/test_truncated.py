@@ -62,6 +62,7 @@ def test_where_the_residual_blows_up_both_solutions_are_the_start(initial, monke
     assert not torch.allclose(free.truncated.second, expected)
 
 
+@pytest.mark.pairs
 @PRECONDITIONERS
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize("kind", [RussianRoulette, SingleSample])

@@ -51,6 +51,7 @@ def over_lengths(law, estimate):
     return sum(law.probability(j) * estimate(j) for j in law.support())
 
 
+@pytest.mark.pairs
 @ALL
 @KINDS
 @pytest.mark.parametrize("terms", [NUMBERS, VECTORS], ids=["scalars", "vectors"])

@@ -30,6 +30,7 @@ def rows(name: str, d: int) -> Tensor:
     return X
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("name", ["uniform", "clumps", "repeated"])
 @pytest.mark.parametrize("weighted", [False, True])

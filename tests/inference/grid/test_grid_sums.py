@@ -114,6 +114,7 @@ def fitted(kernel: Kernel, X: Array, y: Array, noise: Array | float, **settings:
     return gp.fit(X, y)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exact_nodes", [1500, 0], ids=["dense", "iterative"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("kind", ["normal", "gappy", "clumped", "duplicated"])

@@ -60,6 +60,7 @@ def whole(m, n_head=0):
     return BasisSample.from_indices(torch.arange(m), torch.arange(m), m, n_head=n_head)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "likelihood", [Logistic(), Laplace(), Gaussian(), Probit(), Poisson()], ids=lambda one: one.name
 )

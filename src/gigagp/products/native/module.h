@@ -13,24 +13,31 @@
 
 namespace gigagp {
 
-// The functions of all instruction sets that return a table: NAME is what GIGAGP_VARIANT_NAMED was given.
-#ifdef GIGAGP_X86_VARIANTS
-#define GIGAGP_VARIANTS_OF(NAME) avx512_##NAME, avx2_##NAME, baseline_##NAME
+// The functions of all compiled instruction sets that return a table, and nullptr for the others (setup.py): NAME is what
+// GIGAGP_VARIANT_NAMED was given.
+#ifdef GIGAGP_HAS_AVX512
+#define GIGAGP_AVX512_OF(NAME) avx512_##NAME
 #else
-#define GIGAGP_VARIANTS_OF(NAME) nullptr, nullptr, baseline_##NAME
+#define GIGAGP_AVX512_OF(NAME) nullptr
 #endif
+#ifdef GIGAGP_HAS_AVX2
+#define GIGAGP_AVX2_OF(NAME) avx2_##NAME
+#else
+#define GIGAGP_AVX2_OF(NAME) nullptr
+#endif
+#define GIGAGP_VARIANTS_OF(NAME) GIGAGP_AVX512_OF(NAME), GIGAGP_AVX2_OF(NAME), baseline_##NAME
 
 // The tables of functions compiled for the instruction sets of this processor, the best one first.
 template <class Set>
 std::vector<const Set *> for_this_processor(const Set &(*avx512)(), const Set &(*avx2)(), const Set &(*baseline)()) {
     std::vector<const Set *> found;
-#ifdef GIGAGP_X86_VARIANTS
+#if defined(GIGAGP_HAS_AVX512) || defined(GIGAGP_HAS_AVX2)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+    if (avx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi2"))
         found.push_back(&avx512());
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    if (avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
         found.push_back(&avx2());
 #else
     (void)avx512, (void)avx2;

@@ -1,0 +1,27 @@
+"""Gaussian targets: every cell that an inference accepts, against dense float64 algebra at its exact limit.
+
+Each cell is checked on one of the tables of `contract.problems`, in turn, so that every inference meets all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.checks import CELLS, cell_name, check, refused
+from contract.systems import SYSTEMS
+
+ACCEPTED = [(system, cell) for system in SYSTEMS for cell in CELLS if not refused(system, cell)]
+
+
+@pytest.mark.filterwarnings("ignore:threshold of RelevanceVectorMachine")  # where slopes explain nearly all
+@pytest.mark.pairs
+@pytest.mark.parametrize(("system", "cell"), ACCEPTED, ids=cell_name)
+def test_a_cell(system, cell):
+    check(system, *cell)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
+def test_the_others_are_refused(system):
+    for cell in CELLS:
+        if refused(system, cell):
+            check(system, *cell)

@@ -1,0 +1,78 @@
+"""Coverings have every pair of settings, in few cases, and the default run leaves out the other cases alone."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+from pairs import covering
+
+FULL = list(product(range(9), range(4), range(3), range(3), range(2)))
+#: Without some pairs, and with a setting that decides another.
+PARTIAL = [(*case, case[0] % 4) for case in FULL if case[0] != case[1] and case[2:4] != (1, 2)]
+
+
+def pairs_of(cases):
+    return {pair for case in cases for pair in combinations(enumerate(case), 2)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "cases", [FULL, PARTIAL, FULL[:1], [(k,) for k in range(5)]], ids=["full", "partial", "one", "single"]
+)
+def test_every_pair_is_covered(cases, seed):
+    chosen = [cases[place] for place in covering(cases, seed)]
+    assert pairs_of(chosen) == pairs_of(cases)
+    assert {setting for case in chosen for setting in enumerate(case)} == {
+        setting for case in cases for setting in enumerate(case)
+    }
+    if len(cases[0]) > 1:  # the control: without its last case, a pair is missing
+        assert pairs_of(chosen[:-1]) != pairs_of(cases)
+
+
+def test_few_cases_are_enough():
+    assert 36 <= len(covering(FULL, 0)) <= 45 < len(FULL) // 10
+
+
+def test_seeds_choose_other_cases_and_the_same_seed_the_same():
+    assert covering(FULL, 0) == covering(FULL, 0) != covering(FULL, 1)
+
+
+EXAMPLE = """
+import pytest
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize(("b", "c"), [(b, c) for b in range(3) for c in range(3)])
+def test_of_pairs(a, b, c): ...
+
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(3))
+@pytest.mark.parametrize("c", range(3))
+def test_of_all(a, b, c): ...
+"""
+
+
+def test_the_default_run_and_the_full_one_are_all_cases(tmp_path):
+    (tmp_path / "test_example.py").write_text(EXAMPLE)
+    root = Path(__file__).parents[1]
+    (tmp_path / "conftest.py").write_text((root / "tests" / "conftest.py").read_text())
+    (tmp_path / "pyproject.toml").write_text((root / "pyproject.toml").read_text())
+
+    class Names:
+        def pytest_collection_finish(self, session):
+            self.found = {item.name for item in session.items}
+
+    def collected(*options):
+        names = Names()
+        assert pytest.main(["-q", "--collect-only", "-p", "no:cacheprovider", *options, str(tmp_path)], [names]) == 0
+        return names.found
+
+    default, full, everything = collected(), collected("-m", "full"), collected("-m", "")
+    assert default | full == everything
+    assert not default & full
+    assert len(everything) == 54
+    assert sum(name.startswith("test_of_all") for name in default) == 27
+    assert 9 <= sum(name.startswith("test_of_pairs") for name in default) <= 12
