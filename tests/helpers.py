@@ -37,6 +37,26 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return float(difference / expected.detach().double().abs().max().clamp_min(1e-300))
 
 
+def close(found: Any, expected: Any, *, condition: float = 1.0, dtype: torch.dtype = torch.float64) -> None:
+    """Assert that numbers differ by what rounding may do to the problem, relative to the largest expected one.
+
+    Parameters
+    ----------
+    found, expected : tensor, array or float
+    condition : float
+        How much the problem multiplies relative errors of its data: the condition number of a matrix that is solved
+        with, or the ratio of the largest term to the sum. The multiple that is allowed covers sums of hundreds of terms.
+    dtype : torch.dtype
+        The precision that the numbers were computed in.
+    """
+    found, expected = (torch.as_tensor(one, dtype=torch.float64).detach() for one in (found, expected))
+    assert found.shape == expected.shape
+    allowed = 64 * torch.finfo(dtype).eps * condition
+    assert allowed < 0.1, f"a condition of {condition:.3g} leaves no digit to compare"
+    error = relative_error(found, expected) if found.numel() else 0.0
+    assert error <= allowed, f"relative error {error:.3g}, allowed {allowed:.3g}"
+
+
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

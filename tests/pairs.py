@@ -1,8 +1,9 @@
-"""Coverings: a few cases of a product of settings in which every pair of settings still occurs.
+"""Which cases of a product of settings the default run has.
 
-A test with the marker ``pairs`` runs by default only in such cases. The others get the marker ``full``, which the
-default run leaves out and `.ci/run` includes. Most faults of settings come from one of them or from two that meet
-(Kuhn, Wallace and Gallo 2004, https://doi.org/10.1109/TSE.2004.24).
+A test with the marker ``pairs`` runs by default in a few cases in which every pair of its settings still occurs. Most
+faults of settings come from one of them or from two that meet (Kuhn, Wallace and Gallo 2004,
+https://doi.org/10.1109/TSE.2004.24). With the marker ``each``, every single setting still occurs; with ``few(count)``, the
+default run has ``count`` cases, which are drawn. The other cases get the marker ``full``, which `.ci/run` includes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -19,7 +21,7 @@ SEED = 0
 Case = Sequence[Hashable]
 
 
-def covering(cases: Sequence[Case], seed: int | str) -> list[int]:
+def covering(cases: Sequence[Case], seed: int | str, strength: int = 2) -> list[int]:
     """Return the numbers of cases in which every pair of settings occurs that occurs in any case.
 
     Parameters
@@ -28,6 +30,8 @@ def covering(cases: Sequence[Case], seed: int | str) -> list[int]:
         Settings of each case, in the same order in all of them.
     seed : int or str
         Decides which of several coverings is taken.
+    strength : int
+        2 for pairs; 1 for single settings, 3 for triples.
 
     Notes
     -----
@@ -35,7 +39,7 @@ def covering(cases: Sequence[Case], seed: int | str) -> list[int]:
     """
     order = list(range(len(cases)))
     random.Random(seed).shuffle(order)
-    pairs = {place: _pairs(cases[place]) for place in order}
+    pairs = {place: set(combinations(enumerate(cases[place]), min(strength, len(cases[place])))) for place in order}
     missing = set().union(*pairs.values())
     gains = {place: len(own) for place, own in pairs.items()}
     chosen: list[int] = []
@@ -54,22 +58,21 @@ def covering(cases: Sequence[Case], seed: int | str) -> list[int]:
     return sorted(chosen)
 
 
-def _pairs(case: Case) -> set[Hashable]:
-    settings = list(enumerate(case))
-    return set(combinations(settings, 2)) if len(settings) > 1 else set(settings)
-
-
 def mark_full(items: Iterable[pytest.Item]) -> None:
-    """Give the marker ``full`` to the cases of tests with the marker ``pairs`` that their covering leaves out."""
+    """Give the marker ``full`` to the cases that the markers ``pairs``, ``each`` and ``few`` leave out."""
     tests: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("pairs") is not None:
+        if isinstance(item, pytest.Function) and any(map(item.get_closest_marker, ("pairs", "each", "few"))):
             tests[item.nodeid.partition("[")[0]].append(item)
     for name, found in tests.items():
-        chosen = set(covering([_settings(item) for item in found], f"{SEED} {name}"))
-        for place, item in enumerate(found):
-            if place not in chosen:
-                item.add_marker(pytest.mark.full)
+        few, seed = found[0].get_closest_marker("few"), f"{SEED} {name}"
+        if few is not None:
+            chosen = random.Random(seed).sample(range(len(found)), min(*few.args, len(found)))
+        else:
+            strength = 1 if found[0].get_closest_marker("each") else 2
+            chosen = covering([_settings(item) for item in found], seed, strength)
+        for place in set(range(len(found))) - set(chosen):
+            found[place].add_marker(pytest.mark.full)
 
 
 def _settings(item: pytest.Function) -> list[Hashable]:
@@ -81,5 +84,7 @@ def _settings(item: pytest.Function) -> list[Hashable]:
 
 
 def _key(value: object) -> Hashable:
-    """Return something that is equal for equal settings of one process."""
+    """Return something that is equal for equal settings of one process; scikit-learn's checks are partial functions."""
+    if isinstance(value, partial):
+        return _key(value.func)
     return (type(value), value) if isinstance(value, Hashable) else id(value)

@@ -143,6 +143,7 @@ def numbers_in(value: object) -> list[float]:
     return [float(value)] if isinstance(value, int | float) else []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gigagp.errors.GigaGPWarning")
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_a_benchmark_runs(name, data_folder, tmp_path, monkeypatch):

@@ -68,6 +68,7 @@ def dense_ratio(
     return float((errors / std.reshape(len(points), -1) ** 2).mean(0).max())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("noise", ["one", "rows", "white"])
 @pytest.mark.parametrize("name", ["functions", "inducing points"])
 def test_a_fit_warns_where_its_functions_cannot_follow_the_targets(name, noise):

@@ -23,6 +23,7 @@ def moons(n=300, classes=2, seed=0):
     return X, np.floor((angle + np.pi) / (2 * np.pi) * classes).astype(int).clip(0, classes - 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("likelihood", ["logistic", "probit"])
 @pytest.mark.parametrize("bound", ["sqrt", "linear"])
 def test_two_classes_with_names(likelihood, bound):
@@ -39,6 +40,7 @@ def test_two_classes_with_names(likelihood, bound):
     assert gp.decision_function(X[200:]).shape == (100,)
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(4000, 1))
@@ -69,6 +71,7 @@ def test_several_classes_and_a_file(tmp_path):
     assert loaded.classes_.dtype == gp.classes_.dtype
 
 
+@pytest.mark.slow
 def test_digits_odd_or_even_at_a_quarter_of_the_steps():
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
@@ -148,6 +151,7 @@ def test_log_odds_rank_rows_as_probabilities_do(likelihood):
     np.testing.assert_array_equal(gp.predict(points), gp.classes_[(odds > 0).astype(int)])
 
 
+@pytest.mark.each
 @parametrize_with_checks(
     [GPClassifier(), GPClassifier(inference=QuadruplyStochastic(n_basis=50), optimizer=SparseAdam(0.1, steps=100))]
 )

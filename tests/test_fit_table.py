@@ -305,6 +305,7 @@ def test_a_damaged_file_is_named_and_the_same_call_goes_on(tmp_path):
     assert not call["checkpoint"].exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("small_previews")
 @pytest.mark.parametrize("where", [(0, 140), (1, 350), (2, 70), (3, 420), "while learning"])
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):

@@ -22,6 +22,7 @@ def loaded_by(statement: str) -> set[str]:
     return {name.split(".")[0] for name in result.stdout.split()} & set(HEAVY)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -152,6 +152,7 @@ def fitted_or_not(estimator, Y):
     return came
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", FITS)
 def test_the_first_leaves_a_fitted_model_wherever_it_comes(signals, tmp_path, name):
     found = []
@@ -217,6 +218,7 @@ def test_a_fit_is_not_lost_when_it_has_ended(monkeypatch, way):
     assert not went_on
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["exact auto", "exact adam", "exact lbfgs, two targets", "sparse"])
 def test_the_best_value_is_kept(signals, name):
     """With values, the kept point is at least as good as every step of the same stage."""

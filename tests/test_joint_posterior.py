@@ -58,6 +58,7 @@ ALL = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("name", "method"), CELLS)
 def test_derivatives_for_every_kernel_in_any_units(name, method):
     gp = fit(METHODS[method], all_kernels()[name])

@@ -68,6 +68,7 @@ def chosen(gp: GPRegressor) -> str:
 # The choice -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_two_scales_are_found(seed):
     kernel = kernels.RBF(3.0, 4.0) + kernels.Matern(0.5, 0.3, 0.5)
@@ -93,6 +94,7 @@ def test_the_default_is_kept_for_noise():
     assert chosen(gp) == "matern32"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("seed", "gaps"), [(0, False), (1, True)])
 def test_the_year_is_found(seed, gaps):
     t, y = monthly(seed, gaps)
@@ -181,6 +183,7 @@ def test_the_weights_are_tempered_evidence():
     assert mine == pytest.approx(single.log_marginal_likelihood().value, abs=0.2)
 
 
+@pytest.mark.slow
 def test_answers_of_an_average():
     gp = GPRegressor("average").fit(X, Y)
     mean, std = gp.predict(NEW, return_std=True)
@@ -312,6 +315,7 @@ TABLES = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("rule", ["choose", "average"])
 def test_degenerate_tables(name, rule):

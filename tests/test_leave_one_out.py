@@ -49,6 +49,7 @@ def by_hand(mean: object, X: np.ndarray, y: np.ndarray, noise: object = None) ->
     return tuple(np.array(found).T)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", slope])
 @pytest.mark.parametrize("method", METHODS)
 def test_equal_to_fits_without_the_row(method, mean):

@@ -48,6 +48,15 @@ import pytest
 @pytest.mark.parametrize(("b", "c"), [(b, c) for b in range(3) for c in range(3)])
 def test_of_pairs(a, b, c): ...
 
+@pytest.mark.few(4)
+@pytest.mark.parametrize("a", range(9))
+def test_of_few(a): ...
+
+@pytest.mark.each
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(5))
+def test_of_each(a, b): ...
+
 @pytest.mark.parametrize("a", range(3))
 @pytest.mark.parametrize("b", range(3))
 @pytest.mark.parametrize("c", range(3))
@@ -73,6 +82,8 @@ def test_the_default_run_and_the_full_one_are_all_cases(tmp_path):
     default, full, everything = collected(), collected("-m", "full"), collected("-m", "")
     assert default | full == everything
     assert not default & full
-    assert len(everything) == 54
+    assert len(everything) == 78
+    assert sum(name.startswith("test_of_each") for name in default) == 5
+    assert sum(name.startswith("test_of_few") for name in default) == 4
     assert sum(name.startswith("test_of_all") for name in default) == 27
     assert 9 <= sum(name.startswith("test_of_pairs") for name in default) <= 12

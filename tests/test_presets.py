@@ -39,6 +39,7 @@ def test_the_settings_of_the_paper():
     assert descent.sampling == "independent"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("warm_start", [True, False])
 @pytest.mark.parametrize("estimator", ["standard", "pathwise"])
 @pytest.mark.parametrize("solver", ["cg", "ap", "sgd"])
@@ -95,6 +96,7 @@ def test_the_settings_of_evans_and_nair():
         evans2020("rbf")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["fourier", "inducing", "relevance"])
 def test_every_model_of_evans_and_nair_runs_and_is_kept_in_a_file(model, tmp_path):
     settings = evans2020(model, n_basis=120, row_batch=40, basis_batch=50, n_support=30, steps=400)

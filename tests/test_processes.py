@@ -290,6 +290,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # Tests ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["products", "fits"])
 def test_the_bits_are_the_same_for_any_number_of_processes(found, what):
     alone, first, second = (found[who][what] for who in ("alone", "first", "second"))
@@ -349,6 +350,7 @@ def test_conditionals_are_those_of_a_process_without_others(found):
         torch.testing.assert_close(results[f"derivative {name}"], value, rtol=1e-10, atol=1e-9)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_fits_are_those_of_a_process_without_others(found, name):
     alone = answers(estimator(name, distributed=False).fit(*rows()))
@@ -393,6 +395,7 @@ def test_an_error_of_one_process_ends_all(found):
     assert second["an error"] == "nothing"  # the error itself, which is not gigagp's
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others(tmp_path):
     with another("die", str(tmp_path)) as process:
         wait = timedelta(seconds=60)

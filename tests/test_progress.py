@@ -129,6 +129,7 @@ def test_other_threads_and_processes_show_no_bar(terminal):
     assert [type(one) for one in found[0]] == [NoProgress, PlainProgress]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "n_jobs"), [("threading", 2), ("loky", 2), ("threading", 1)])
 def test_cross_validation_in_parallel_prints_nothing(backend, n_jobs):
     """Two folds at a time on a terminal show neither bars nor lines, and one at a time does."""

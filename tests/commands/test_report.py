@@ -41,6 +41,7 @@ def test_fit_report_and_plot(run, refused, files):
     assert not (files / "q.svg").exists()
 
 
+@pytest.mark.slow
 def test_classes_are_drawn_with_their_labels(run, refused, tmp_path):
     rng = np.random.default_rng(1)
     for name in ("train", "test"):

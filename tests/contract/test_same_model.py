@@ -21,6 +21,7 @@ STREAMED = [system for system in KINDS if system.streamed]
 HELD = [system for system in KINDS if not system.streamed]
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_seeds(system):
     """The same seed gives the same bits whatever else runs; another seed gives another draw."""
@@ -72,6 +73,7 @@ def test_files(system, mean, dtype, tmp_path):
     assert gp.noise_variance_ == loaded.noise_variance_
 
 
+@pytest.mark.few(9)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("system", KINDS, ids=repr)
 def test_copies(system):
@@ -90,6 +92,7 @@ class Killed(BaseException):
     """Exception that stands for a kill."""
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("system", HELD, ids=repr)
 def test_a_killed_fit_resumes_to_the_same_bits(system, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__defaults__", (0.0,))

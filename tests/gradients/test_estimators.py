@@ -65,6 +65,7 @@ def test_exact_is_the_derivative_of_the_likelihood(name):
     torch.testing.assert_close(found, torch.cat([one.reshape(-1) for one in expected]), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize("name", ["matern32", "sum"])
 def test_estimates_are_unbiased(name, estimator):

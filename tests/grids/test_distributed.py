@@ -36,6 +36,7 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
 def test_two_processes_make_the_whole(tmp_path):
     import gigagp

@@ -133,6 +133,7 @@ def test_plans_are_in_the_targets_units():
     assert one.chosen.inference == Exact()
 
 
+@pytest.mark.slow
 def test_a_plan_forecasts_the_score_of_new_rows():
     X, y = made_rows(4400, 3, 4)
     gp = GPRegressor()
@@ -251,6 +252,7 @@ def test_neighbours_end_a_fit_with_too_little_noise_for_solves():
         GPRegressor(gp.kernel_, Iterative(), None, noise_variance=gp.noise_variance_).fit(X[:3100], y[:3100])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The fit stopped at step", "ignore:Posterior samples have")
 def test_neighbours_end_a_fit_whose_solves_fail(monkeypatch):
     monkeypatch.setattr("gigagp.inference.least_noise._LEAST_SHARE", 0.0)
@@ -313,6 +315,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slowness", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize(("n", "budget"), [(300, 1.0), (3200, 4.0)])
 def test_learning_ends_in_time(n, budget, slowness, monkeypatch):

@@ -59,6 +59,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", CASES)
 def test_differences(name, loss):

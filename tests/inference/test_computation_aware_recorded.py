@@ -184,6 +184,7 @@ def test_where_the_solve_converges_the_option_keeps_the_mean_and_stays_above_the
     assert std.mean() < 1.05 * exact.mean()
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore::gigagp.errors.SolverWarning")
 @pytest.mark.parametrize("max_epochs", [3, 300])
 def test_single_precision_keeps_what_double_precision_keeps(max_epochs):

@@ -128,6 +128,7 @@ def check(name: str, answer: str, at: Tensor = NEW) -> None:
 CELLS = [(name, answer) for name in SYSTEMS for answer in ANSWERS if answer not in REFUSED]
 
 
+@pytest.mark.few(90)
 @pytest.mark.parametrize(("name", "answer"), CELLS)
 def test_gradients_are_those_of_differences(name, answer):
     check(name, answer)
@@ -303,6 +304,7 @@ def test_nothing_is_recorded_where_nobody_asks(name, monkeypatch):
 # Special points -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_gradients_at_training_rows_are_finite(nu):
     kernel = kernels.Matern(nu, [0.9, 1.4], 1.2).bind(2)

@@ -53,6 +53,7 @@ def model_of(squared_scale=0.05, mean=None, kernel=KERNEL):
     return Model(kernel, mean or ZeroMean(), torch.tensor(squared_scale, dtype=torch.float64))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
 @pytest.mark.parametrize("gap", [0.0, 1.0, 30.0], ids=["fits", "off", "far off"])
 def test_it_is_a_lower_bound_close_to_the_integral(df, gap):

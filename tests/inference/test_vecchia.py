@@ -334,6 +334,7 @@ def test_a_model_that_was_learned_comes_back_to_the_bit(tmp_path, dtype):
         np.testing.assert_array_equal(answer(gp), answer(loaded))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kill_at", [1, 3, 5])
 @pytest.mark.parametrize(
     "optimizer",
@@ -570,6 +571,7 @@ def test_a_short_time_left_looks_at_fewer_rows(monkeypatch):
 
 
 # Sixty rows in clumps end with noise alone, whose amplitude is that of all rows too.
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:The fit explains the targets as noise:gigagp.errors.FitWarning")
 @tables
 def test_learning_from_some_rows_ends_with_the_amplitude_of_all(table, tmp_path):

@@ -106,6 +106,7 @@ def fitted(X, y, likelihood, **settings):
     return GPRegressor(kernels.Matern(nu=1.5), inference.Vecchia(15), likelihood=likelihood, **settings).fit(X, y)
 
 
+@pytest.mark.slow
 def test_gross_outliers_do_not_move_the_fit():
     errors, noises = {}, {}
     for likelihood in ("student-t", "gaussian"):

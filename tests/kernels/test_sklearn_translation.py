@@ -14,7 +14,7 @@ from torch import Tensor
 from gigagp import GPRegressor, kernels
 from gigagp.errors import InvalidInputError
 from gigagp.kernels.translation import scikit_learn as translation
-from helpers import points
+from helpers import close, points
 from random_kernels import KINDS, N_INPUTS, Numbers, assert_same_kernel, difference, exact_block, random_tree, rows
 
 LEAVES = ["RBF", "Matern", "RationalQuadratic", "Linear", "Constant", "White"]
@@ -144,11 +144,13 @@ def test_numbers_without_bounds_get_those_of_scikit_learn():
 
 def test_a_fitted_kernel_predicts_the_same_there():
     X = points(40, 2).numpy()
-    y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
+    y = np.sin(X[:, 0]) + 0.1 * X[:, 1] + 0.1 * points(40, 1, seed=1)[:, 0].numpy()
     gp = GPRegressor(kernels.RBF() + kernels.White(), mean="zero", standardize=False).fit(X, y)
     other = GaussianProcessRegressor(kernels.to_sklearn(gp.kernel_), alpha=0.0, optimizer=None).fit(X, y)
-    np.testing.assert_allclose(gp.predict(X[:5] + 0.1), other.predict(X[:5] + 0.1), rtol=1e-7)
-    np.testing.assert_allclose(gp.log_marginal_likelihood().value, other.log_marginal_likelihood(), rtol=1e-7)
+    condition = np.linalg.cond(other.kernel_(X))
+    assert condition < 1e5  # data without noise would leave nothing to compare
+    close(gp.predict(X[:5] + 0.1), other.predict(X[:5] + 0.1), condition=condition)
+    close(gp.log_marginal_likelihood().value, other.log_marginal_likelihood(), condition=condition)
 
 
 def test_a_fit_keeps_to_their_bounds():

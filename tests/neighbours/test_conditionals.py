@@ -166,6 +166,7 @@ def assert_dense(p: Problem, tolerance: float = 1e-8) -> None:
         torch.testing.assert_close(flat(derived.gradient)[where], derived.gradient[name].reshape(-1))
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_is_the_dense_algebra(name, engine):
@@ -197,6 +198,7 @@ def test_the_package_goes_to_compiled_code():
     assert problem(KERNELS["nested"], engine="auto").pool.is_native
 
 
+@pytest.mark.each
 @pytest.mark.skipif(not SETS, reason="no compiled extension")
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("m", [0, 1, 3, 4, 5, 11])
@@ -245,6 +247,7 @@ def test_gradients_are_those_of_differences(engine):
     assert float(found.gradient[NOISE]) == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_information_is_the_covariance_of_gradients(engine):
     """For one row, over draws of the values: within standard errors, which twice the information is not."""

@@ -75,6 +75,7 @@ def objective_of(kernel, n=70, noise=0.1, n_targets=1):
     return ExactObjective(table), model, X
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "transform"),
     [

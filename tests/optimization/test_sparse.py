@@ -43,6 +43,7 @@ def exact_of(objective, model):
     return Phi, S, mean, root
 
 
+@pytest.mark.slow
 def test_it_reaches_the_exact_posterior_mean():
     """T11 at a smaller size. The data determine the predictions, not every weight."""
     settings = from_nothing(n_basis=100, basis_batch=25, row_batch=60)
@@ -65,6 +66,7 @@ def test_full_batches_reach_the_best_chevron_and_the_evidence():
     torch.testing.assert_close(Phi @ objective.state.weights.root(), Phi @ root, atol=2e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_full_covariance_is_learned_a_few_columns_at_a_time():
     """It starts mean-field; the bound of its covariance ends near the best one, and far above mean-field's."""
     X, Y = sine(60)
@@ -93,6 +95,7 @@ def test_sgd_on_everything_is_gradient_descent():
     assert float(left.norm()) < 0.2 * float(mean.norm())  # most of it is gone
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("steps", "column_batch"), [(None, None), (200, None), (200, 2)])
 def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps, column_batch):
     """Against the mean of all entries at every step; the control is the result of the last step."""
@@ -120,6 +123,7 @@ def test_the_result_is_the_mean_of_the_last_steps(monkeypatch, steps, column_bat
         assert float((array - seen[-1][name]).abs().max()) > 1e-4
 
 
+@pytest.mark.slow
 def test_at_a_constant_rate_the_mean_of_the_last_steps_is_nearer_than_the_last():
     errors = {}
     for share in (0.0, 0.25):
@@ -197,6 +201,7 @@ def test_a_start_without_a_finite_bound_is_an_error():
         SparseAdaGrad(steps=5).run(objective, model, new_trace(), generator(0))
 
 
+@pytest.mark.slow
 def test_hyperparameters_move_after_their_start_and_towards_the_data():
     X, Y = sine(300, noise=0.02)
     settings = inference.QuadruplyStochastic(n_basis=100, basis_batch=50, row_batch=100)

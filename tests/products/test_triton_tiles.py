@@ -297,6 +297,7 @@ print("compiled")
 """
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_compiler_takes_every_kernel(tmp_path):
     """No GPU is needed to make machine code for one; what it computes, and how fast, only a GPU can show."""

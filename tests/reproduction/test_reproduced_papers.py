@@ -7,6 +7,7 @@ from benchmarks.papers.experiment import LEVELS, MODULES, load, settings
 NAMES = [module.rpartition(".")[2] for module in MODULES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_every_experiment_runs_on_a_few_made_rows(module, tmp_path, capsys):
     pytest.importorskip("matplotlib")

@@ -142,6 +142,7 @@ def test_zero_columns_have_the_solution_zero(solver):
     assert not nothing.value.any()
 
 
+@pytest.mark.each
 @every_iterative
 @pytest.mark.parametrize("scale", [1e-6, 1e6, 1e-200, 1e200])
 def test_scaling_the_right_hand_sides_changes_nothing_else(solver, scale):
@@ -160,6 +161,7 @@ def test_columns_of_different_scale_are_each_solved(solver):
     assert float(true_residual(matrix, solution.value, b).max()) <= 0.01
 
 
+@pytest.mark.few(5)
 @every_iterative
 def test_it_goes_on_until_targets_and_probes_are_both_done(solver):
     matrix = kernel_matrix(120, noise=0.02)

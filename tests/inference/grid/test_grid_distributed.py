@@ -48,6 +48,7 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
 def test_two_processes_end_with_the_model_of_one(tmp_path: Path) -> None:
     for name in ("p", "bad"):

@@ -183,6 +183,7 @@ def test_data_fits_of_unfinished_solves_have_a_second_order_error(
     assert errors[2] < 0.02 * errors[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["few", "repeated", "everywhere"])
 def test_solves_go_on_until_solutions_hardly_change(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With little noise, small residuals in the coordinates of the solve tell nothing, wherever the rows are."""

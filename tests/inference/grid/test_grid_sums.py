@@ -152,6 +152,7 @@ def test_new_samples_of_a_sum_have_the_posterior_covariance() -> None:
     assert not (np.abs(draws @ draws.T / 1000 - 1.5 * found.covariance) < 5 * error).all()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("preconditioner", ["auto", "circulant", "holes", "long_waves", "vecchia"])
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 def test_slopes_on_one_grid(known: bool, preconditioner: str) -> None:
@@ -223,6 +224,7 @@ def test_gradients_are_differences_of_values(sums: bool, known: bool) -> None:
             assert float(found.gradient[name].reshape(-1)[place]) == pytest.approx(difference, rel=1e-4, abs=1e-4), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("known", [False, True], ids=["", "row noise"])
 @pytest.mark.parametrize("sums", [True, False], ids=["sum of grids", "one grid"])
 def test_iterative_gradients_are_unbiased(sums: bool, known: bool) -> None:

@@ -79,6 +79,7 @@ def test_the_dense_prior_term_at_the_anchor_is_known():
     assert float(torch.stack(found[False]).std(0).min()) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 1.3])
 def test_away_from_the_anchor_and_its_kernel_nothing_is_biased(share):
     objective, model = make(QuadruplyStochastic(n_basis=40, basis_batch=8, row_batch=30, n_columns=2))
@@ -116,6 +117,7 @@ def test_an_anchor_takes_the_noise_of_functions_out_of_steps():
     assert float((deviations[True] / deviations[False]).max()) < 0.1
 
 
+@pytest.mark.slow
 def test_an_anchor_closes_the_gap_of_the_bound_of_labels():
     """Theorem 3's gap has two causes here: the sampling of the mean, and that of dense columns."""
     settings = QuadruplyStochastic(n_basis=400, basis_batch=20, row_batch=60, n_columns=3)
@@ -226,6 +228,7 @@ def test_dense_columns_start_at_those_of_some_rows_as_long_as_all_rows_want_them
     assert float((unaware * (precision @ unaware)).sum(0).min()) > 1.1  # the control
 
 
+@pytest.mark.slow
 def test_dense_columns_of_a_sampled_fit_are_worth_having():
     """They raise the bound as much as the best columns do; from zero, with steps in other units, they lower it."""
     bounds, bests = {}, {}

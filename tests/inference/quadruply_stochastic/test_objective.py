@@ -168,6 +168,7 @@ def enumerate_all(objective, model, replacement, sample_pairs):
     return sum(values) / len(values), torch.stack(gradients).mean(0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_value_and_gradient_are_unbiased_over_all_samples(name):
     """T2, T6 and T8a, for the whole objective with its control variates."""
@@ -256,6 +257,7 @@ def test_samples_with_replacement_are_unbiased_too():
     torch.testing.assert_close(torch.stack(found).mean(0), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", [False, True])
 def test_random_draws_are_unbiased_within_four_standard_errors(replacement):
     X, Y = points(60, 2), draw_targets(kernels.Matern(1.5), points(60, 2), 0.1)

@@ -361,6 +361,7 @@ def test_damage_before_the_first_step_and_after_the_last(tmp_path, monkeypatch, 
     assert len(steps) == (20 if first else 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize(
     "changes",

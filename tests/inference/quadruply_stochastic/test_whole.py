@@ -262,6 +262,7 @@ def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     assert np.array_equal(resumed.predict_proba(X.numpy()), straight.predict_proba(X.numpy()))
 
 
+@pytest.mark.slow
 def test_relevance_vectors_of_a_noisy_sinc():
     """T15: the deterministic limit keeps 8 to 12 functions; the paper's stochastic one 13 of 500."""
     rng = np.random.default_rng(0)
@@ -278,6 +279,7 @@ def test_relevance_vectors_of_a_noisy_sinc():
     assert float((weights.log_precision[index].exp() * squares - 1).abs().max()) < 1e-6
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:Squared errors")  # few functions, given noise
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("threshold", [0.5, 0.01, 1e-300])
@@ -304,6 +306,7 @@ def test_a_threshold_that_drops_every_vector_keeps_the_most_relevant_and_says_so
     np.testing.assert_array_equal(load(tmp_path / "rvm.gp").predict(X[:5]), mean)
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:Squared errors of the latent function")  # of the control
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 @pytest.mark.parametrize("basis", ["fourier", "inducing", "grid"])
