@@ -45,7 +45,7 @@ def close(found: Any, expected: Any, *, condition: float = 1.0, dtype: torch.dty
     found, expected : tensor, array or float
     condition : float
         How much the problem multiplies relative errors of its data: the condition number of a matrix that is solved
-        with, or the ratio of the largest term to the sum. The multiple that is allowed covers sums of hundreds of terms.
+        with, or the ratio of the largest term to the sum. The multiple allowed covers sums of hundreds of terms.
     dtype : torch.dtype
         The precision that the numbers were computed in.
     """

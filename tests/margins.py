@@ -2,9 +2,9 @@
 
     python -m pytest -q -n 2 -p margins --margins margins.txt -o enable_assertion_pass_hook=true
 
-It writes one line for each comparison of floats that used more than `SHARE` of a tolerance below `ROUNDING`: that share, the
-tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine, so that such a line
-asks for a bound: a small multiple of rounding times the condition of the problem (`helpers.close`).
+It writes one line for each comparison of floats that used more than `SHARE` of a tolerance below `ROUNDING`: that
+share, the tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine, so
+that such a line asks for a bound: a small multiple of rounding times the condition of the problem (`helpers.close`).
 """
 
 from __future__ import annotations
@@ -69,14 +69,8 @@ def _watched(function: Callable[..., Any], library: Any) -> Callable[..., Any]:
             with np.errstate(all="ignore"):
                 allowed = atol + rtol * np.abs(b)
                 shares = np.abs(a - b) / allowed
-            if np.isfinite(shares).any():
-                _note(
-                    float(np.nanmax(np.where(np.isfinite(shares), shares, 0))),
-                    1.0,
-                    sys._getframe(1).f_lineno,
-                    rtol,
-                    atol,
-                )
+            worst = float(np.max(np.where(np.isfinite(shares), shares, 0), initial=0))
+            _note(worst, 1.0, sys._getframe(1).f_lineno, rtol, atol)
         return function(got, expected, rtol=rtol, atol=atol, **named)
 
     return watched

@@ -2,8 +2,8 @@
 
 A test with the marker ``pairs`` runs by default in a few cases in which every pair of its settings still occurs. Most
 faults of settings come from one of them or from two that meet (Kuhn, Wallace and Gallo 2004,
-https://doi.org/10.1109/TSE.2004.24). With the marker ``each``, every single setting still occurs; with ``few(count)``, the
-default run has ``count`` cases, which are drawn. The other cases get the marker ``full``, which `.ci/run` includes.
+https://doi.org/10.1109/TSE.2004.24). With the marker ``each``, every single setting still occurs; with ``few(count)``,
+the default run has ``count`` cases, which are drawn. The others get the marker ``full``, which `.ci/run` includes.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ from gigagp.operators import KernelMatrix, ShardedKernelMatrix, kernel_matrix
 from gigagp.products import LowRankWeights, TorchTiles
 from gigagp.products.shared_tiles import SMALLEST, SharedTiles, n_terms
 
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not there"),
+]
 
 N = 1500  # more than SMALLEST entries, also of a group of blocks of actions
 PATHWISE = gradients.Pathwise(n_probes=4, n_features=60)
@@ -290,7 +293,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # Tests ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["products", "fits"])
 def test_the_bits_are_the_same_for_any_number_of_processes(found, what):
     alone, first, second = (found[who][what] for who in ("alone", "first", "second"))
@@ -350,7 +352,6 @@ def test_conditionals_are_those_of_a_process_without_others(found):
         torch.testing.assert_close(results[f"derivative {name}"], value, rtol=1e-10, atol=1e-9)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_fits_are_those_of_a_process_without_others(found, name):
     alone = answers(estimator(name, distributed=False).fit(*rows()))
@@ -395,7 +396,6 @@ def test_an_error_of_one_process_ends_all(found):
     assert second["an error"] == "nothing"  # the error itself, which is not gigagp's
 
 
-@pytest.mark.slow
 def test_a_killed_process_ends_the_others(tmp_path):
     with another("die", str(tmp_path)) as process:
         wait = timedelta(seconds=60)
