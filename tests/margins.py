@@ -3,8 +3,8 @@
     python -m pytest -q -n 2 -p margins --margins margins.txt -o enable_assertion_pass_hook=true
 
 It writes one line for each comparison of floats that used more than `SHARE` of a tolerance below `ROUNDING`: that
-share, the tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine, so
-that such a line asks for a bound: a small multiple of rounding times the condition of the problem (`helpers.close`).
+share, the tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine,
+so that such a line asks for a bound: a small multiple of rounding times the condition of the problem (`helpers.close`).
 """
 
 from __future__ import annotations
