@@ -1,31 +1,39 @@
-"""How near each comparison of a run comes to its tolerance: what another machine's rounding would fail first.
+"""How near comparisons of a run come to their tolerances: what the rounding of another machine would fail first.
 
-    python -m pytest -q -n 2 -p margins --margins margins.txt -o enable_assertion_pass_hook=true
+    python -m pytest -q -n 2 -p margins --margins margins.txt
 
-It writes one line for each comparison of floats that used more than `SHARE` of a tolerance below `ROUNDING`: that
+It writes one line for each comparison of floats that used more than `SHARE` of a tolerance of at most `ROUNDING`: that
 share, the tolerance, the test and the line of the comparison. A test has to allow what rounding may do on any machine,
 so that such a line asks for a bound: a small multiple of rounding times the condition of the problem (`helpers.close`).
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 SHARE, ROUNDING = 0.2, 1e-4
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
-SMALLER = re.compile(rf"^\(*({NUMBER})\)* <=? \(?({NUMBER}(?: [*/] {NUMBER})?)\)?\n?")
 
 _current = ""
 _lines: set[str] = set()
+
+
+class _Error(float):
+    """An error that notes what it is compared with."""
+
+    def __lt__(self, limit: float) -> bool:
+        _note(float(self), limit, limit)
+        return float(self) < limit
+
+    __le__ = __lt__
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,9 +41,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--margins"):
-        for owner, name in ((np.testing, "assert_allclose"), (np, "allclose"), (torch, "allclose")):
-            setattr(owner, name, _watched(getattr(owner, name), torch if owner is torch else np))
+    if not config.getoption("--margins"):
+        return
+    import torch
+
+    import helpers  # once conftest.py has set the number of threads, because it imports torch
+    ApproxScalar = type(pytest.approx(1.0))
+
+    for owner, name in ((np.testing, "assert_allclose"), (np, "allclose"), (torch, "allclose")):
+        setattr(owner, name, _watched(getattr(owner, name)))
+    relative_error, equal = helpers.relative_error, ApproxScalar.__eq__
+    helpers.relative_error = lambda found, expected: _Error(relative_error(found, expected))
+
+    def approximately(self: Any, actual: Any) -> bool:
+        if isinstance(actual, float) and isinstance(self.expected, float):
+            tolerance = float(self.tolerance)
+            _note(abs(actual - self.expected), tolerance, tolerance / (abs(self.expected) or 1.0))
+        return equal(self, actual)
+
+    ApproxScalar.__eq__ = approximately
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -53,31 +77,30 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     return (yield)
 
 
-def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
-    found = SMALLER.match(expl)
-    if found is not None:
-        limit = eval(found.group(2))  # two numbers and a sign at most, by the pattern
-        _note(float(found.group(1)), float(limit), lineno)
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # torch.allclose is compiled
+        signature = inspect.signature(lambda input, other, rtol=1e-5, atol=1e-8, equal_nan=False: None)
 
-
-def _watched(function: Callable[..., Any], library: Any) -> Callable[..., Any]:
-    defaults = {"assert_allclose": (1e-7, 0.0)}.get(function.__name__, (1e-5, 1e-8))
-
-    def watched(got: Any, expected: Any, rtol: float = defaults[0], atol: float = defaults[1], **named: Any) -> Any:
-        a, b = (np.asarray(one.detach() if isinstance(one, torch.Tensor) else one) for one in (got, expected))
-        if a.dtype.kind == "f" and b.dtype.kind == "f" and max(rtol, atol) > 0:
+    @wraps(function)
+    def watched(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named)
+        given.apply_defaults()
+        got, expected, *_ = given.arguments.values()
+        rtol, atol = given.arguments["rtol"], given.arguments["atol"]
+        a, b = (np.asarray(one.detach() if hasattr(one, "detach") else one) for one in (got, expected))
+        if a.dtype.kind == "f" and b.dtype.kind == "f":
             with np.errstate(all="ignore"):
-                allowed = atol + rtol * np.abs(b)
-                shares = np.abs(a - b) / allowed
-            worst = float(np.max(np.where(np.isfinite(shares), shares, 0), initial=0))
-            _note(worst, 1.0, sys._getframe(1).f_lineno, rtol, atol)
-        return function(got, expected, rtol=rtol, atol=atol, **named)
+                shares = np.abs(a - b) / (atol + rtol * np.abs(b))
+            _note(float(np.max(shares, where=np.isfinite(shares), initial=0.0)), 1.0, max(rtol, atol))
+        return function(*arguments, **named)
 
     return watched
 
 
-def _note(found: float, limit: float, line: int, *tolerances: float) -> None:
-    small = max(tolerances) <= ROUNDING if tolerances else 0 < limit <= ROUNDING
-    if small and found > SHARE * limit:
-        said = " ".join(map(str, tolerances)) if tolerances else str(limit)
-        _lines.add(f"{found / limit:.3f} {said} {_current} line {line}\n")
+def _note(error: float, limit: float, tolerance: float) -> None:
+    """Note an error and its limit, whose size relative to the numbers is ``tolerance``."""
+    if tolerance <= ROUNDING and SHARE * limit < error:
+        frame = sys._getframe(2)
+        _lines.add(f"{error / limit:.3f} {tolerance:.1e} {_current} line {frame.f_lineno}\n")
