@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
+from stress.faults import limited_files
 
 from gigagp import GPRegressor, checkpoint, gradients, inference, optimization, solvers, truncation
 from gigagp.errors import GigaGPWarning, InvalidInputError, ModelFileError
@@ -160,20 +162,10 @@ def test_a_mean_function_made_again_is_the_same_fit(tmp_path, monkeypatch):
     assert np.array_equal(resumed.predict(X), whole.predict(X))
 
 
-@pytest.fixture
-def small_disk():
-    """Limit the size of this process's files, as on a full disk."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_full_disk_does_not_end_a_fit(tmp_path, small_disk):
+def test_a_full_disk_does_not_end_a_fit(tmp_path):
     whole = estimator("warm").fit(X, y)
     path = tmp_path / "fit.checkpoint"
-    small_disk(1000)
-    with pytest.warns(GigaGPWarning) as seen:
+    with pytest.warns(GigaGPWarning) as seen, limited_files(1000):
         gp = estimator("warm").fit(X, y, checkpoint=path)
     files = [
         re.match("A checkpoint was not written: (.*) cannot be written", str(one.message)).group(1) for one in seen
@@ -185,24 +177,23 @@ def test_a_full_disk_does_not_end_a_fit(tmp_path, small_disk):
         assert np.array_equal(left, right)
 
 
-def test_a_disk_that_fills_up_keeps_the_older_checkpoint(tmp_path, monkeypatch, small_disk):
+def test_a_disk_that_fills_up_keeps_the_older_checkpoint(tmp_path, monkeypatch):
     """Earlier writes stay intact, and a killed fit resumes from them."""
     path = tmp_path / "fit.checkpoint"
     original, sizes = checkpoint.save_state, []
 
     def save_state(*arguments):
         if len(sizes) == 3:
-            small_disk(1000)
+            disk.enter_context(limited_files(1000))
         original(*arguments)
         sizes.append(path.stat().st_size)
 
-    with monkeypatch.context() as patch:
+    with ExitStack() as disk, monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_state", save_state)
         kill_after(patch, 5)
         with pytest.warns(GigaGPWarning, match="the one before it is whole"), pytest.raises(Killed):
             estimator("warm").fit(X, y, checkpoint=path)
     assert len(sizes) == 3
-    small_disk(-1)
     with monkeypatch.context() as patch:
         count = kill_after(patch, 10**6)
         resumed = estimator("warm").fit(X, y, checkpoint=path)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from stress.faults import limited_files
 
 import gigagp
 from gigagp import GPRegressor, inference, kernels, optimization
@@ -347,19 +348,13 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path, monkeypatch, where):
 
 @pytest.mark.usefixtures("small_previews")
 def test_a_full_disk_does_not_end_a_streamed_fit(tmp_path, monkeypatch):
-    resource = pytest.importorskip("resource")
     folder = write_folder(tmp_path / "p")
     call = {"target": "y", "inputs": ["x", "z"], "chunk_rows": 100}
     options = {"inference": GRID, "kernel": kernels.RBF([1.0, 20.0]), "noise_variance": 0.05, "optimizer": None}
     whole = GPRegressor(**options).fit_table(folder, **call)
     monkeypatch.setattr(streamed, "_INTERVAL", 0.0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-    try:
-        with pytest.warns(GigaGPWarning, match="A checkpoint was not written") as seen:
-            gp = GPRegressor(**options).fit_table(folder, **call, checkpoint=tmp_path / "pass.state")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.warns(GigaGPWarning, match="A checkpoint was not written") as seen, limited_files(2000):
+        gp = GPRegressor(**options).fit_table(folder, **call, checkpoint=tmp_path / "pass.state")
     assert len(seen) == 1
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["p"]
     for mine, theirs in zip(answers(gp), answers(whole), strict=True):

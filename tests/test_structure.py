@@ -1,5 +1,6 @@
 """Imports follow the map in docs/architecture.md, and no import cycle has more than two files."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_no_circle_has_more_than_two_files(imports):
 def test_no_file_is_too_long():
     lengths = {name: len(path.read_text().splitlines()) for name, path in module_files(SRC).items()}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST} == {}
+
+
+def test_no_test_limits_its_own_process():
+    """pytest would have the limit too when it writes results; `stress.faults.limited_files` ends with its block."""
+    calls = {path.name: calls_of(path.read_text(), "setrlimit") for path in (ROOT / "tests").rglob("*.py")}
+    assert [name for name, lines in calls.items() if lines] == []
+
+
+def calls_of(source: str, name: str) -> list[int]:
+    """Return the lines on which a function or method of this name is called; programs in strings do not count."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == name]
 
 
 # The checks find planted errors ---------------------------------------------------------------------------------------
@@ -115,3 +128,8 @@ def test_what_docstrings_describe_has_a_name():
     named = "    Parameters\n    ----------\n    count : int\n        How many.\n"
     assert NAMELESS.search(named) is None
     assert NAMELESS.search(named.replace("    count : int\n", "")) is not None
+
+
+def test_planted_limit():
+    source = 'import resource\nCHILD = "resource.setrlimit(1, 2)"\nresource.setrlimit(1, 2)\n'
+    assert calls_of(source, "setrlimit") == [3]
