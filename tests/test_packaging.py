@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from stress.plants import PLANTS
 
 import gigagp
 
@@ -57,3 +59,17 @@ def test_the_wheel_has_no_sources_of_the_engine(tmp_path):
     installed = {path.relative_to(tmp_path / "lib") for path in (tmp_path / "lib").rglob("*") if path.is_file()}
     assert {Path("gigagp/py.typed"), Path("gigagp/products/native_tiles.py")} <= installed
     assert {path.suffix for path in installed} <= {".py", ".typed", ".so"}
+
+
+def test_every_planted_fault_is_somewhere():
+    faults = tomllib.loads((ROOT / "packaging/mutations.toml").read_text())
+    mutations = faults["mutation"]
+    for one in mutations:
+        before = (ROOT / one["file"]).read_text()
+        after = before.replace(one["text"], one["replacement"])
+        assert before.count(one["text"]) == 1, one["name"]
+        assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before)), one["name"]
+    assert len({one["name"] for one in mutations}) == len(mutations) == 40
+    assert set(faults["plants"]) == set(PLANTS)
+    for tests in [*(one["tests"] for one in mutations), *faults["plants"].values()]:
+        assert [name for name in tests if not (ROOT / name).exists()] == []
