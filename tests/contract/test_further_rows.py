@@ -146,6 +146,30 @@ def test_refit_learns_from_all_rows():
     np.testing.assert_allclose(learned.scaling_.x_scale, anew.scaling_.x_scale)
 
 
+def known(X):
+    return 5 * X[:, 0] ** 2
+
+
+@pytest.mark.parametrize("options", [{"mean": known}, {"mean": "zero", "target_transform": "log"}], ids=["mean", "log"])
+def test_refit_has_the_rows_in_their_own_units(options):
+    """A known mean or a transform is undone and done again: what is learned is that of the plain rows."""
+    rng = np.random.default_rng(4)
+    X = rng.uniform(1, 2, size=(40, 1))
+    z = np.sin(8 * X[:, 0]) + 0.1 * rng.normal(size=40)
+    y = np.exp(z) if "target_transform" in options else z + known(X)
+    assert np.abs(y - z).max() > 0.5  # the control: other units would show
+    plain, other = (
+        GPRegressor(kernels.RBF(), inference.Exact(), **more)
+        .fit(X[:20], targets[:20])
+        .condition_on(X[20:], targets[20:], refit=True)
+        for more, targets in (({"mean": "zero"}, z), (options, y))
+    )
+    new = np.linspace(1, 2, 7)[:, None]
+    median = other.predict_quantile(new, 0.5)
+    found = np.log(median) if "target_transform" in options else median - known(new)
+    np.testing.assert_allclose(found, plain.predict(new), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
