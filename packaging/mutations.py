@@ -127,7 +127,7 @@ class Clone:
         self.report.unlink(missing_ok=True)
         command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={self.report}", *options]
         path = os.pathsep.join([str(self.folder / "src"), str(self.folder)])  # before an editable installation
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": str(self.report.parent / "compiled"), "PYTHONPATH": path}
         result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
         if result.returncode == 0:
             return None
