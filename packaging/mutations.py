@@ -128,6 +128,7 @@ class Clone:
         command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={self.report}", *options]
         path = os.pathsep.join([str(self.folder / "src"), str(self.folder)])  # before an editable installation
         environment = os.environ | {"PYTHONPYCACHEPREFIX": str(self.report.parent / "compiled"), "PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, and not for each fault
         result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
         if result.returncode == 0:
             return None
