@@ -119,6 +119,18 @@ def test_answers_are_of_one_distribution():
     assert f"{count} rows of 150 have weights below 0.1" in gp.describe()
 
 
+def test_the_white_part_of_a_kernel_is_counted_once():
+    """The second moment of the density is the variance of a measurement: function, white part and Student-t noise."""
+    X, y, _ = measured(40)
+    kernel = kernels.Matern(nu=1.5) + kernels.White(0.3)
+    gp = GPRegressor(kernel, likelihood=StudentT(10.0), noise_variance=0.2, optimizer=None).fit(X, y)
+    means, stds = gp.predict(NEW[:2], return_std=True, include_noise=True)
+    for point, mean, std in zip(NEW[:2], means, stds, strict=True):
+        apart = np.linspace(-40, 40, 4001) * std
+        density = np.exp(gp.predictive_log_density(np.repeat(point[None], 4001, 0), mean + apart))
+        assert np.trapezoid(apart**2 * density, apart) == pytest.approx(std**2, rel=1e-4)
+
+
 def test_units_of_the_data():
     X, y, _ = measured(120)
     one, other = (
