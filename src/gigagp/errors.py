@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class GigaGPError(Exception):
@@ -103,3 +105,11 @@ def warn(message: str, category: type[GigaGPWarning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "gigagp":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def unshown() -> Iterator[None]:
+    """Issue no warning of this package within the block, which tries a candidate that may not be chosen."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GigaGPWarning)
+        yield

@@ -27,11 +27,11 @@ from typing import Literal, NamedTuple
 import torch
 
 from gigagp.errors import (
-    FitWarning,
     InvalidInputError,
     MemoryBudgetError,
     NonFiniteError,
     NotPositiveDefiniteError,
+    unshown,
 )
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import laplace_evidence
@@ -191,8 +191,7 @@ def pick(
     trials: list[_Trial] = []
     current().phase("choosing a kernel", len(candidates), unit="kernel")
     for name, candidate in candidates.items():
-        with warnings.catch_warnings(), suppress(*([] if name == DEFAULT else _FAILURES)):
-            warnings.simplefilter("ignore", FitWarning)  # about the subset, or a candidate that is not chosen
+        with unshown(), suppress(*([] if name == DEFAULT else _FAILURES)):
             own = torch.Generator().manual_seed(0)
             with NoProgress() as silent:
                 found = settings.run(subset, candidate.take_rows(rows), Trace(History(), silent), own)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gigagp.arguments import Arguments, Problem
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
 from gigagp.inference import Exact, Inference
 from gigagp.inference.evidence import bound
 from gigagp.inference.exact_posterior import ExactPosterior
@@ -268,7 +268,8 @@ def _learned(objective: Any, model: Model, optimizer: object, generator: torch.G
     """Return the posterior of a small table after learning."""
     settings = optimizer if isinstance(optimizer, Auto) else Auto()
     settings = replace(settings, subset_sizes=(objective.n_rows,), polish_steps=0)
-    found = settings.run(objective, model, Trace(History(), meter_for(0)), generator)
+    with unshown():
+        found = settings.run(objective, model, Trace(History(), meter_for(0)), generator)
     posterior = objective.posterior(found)
     assert isinstance(posterior, ExactPosterior)
     return posterior

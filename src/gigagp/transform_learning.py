@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gigagp.encoding import scaled_inputs
-from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError
+from gigagp.errors import InvalidInputError, NonFiniteError, NotPositiveDefiniteError, unshown
 from gigagp.estimator import Estimator
 from gigagp.inference.objective import ExactObjective
 from gigagp.inference.table import TrainingTable
@@ -114,7 +114,7 @@ class _Rows:
                 model = model.replace({name: warm.parameters()[name] for name in model.learned_names()})
             generator = torch.Generator()
             generator.set_state(self.generator_state)
-            with NoProgress() as silent:
+            with NoProgress() as silent, unshown():
                 model = _OPTIMIZER.run(objective, model, Trace(History(), silent), generator)
             current().step()
         posterior = objective.posterior(model)

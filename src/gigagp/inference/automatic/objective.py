@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gigagp import interruption
-from gigagp.errors import InvalidInputError, MemoryBudgetError
+from gigagp.errors import InvalidInputError, MemoryBudgetError, unshown
 from gigagp.inference.automatic.local import FEWEST_SCORED_ROWS, SCORED_ROWS, LocalScores, scored_row_seconds
 from gigagp.inference.automatic.plan import FREE, Option, Plan
 from gigagp.inference.base import Inference
@@ -280,8 +280,9 @@ class AutomaticObjective(TableObjective):
         options = []
         for method in methods:
             try:
-                method.check_model(subject.model)
-                found = method.forecast(subject)
+                with unshown():
+                    method.check_model(subject.model)
+                    found = method.forecast(subject)
             except (InvalidInputError, MemoryBudgetError):
                 continue
             if found is not None:
