@@ -12,9 +12,12 @@ from sklearn.exceptions import NotFittedError
 
 import gigagp
 from gigagp import GPClassifier, GPRegressor, averaged, inference, kernels, optimization
-from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError
+from gigagp.errors import FitWarning, InvalidInputError, MemoryBudgetError, NotPositiveDefiniteError
 from gigagp.inference import uncertain_hyperparameters as uncertain
 from gigagp.inference.mixture_posterior import MixturePosterior
+from gigagp.inference.table import TrainingTable
+from gigagp.means import resolve_mean
+from gigagp.model import Model
 
 NEW = np.linspace(-2.2, 3.0, 9)[:, None]
 LEVELS = (0.025, 0.25, 0.75, 0.975)
@@ -354,3 +357,21 @@ def test_wrong_arguments_refuse():
     small = GPRegressor(memory_budget=5 * 8 * 20**2 + 200).fit(X, y)
     with pytest.raises(MemoryBudgetError, match="A mixture of"):
         small.predict(NEW, hyperparameters="laplace")
+
+
+@pytest.mark.parametrize("method", [inference.Exact(), inference.Iterative()])
+def test_draws_have_at_least_the_noise_that_float64_needs(method):
+    """Draws of a fit to repeated rows without noise were singular (HSAUR::epilepsy)."""
+    X = torch.linspace(0, 1, 40, dtype=torch.float64).repeat(2)[:, None]
+    table = TrainingTable(X, torch.sin(X), resolve_mean("zero"), 2**30)
+    kernel, noise = kernels.RBF(lengthscale=[0.5], variance=3.0).bind(1), torch.tensor(1e-30, dtype=torch.float64)
+    model = Model(kernel, table.mean, noise)
+    objective = method.objective(table, torch.Generator().manual_seed(0))
+    if isinstance(method, inference.Exact):
+        with pytest.raises(NotPositiveDefiniteError):  # the control
+            objective.posterior(model, torch.Generator())
+    found = objective.posterior_near(model, torch.Generator().manual_seed(0))
+    assert float(found.model.noise_variance) == pytest.approx(16 * 2**-52 * 80 * 3.0)
+    mean, variance = found.mean_and_variance(X)
+    assert float((mean - torch.sin(X)).abs().max()) < 1e-4
+    assert bool((variance >= 0).all())

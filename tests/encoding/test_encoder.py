@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -179,9 +181,7 @@ def test_missing_cells_in_columns_that_had_none():
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        (["a", 1.0, "b", None], r"'a' \(str\) in column 'c', row 0.*1.0 \(float\) in column 'c', row 1"),
-        (["1", "2", "x", "3"], "numbers and texts in one column: 'x' in column 'c', row 2"),
-        (["1.5", "2.5", "3,5", ""], "A decimal point is needed"),
+        (["a", dt.date(2024, 1, 1), "b", None], r"'a' \(str\) in column 'c', row 0.*\(date\) in column 'c', row 1"),
         ([1.0, np.inf, 2.0, 3.0], "infinity in column 'c', row 1"),
         ([1 + 2j, 2.0, 3.0, 4.0], "Complex data not supported"),
         ([[1], [2], [3], [4]], "list"),
@@ -279,3 +279,106 @@ def test_categories_in_a_product_are_the_overlap_kernel():
     city = X["city"].fillna("-").to_numpy()
     expected = 2.0 * np.exp(-(city[:, None] != city[None]).astype(float) / 0.7**2)
     np.testing.assert_allclose(standardized.block(points / scale, points / scale), expected, rtol=1e-12)
+
+
+# Numbers beside texts, and dates in other forms ---------------------------------------------------------------------
+
+
+def of_column(cells: list) -> tuple[TableEncoder, str]:
+    """Return the encoder of a table with one column beside a column of numbers, and what it has warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        encoder = TableEncoder.fit(pd.DataFrame({"n": np.arange(len(cells)), "c": pd.Series(cells, dtype=object)}))
+    return encoder, "; ".join(str(one.message) for one in caught)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (
+            ["32", "32A", "7", "32", "7", "7"],
+            "such as '32A' in row 1 .*correct the 1 cell with texts or leave them empty",
+        ),
+        (["1", "1 and 2", "2+", "1", "2", "2"], "such as '1 and 2' in row 1 .*correct the 2 cells with texts"),
+        ([3, 4, "4b", 3, None, 4.0], "such as '4b' in row 2"),
+        (["1.5", "2.5", "3,5", "1.5", "", "2.5"], "such as '3,5' in row 2 .*A decimal point is needed"),
+    ],
+)
+def test_numbers_beside_few_texts_are_texts_with_a_warning(cells, message):
+    encoder, said = of_column(cells)
+    assert re.search(message, said)
+    column = encoder.columns[1]
+    assert isinstance(column, Categories)
+    assert column.missing == sum(cell in ("", None) for cell in cells)
+    assert sum(column.categories.count(str(cell)) for cell in {str(c) for c in cells if c} - {"4.0"}) >= 3
+
+
+def test_numbers_of_a_column_of_texts_are_the_same_in_any_spelling():
+    encoder, _ = of_column(["32.50", "32A", "7", "32.50", "7", "7"])
+    as_texts = encoder.transform(pd.DataFrame({"n": [0, 1], "c": ["32.50", "7"]}))
+    for spelled in (["32.5", "7.0"], [32.5, 7.0], np.array([32.5, 7.0], dtype=np.float32)):
+        np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"n": [0, 1], "c": spelled})), as_texts)
+
+
+def test_columns_of_numbers_alone_and_of_few_numbers_say_nothing():
+    for cells in (["1", "2", "3.5", "4"], ["a", "b", "1", "a"], [1, 2.5, "3", None]):
+        assert of_column(cells)[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "order"),
+    [
+        (["12/1/2015", "12/31/2015", "1/2/2016", "3/4/2016"], "month/day/year"),
+        (["1/12/2015", "31/12/2015", "2/1/2016", "4/3/2016"], "day/month/year"),
+        (["1.12.2015", "31.12.2015", "02.01.2016", "4.3.2016"], "day/month/year"),
+        (["12-1-2015 9:05", "12-31-2015 10:00", "1-2-2016 12:30", "3-4-2016 23:59"], "month/day/year"),
+        (["2015/12/1", "2015/12/31", "2016/1/2", "2016/3/4"], ""),
+        (["2015-12-1", "2015-12-31", "2016-1-2", "2016-03-04"], ""),
+        (["1/1/2015", "2/2/2015", "3/3/2015", "3/3/2015"], "day/month/year"),
+    ],
+)
+def test_dates_are_read_where_one_order_fits_all(cells, order):
+    encoder, said = of_column(cells)
+    column = encoder.columns[1]
+    assert isinstance(column, Dates)
+    assert (said, column.order) == ("", order)
+    template = {"month/day/year": "%m/%d/%Y", "day/month/year": "%d/%m/%Y", "": "%Y/%m/%d"}[order]
+    parsed = [dt.datetime.strptime(cell.split()[0].replace("-", "/").replace(".", "/"), template) for cell in cells]
+    clocks = [cell.split()[1] if " " in cell else "0:00" for cell in cells]
+    parsed = [
+        one + dt.timedelta(hours=int(clock.split(":")[0]), minutes=int(clock.split(":")[1]))
+        for one, clock in zip(parsed, clocks, strict=True)
+    ]
+    days = [(one - min(parsed)).total_seconds() / 86400 for one in parsed]
+    np.testing.assert_allclose(encoder.transform(pd.DataFrame({"n": 0, "c": cells}))[:, 1], days, atol=1e-9)
+    assert TableEncoder.from_plain(encoder.to_plain(), encoder.n_encoded) == encoder
+
+
+def test_later_dates_are_read_in_the_order_of_the_fit():
+    encoder, _ = of_column(["12/1/2015", "12/31/2015", "1/2/2016", "3/4/2016"])
+    later = {"n": [0, 0, 0], "c": ["2/3/2016", "2016-02-03", "12/31/2015"]}
+    np.testing.assert_allclose(encoder.transform(pd.DataFrame(later))[:, 1], [64, 64, 30])
+    with pytest.raises(InvalidInputError, match=r"or month/day/year as in the fit.*'31/12/2015' in column 'c', row 0"):
+        encoder.transform(pd.DataFrame({"n": [0], "c": ["31/12/2015"]}))
+    iso, _ = of_column(["2015-12-01", "2015-12-31", "2016-01-02", "2016-03-04"])
+    with pytest.raises(InvalidInputError, match=r"must hold a date.*'12/31/2015'"):
+        iso.transform(pd.DataFrame({"n": [0], "c": ["12/31/2015"]}))
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        (["1/2/2015", "3/4/2015", "5/6/2015"], "'1/2/2015' and all others fit day/month/year and month/day/year"),
+        (["1/2/2015", "3/4/2015", "5/6/2015"] * 2, "'1/2/2015' and all others fit day/month/year and month/day/year"),
+        (
+            ["31/12/2015", "12/31/2015", "5/6/2015"],
+            "'12/31/2015' does not fit day/month/year and '31/12/2015' does not fit month/day/year",
+        ),
+        (["1/2/15", "3/4/15", "5/6/15"], "'1/2/15' does not fit day/month/year"),
+    ],
+)
+def test_dates_of_no_one_meaning_are_not_read_and_the_message_says_how(cells, why):
+    encoder, said = of_column(cells)
+    assert not isinstance(encoder.columns[1], Dates)
+    assert why in said
+    assert "Write dates as 2024-03-31" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import warnings
 
 import numpy as np
@@ -165,7 +166,7 @@ def test_a_failed_fit_leaves_the_model():
     model = fitted()
     before = model.encoder_
     with pytest.raises(InvalidInputError, match="different types"):
-        model.fit(pd.DataFrame({"a": ["x", 1.0, "y"]}, dtype=object), np.arange(3.0))
+        model.fit(pd.DataFrame({"a": ["x", dt.date(2024, 1, 1), "y"]}, dtype=object), np.arange(3.0))
     assert model.encoder_ is before
 
 

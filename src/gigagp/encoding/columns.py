@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from gigagp.cells import shown
-from gigagp.encoding.reading import SECONDS_A_DAY, Cells, Kind, looks_like_date, same_text
+from gigagp.cells import Place, shown
+from gigagp.encoding.reading import SECONDS_A_DAY, Cells, Kind, Order, read_cells, same_text
 from gigagp.errors import ModelFileError
-from gigagp.schema import Form, flag, listing, number, record, text, whole
+from gigagp.schema import Form, flag, listing, number, one_of, record, text, whole
 
 #: Most categories of a column that have a column of their own.
 MOST_CATEGORIES = 50
@@ -59,6 +59,10 @@ class Column:
     #: Name of the kind in files.
     word: ClassVar[str] = ""
     kind: ClassVar[Kind | None] = None
+
+    def read(self, cells: Any, place: Place) -> Cells:
+        """Return the cells of a later table, read as those of the fit were."""
+        return read_cells(cells, place, self.kind)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -150,6 +154,8 @@ class Dates(Column):
         Whether they have different times of day, which are then inputs in the same way.
     missing : int
         Number of missing cells in the table of the fit.
+    order : str
+        Order of day and month in texts that need one, such as 12/31/2015.
     """
 
     origin: float = 0.0
@@ -157,8 +163,13 @@ class Dates(Column):
     season: bool = False
     clock: bool = False
     missing: int = 0
+    order: Order = ""
     word: ClassVar[str] = "dates"
     kind: ClassVar[Kind | None] = "date"
+
+    def read(self, cells: Any, place: Place) -> Cells:
+        """Return the cells of a later table, with day and month in the order of the fit."""
+        return read_cells(cells, place, self.kind, self.order)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -201,7 +212,8 @@ class Dates(Column):
         """Return in words what happens to the column."""
         parts = ["days"] + ["season (sine and cosine of the year)"] * self.season + ["time of day"] * self.clock
         filled = f"; {_cells(self.missing)} filled with {self._day(self.fill)} and marked" * bool(self.missing)
-        return f"dates since {self._day(0.0)}: {', '.join(parts)}{filled}"
+        read = f", read as {self.order}" * bool(self.order)
+        return f"dates since {self._day(0.0)}{read}: {', '.join(parts)}{filled}"
 
 
 @dataclass(frozen=True)
@@ -290,6 +302,8 @@ def column_of(label: str, cells: Cells, notes: list[str]) -> Column:
     """Return the record of a column of the table of a fit, and add to ``notes`` what its owner should know."""
     gone = int(cells.missing.sum())
     present = cells.values[~cells.missing]
+    if cells.note:
+        notes.append(f"column {label!r} {cells.note}")
     if not len(present):
         return LeftOut(label, "all cells are missing")
     low, high = float(present.min()), float(present.max())
@@ -302,7 +316,7 @@ def column_of(label: str, cells: Cells, notes: list[str]) -> Column:
         if low == high:
             return LeftOut(label, "all dates are the same")
         seasonal, timed = high - low >= _SEASONAL_SPAN * SECONDS_A_DAY, len(np.unique(np.mod(days, 1.0))) > 1
-        return Dates(label, low, float(np.median(days)), bool(seasonal), bool(timed), gone)
+        return Dates(label, low, float(np.median(days)), bool(seasonal), bool(timed), gone, cells.order)
     return _categories_of(label, cells, gone, notes)
 
 
@@ -310,15 +324,13 @@ def _categories_of(label: str, cells: Cells, gone: int, notes: list[str]) -> Col
     counts = np.bincount(cells.values[~cells.missing].astype(np.int64), minlength=len(cells.texts))
     ranked = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], cells.texts[k]))
     if len(ranked) > 2 and counts.max() == 1:
-        hint = "; write dates as 2024-03-31" * looks_like_date(cells.texts)
-        return LeftOut(label, f"all cells are different texts, so that nothing can be learned from them{hint}")
+        return LeftOut(label, "all cells are different texts, so that nothing can be learned from them")
     kept = tuple(cells.texts[k] for k in ranked[:MOST_CATEGORIES])
     others = len(ranked) - len(kept)
     if others:
-        hint = " If these are dates, write them as 2024-03-31." * looks_like_date(cells.texts)
         notes.append(
             f"column {label!r} has {len(ranked):,} categories: the {len(kept)} most frequent ones are kept, the others "
-            f"are one category.{hint}"
+            "are one category"
         )
     return Categories(label, kept, gone, others)
 
@@ -340,7 +352,8 @@ _COUNT, _NUMBER = whole(), number(finite=True)
 _FORMS: dict[type[Column], Form] = {
     Numbers: record({"label": text, "fill": _NUMBER, "varies": flag, "missing": _COUNT}),
     Dates: record(
-        {"label": text, "origin": _NUMBER, "fill": _NUMBER, "season": flag, "clock": flag, "missing": _COUNT}
+        {"label": text, "origin": _NUMBER, "fill": _NUMBER, "season": flag, "clock": flag, "missing": _COUNT},
+        {"order": one_of(*get_args(Order))},
     ),
     Categories: record({"label": text, "categories": listing(text), "missing": _COUNT, "others": _COUNT}),
     LeftOut: record({"label": text, "reason": text}),
@@ -363,7 +376,7 @@ def from_plain(data: Any, where: str) -> Column:
             f"{where}.column must be one of {', '.join(map(repr, _WORDS))}; got {data['column'][:60]!r}."
         )
     _FORMS[kind](data, where)
-    values = {one.name: data[one.name] for one in fields(kind)}
+    values = {one.name: data[one.name] for one in fields(kind) if one.name in data}  # files of 0.1 have no order
     if kind is Numbers and not (values["varies"] or values["missing"]):
         raise ModelFileError(f"{where} must vary, or have missing cells.")
     if kind is Categories:

@@ -38,7 +38,8 @@ class TableEncoder:
       that marks them.
     - **Dates** become days since the earliest one. If they span more than a year, sine and cosine of the time of the
       year follow, and if they have different times of day, sine and cosine of these. Texts are dates if all are
-      written as 2024-03-31 or 2024-03-31 14:30.
+      written as 2024-03-31 or 2024-03-31 14:30, or as 12/31/2015 where one order of day and month fits all of them.
+    - **Numbers beside texts** in one column are texts, with a warning.
     - **Texts, categories and truth values** become one-hot columns. A missing cell is a category of its own. Of more
       than 50 categories the 50 most frequent ones are kept, and all others are one category.
     - **Columns without information** are left out: constant ones, and texts that all differ, such as names and numbers
@@ -124,7 +125,7 @@ class TableEncoder:
         for column, cells in zip(self.columns, found, strict=True):
             if not isinstance(column, LeftOut):
                 place = Place(name, [_shown_name(column.label, names)])
-                parts.append(column.encode(read_cells(cells, place, column.kind), notes))
+                parts.append(column.encode(column.read(cells, place), notes))
         _warn(notes, name)
         return np.concatenate(parts, 1)
 

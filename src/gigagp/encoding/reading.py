@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,13 +17,23 @@ from gigagp.errors import CellTypeError, InvalidInputError
 
 #: What a column holds. Truth values are categories.
 Kind = Literal["number", "date", "category"]
+#: Order of day and month in texts such as 12/1/2015; empty where no text needs one.
+Order = Literal["", "day/month/year", "month/day/year"]
+_ORDERS: tuple[Order, Order] = ("day/month/year", "month/day/year")
 
 SECONDS_A_DAY = 86400.0
 _EPOCH = datetime(1970, 1, 1)
 #: Dates and times as ISO 8601 writes them.
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?")
-#: Dates that cannot be told apart from others with day and month exchanged.
-_OTHER_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(?:[T ].*)?")
+#: Dates of other forms, with a time or without: a year of four digits before or after month and day.
+_OTHER_DATE = re.compile(
+    r"(?:(?P<year>\d{4})(?P<a>[./-])(?P<month>\d{1,2})(?P=a)(?P<day>\d{1,2})"
+    r"|(?P<one>\d{1,2})(?P<b>[./-])(?P<other>\d{1,2})(?P=b)(?P<last>\d{4}))"
+    r"(?:[T ](?P<hours>\d{1,2}):(?P<minutes>\d\d)(?::(?P<seconds>\d\d))?)?",
+    re.ASCII,
+)
+#: Texts that people read as dates, of which some have no one meaning.
+_LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}(?:[T ].*)?", re.ASCII)
 _TRUTH = {"true": ("true", "True", "TRUE"), "false": ("false", "False", "FALSE")}
 
 
@@ -41,12 +50,18 @@ class Cells:
         The different categories.
     is_declared : bool
         Whether the table itself says that these are categories, by the type of the column.
+    order : str
+        Order of day and month in the texts of dates.
+    note : str
+        What the owner of the table should know of the reading, in words; empty if there is nothing.
     """
 
     kind: Kind
     values: np.ndarray
     texts: Sequence[str] = ()
     is_declared: bool = False
+    order: Order = ""
+    note: str = ""
 
     @property
     def missing(self) -> np.ndarray:
@@ -54,7 +69,7 @@ class Cells:
         return np.isnan(self.values)
 
 
-def read_cells(column: Any, place: Place, wanted: Kind | None = None) -> Cells:
+def read_cells(column: Any, place: Place, wanted: Kind | None = None, order: Order = "") -> Cells:
     """Read one column.
 
     Parameters
@@ -65,14 +80,22 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None) -> Cells:
         The location of the column, for messages.
     wanted : {"number", "date", "category"}, optional
         What the column was in the table of the fit. None: by its type. Texts are numbers if all of them are, dates if
-        all are as ISO 8601 has them (2024-03-31, 2024-03-31 14:30), and categories otherwise.
+        all are as ISO 8601 has them (2024-03-31, 2024-03-31 14:30) or one order of day and month fits all of them
+        (12/31/2015), and categories otherwise.
+    order : str, default ""
+        Order of day and month in the table of the fit.
 
     Raises
     ------
     InvalidInputError
         If cells of different types are mixed, a cell is not what is wanted, infinite, or of a type that has no use.
     """
-    values = _as_arrow(column, place)
+    try:
+        values = _as_arrow(column, place)
+    except InvalidInputError:
+        if wanted not in (None, "category") or not _mixes_numbers_and_texts(column):
+            raise
+        return _texts(pa.array([text_of(cell) for cell in column.tolist()]), place, wanted, order)
     kind = values.type
     if pa.types.is_null(kind):
         return Cells(wanted or "number", np.full(len(values), np.nan))
@@ -95,7 +118,7 @@ def read_cells(column: Any, place: Place, wanted: Kind | None = None) -> Cells:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _checked(Cells("date", _seconds(values)), place, wanted, str(kind))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _texts(values, place, wanted)
+        return _texts(values, place, wanted, order)
     msg = (
         f"{place.name} has values of type {kind}{place.of((0,)).partition(', row')[0]}. Columns may hold numbers, "
         "texts, truth values, dates and time spans: turn it into one of these, or leave it out."
@@ -212,54 +235,89 @@ def text_of(value: Any) -> str:
     return str(value).strip()
 
 
-def _texts(values: pa.Array, place: Place, wanted: Kind | None) -> Cells:
+def _texts(values: pa.Array, place: Place, wanted: Kind | None, order: Order) -> Cells:
     """Return texts as what they stand for."""
     found = _categories(values.dictionary_encode())
     if wanted == "category" or (wanted is None and not found.texts):
         return found
     codes = np.where(found.missing, len(found.texts), found.values).astype(np.int64)
+    note = ""
     if wanted != "date":
         sound = np.array([is_number(text) for text in found.texts], dtype=bool)
         if sound.all():
             numbers = np.array([float(text) for text in found.texts] + [np.nan])[codes]
             return Cells("number", _floats(pa.array(numbers), place))
-        rows = Counter(codes[codes < len(found.texts)].tolist())
-        if wanted == "number" or 2 * sum(rows[k] for k in np.flatnonzero(sound).tolist()) >= sum(rows.values()):
-            raise _no_number(found, codes, sound, place, wanted)
-    dates = [_date(text) for text in found.texts]
-    if all(date is not None for date in dates):
-        return Cells("date", np.array([*dates, np.nan], dtype=np.float64)[codes])
+        first = int(np.argmin(sound))
+        row, text = int(np.argmax(codes == first)), found.texts[first]
+        if wanted == "number":
+            what = f"The fit had numbers there.{number_hint(text)}"
+            raise place.not_a_number(f"the text {shown(text)}", (row,), what)
+        present = codes[codes < len(found.texts)]
+        n_texts = int((~sound)[present].sum())
+        if 2 * n_texts <= len(present):
+            note = (
+                f"has numbers and texts, such as {shown(text)} in row {place.first_row + row} (counted from 0), and is "
+                f"taken as texts.{number_hint(text)} To keep the numbers, correct the {n_texts:,} "
+                f"cell{'s' * (n_texts != 1)} with texts or leave them empty"
+            )
+    orders = (order,) if wanted == "date" else _ORDERS
+    readings = {one: [_date(text, one) for text in found.texts] for one in orders}
+    complete = [one for one, dates in readings.items() if None not in dates]
+    if len(complete) == 1 or (complete and readings[complete[0]] == readings[complete[1]]):
+        dates, one = readings[complete[0]], complete[0]
+        needed: Order = one if any(_date(text, "") is None for text in found.texts) else ""
+        return Cells("date", np.array([*dates, np.nan], dtype=np.float64)[codes], order=needed)
     if wanted == "date":
-        first = next(k for k, date in enumerate(dates) if date is None)
+        first = readings[order].index(None)
         row = int(np.argmax(codes == first))
+        form = f"or {order} as in the fit, " * bool(order)
         msg = (
-            f"{place.name} must hold a date, as 2024-03-31 or 2024-03-31 14:30, in a column of dates; got "
+            f"{place.name} must hold a date, as 2024-03-31 or 2024-03-31 14:30, {form}in a column of dates; got "
             f"{shown(found.texts[first])}{place.of((row,))}."
         )
         raise InvalidInputError(msg)
-    return found
+    if len(found.texts) > 2 and all(_LIKE_DATE.fullmatch(text) is not None for text in found.texts):
+        note = _why_no_dates(found.texts, readings)
+    return Cells(found.kind, found.values, found.texts, note=note)
 
 
-def _no_number(
-    found: Cells, codes: np.ndarray, sound: np.ndarray, place: Place, wanted: Kind | None
-) -> InvalidInputError:
-    first = int(np.argmin(sound))
-    row, text = int(np.argmax(codes == first)), found.texts[first]
-    if wanted == "number":
-        return place.not_a_number(f"the text {shown(text)}", (row,), f"The fit had numbers there.{number_hint(text)}")
-    return InvalidInputError(
-        f"{place.name} has numbers and texts in one column: {shown(text)}{place.of((row,))} is not a "
-        f"number.{number_hint(text)} Correct such cells or leave them empty; or make the column one of categories "
-        "(in pandas: astype('category')), or leave it out."
+def _why_no_dates(texts: Sequence[str], readings: dict[Order, list[float | None]]) -> str:
+    """Return in words why texts that look like dates are not read as such."""
+    if all(None not in dates for dates in readings.values()):
+        why = f"{shown(texts[0])} and all others fit day/month/year and month/day/year"
+    else:
+        misfits = {one: shown(texts[dates.index(None)]) for one, dates in readings.items()}
+        why = " and ".join(f"{text} does not fit {one}" for one, text in misfits.items())
+    return f"is taken as texts, although these look like dates: {why}. Write dates as 2024-03-31"
+
+
+def _mixes_numbers_and_texts(column: Any) -> bool:
+    """Whether the cells of a column of objects are texts and numbers, or missing."""
+    if not hasattr(column, "tolist") or isinstance(column, np.ma.MaskedArray):
+        return False
+    cells = column.tolist()
+    return all(
+        isinstance(cell, str | bool | int | float) or cell is None or type(cell).__name__ in ("NAType", "NaTType")
+        for cell in cells
     )
 
 
-def _date(text: str) -> float | None:
-    """Return the seconds since 1970 of a date, by its own clock; None if the text is not a date."""
-    if _ISO.fullmatch(text) is None:
-        return None
+def _date(text: str, order: Order) -> float | None:
+    """Return the seconds since 1970 of a date, by its own clock; None if the text is not a date.
+
+    Without an order, texts that need one are not dates.
+    """
     try:
-        found = datetime.fromisoformat(text)
+        if _ISO.fullmatch(text) is not None:
+            found = datetime.fromisoformat(text)
+        elif (match := _OTHER_DATE.fullmatch(text)) is not None and (match["year"] or order):
+            one, other = match["one"], match["other"]
+            day, month = (one, other) if order == "day/month/year" else (other, one)
+            parts = (match["year"], match["month"], match["day"]) if match["year"] else (match["last"], month, day)
+            clock = (match["hours"], match["minutes"], match["seconds"])
+            found = datetime(*(int(part or 0) for part in (*parts, *clock)))  # type: ignore[arg-type]
+        else:
+            return None
     except ValueError:
         return None
     if found.tzinfo is not None:  # offsets may differ between rows, so all are taken to one clock
@@ -267,16 +325,14 @@ def _date(text: str) -> float | None:
     return (found - _EPOCH).total_seconds()
 
 
-def looks_like_date(texts: Sequence[str]) -> bool:
-    """Whether categories seem to be dates in a form that cannot be read for certain."""
-    return len(texts) > 2 and all(_OTHER_DATE.fullmatch(text) is not None for text in texts)
-
-
 def same_text(text: str, known: dict[str, int]) -> int | None:
-    """Return the position of a category among known ones; truth values are found in any spelling."""
+    """Return the position of a category among known ones; truth values and numbers are found in any spelling."""
     for spelling in (text, *_TRUTH.get(text.lower(), ())):
         if spelling in known:
             return known[spelling]
+    if is_number(text):
+        alike = (place for one, place in known.items() if is_number(one) and float(one) == float(text))
+        return next(alike, None)
     return None
 
 

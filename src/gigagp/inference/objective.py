@@ -172,9 +172,10 @@ class TableObjective(ABC):
     def posterior_near(self, model: Model, generator: torch.Generator) -> RowsPosterior | None:
         """Return the posterior at a model near the learned one, or None; it may keep what depends little on the model.
 
-        None if the posterior does not keep its rows.
+        As for learned ones, the noise is at least what float64 needs: the likelihood does not change below it, so that
+        draws of the hyperparameters may have less. None if the posterior does not keep its rows.
         """
-        found = self.posterior(model, generator)
+        found = self.posterior(with_least_noise(model, self.table.X), generator)
         return found if isinstance(found, RowsPosterior) else None
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

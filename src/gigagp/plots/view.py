@@ -15,7 +15,7 @@ from gigagp import intake
 from gigagp.cells import Place
 from gigagp.encoding import TableEncoder, fitted_encoder, model_inputs
 from gigagp.encoding.columns import Categories, Column, Dates, LeftOut, Numbers
-from gigagp.encoding.reading import SECONDS_A_DAY, read_cells
+from gigagp.encoding.reading import SECONDS_A_DAY
 from gigagp.errors import InvalidInputError
 from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.likelihoods import Logistic, Probit
@@ -107,7 +107,7 @@ class Axis:
         if self.column is None:
             return np.asarray(values, dtype=float)[:, None]
         cells = self.column.at(np.asarray(values)) if isinstance(self.column, Dates) else pa.array(values)
-        return self.column.encode(read_cells(cells, Place("X", [self.name]), self.column.kind), [])
+        return self.column.encode(self.column.read(cells, Place("X", [self.name])), [])
 
 
 class View:
