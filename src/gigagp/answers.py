@@ -10,15 +10,16 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from gigagp.averaged import averaged
-from gigagp.encoding import fitted_encoder, model_inputs
+from gigagp.encoding import fitted_encoder
 from gigagp.errors import InvalidInputError
 from gigagp.estimate import Estimate
 from gigagp.fields import Count, checks_arguments
 from gigagp.guard import finite_prediction, guarded
-from gigagp.inference.posterior import Posterior, SampleFunctions
+from gigagp.inference.posterior import Posterior
 from gigagp.joint_posterior import JointPosterior, points_of
 from gigagp.kernels.stationary import require_taken
 from gigagp.likelihoods import Likelihood, StudentT, resolve_likelihood
+from gigagp.query_points import QueryPoints
 from gigagp.random import RandomState, generator_from
 from gigagp.scaling import Scaling
 from gigagp.student_noise import sites
@@ -45,7 +46,7 @@ class UncertaintyParts(NamedTuple):
     computational: np.ndarray
 
 
-class Answers:
+class Answers(QueryPoints):
     """Prediction methods of an estimator; before a fit, they are those of the prior.
 
     Attributes
@@ -92,18 +93,6 @@ class Answers:
             raise AttributeError(msg)
         return model.student.weights(model.noise_variance).double().cpu().numpy()
 
-    def _new_inputs(self, X: Any) -> tuple[np.ndarray, torch.Tensor]:
-        X = model_inputs(self, X, reset=False)
-        names = getattr(self, "feature_names_in_", None)
-        require_taken(self.posterior_.model.kernel, X, names)
-        points = torch.from_numpy(self.scaling_.inputs(X)).to(
-            dtype=self.posterior_.dtype, device=self.posterior_.device
-        )
-        refusal = self.posterior_.refusal(points, self.scaling_, names)
-        if refusal is not None:
-            raise refusal
-        return X, points
-
     def _in_units(self, values: torch.Tensor, X: np.ndarray) -> np.ndarray:
         """Return means (m, t) or samples (m, t, s) in the targets' units, without the axis of a single target."""
         array = self.scaling_.original(values.double().cpu().numpy())
@@ -115,9 +104,9 @@ class Answers:
         self, points: torch.Tensor, method: Literal["auto", "samples", "solve"] = "auto"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the latent mean, its variance and the noise variance, (m,), in units of the transformed target."""
-        mean, variance = self.posterior_.mean_and_variance(points, method=method)
-        unit = self.scaling_.units().variance
-        latent, noise = (v.double().cpu().numpy() * unit for v in (variance, self.posterior_.noise_at(points)))
+        posterior, unit = self._posterior_for(points), self.scaling_.units().variance
+        mean, variance = posterior.mean_and_variance(points, method=method)
+        latent, noise = (v.double().cpu().numpy() * unit for v in (variance, posterior.noise_at(points)))
         return self.scaling_.original(mean.double().cpu().numpy())[:, 0], latent, noise
 
     def _predict_transformed(
@@ -129,11 +118,11 @@ class Answers:
         method: Literal["auto", "samples", "solve"],
     ) -> Any:
         """Return what `predict` does for a transformed target, of ``E[y | f]`` or of a new measurement."""
-        transform = self.target_transform_
+        transform, posterior = self.target_transform_, self._posterior_for(points)
         if return_cov:
-            given = self.posterior_.covariance(points).double().cpu().numpy() * self.scaling_.units().variance
-            centre = self.scaling_.original(self.posterior_.mean(points).double().cpu().numpy())[:, 0]
-            noise = self.posterior_.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
+            given = posterior.covariance(points).double().cpu().numpy() * self.scaling_.units().variance
+            centre = self.scaling_.original(posterior.mean(points).double().cpu().numpy())[:, 0]
+            noise = posterior.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
             mean, latent, whole = moments(transform, centre, np.diag(given), noise)
             covariance = covariance_of(transform, centre, given, noise)
             np.fill_diagonal(covariance, whole if include_noise else latent)
@@ -236,24 +225,25 @@ class Answers:
         if return_parts:
             found = self.predict(X, return_std, return_cov, include_noise=include_noise, variance=variance)
             _, points = self._new_inputs(X)
-            parts = (self._spread(part) for part in self.posterior_.variance_parts(points))
+            parts = (self._spread(part) for part in self._posterior_for(points).variance_parts(points))
             return (*(found if isinstance(found, tuple) else (found,)), UncertaintyParts(*parts))
         X, points = self._new_inputs(X)
         if not self.target_transform_.is_identity:
             return self._predict_transformed(points, return_std, return_cov, include_noise, variance)
+        posterior = self._posterior_for(points)
         if not return_std and not return_cov:
-            return self._in_units(self.posterior_.mean(points), X)
+            return self._in_units(posterior.mean(points), X)
         if include_noise and not resolve_likelihood(self.likelihood).has_noise:
             msg = (
                 f"include_noise of GPRegressor.predict must be False: {self.likelihood} targets have no noise variance."
             )
             raise InvalidInputError(msg)
-        noise = self.posterior_.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
+        noise = posterior.noise_at(points) if include_noise else points.new_zeros(points.shape[0])
         if return_cov:
-            covariance = self.posterior_.covariance(points) + torch.diag(noise)
+            covariance = posterior.covariance(points) + torch.diag(noise)
             array = finite_prediction(self.scaling_.covariances(covariance.double().cpu().numpy()))
-            return self._in_units(self.posterior_.mean(points), X), array[:, :, 0] if self._one_target else array
-        mean, latent = self.posterior_.mean_and_variance(points, method=variance)
+            return self._in_units(posterior.mean(points), X), array[:, :, 0] if self._one_target else array
+        mean, latent = posterior.mean_and_variance(points, method=variance)
         return self._in_units(mean, X), self._spread(latent + noise)
 
     def _spread(self, variance: torch.Tensor) -> np.ndarray:
@@ -363,12 +353,13 @@ class Answers:
             return averaged(self).sample_functions(n_samples, random_state)
         if not hasattr(self, "posterior_"):
             return PriorFunctions(self, n_samples, random_state)
-        functions: SampleFunctions = self.posterior_.sample_functions(n_samples, generator_from(random_state))
+        generator = generator_from(random_state)
+        functions = self.posterior_.sample_functions(n_samples, generator)
 
         @guarded()
         def evaluate(X: Any) -> np.ndarray:
             X, points = self._new_inputs(X)
-            return self._samples_in_units(functions(points), X, points)
+            return self._samples_in_units(self._evaluated(functions, points, generator.clone_state()), X, points)
 
         return evaluate
 
@@ -377,7 +368,7 @@ class Answers:
         found = self._in_units(values, X)
         if self.target_transform_.is_identity:
             return found
-        noise = self.posterior_.noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
+        noise = self._posterior_for(points).noise_at(points).double().cpu().numpy() * self.scaling_.units().variance
         return finite_prediction(
             function_values(self.target_transform_, found, noise.reshape((-1,) + (1,) * (found.ndim - 1)))
         )
@@ -415,10 +406,11 @@ class Answers:
         if not hasattr(self, "posterior_"):
             return before_fit(self, X).sample_y(X, n_samples, random_state)
         checked, points = self._new_inputs(X)
+        generator = generator_from(random_state)
         if self.posterior_.covariance_is_cheap and points.shape[0] <= 2000:
-            found = self.posterior_.sample_at(points, n_samples, generator_from(random_state))
+            found = self._posterior_for(points).sample_at(points, n_samples, generator)
         else:
-            found = self.posterior_.sample_functions(n_samples, generator_from(random_state))(points)
+            found = self._evaluated(self.posterior_.sample_functions(n_samples, generator), points, generator)
         return self._samples_in_units(found, checked, points)
 
     @guarded()

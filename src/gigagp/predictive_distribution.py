@@ -14,6 +14,7 @@ from gigagp.averaged import averaged
 from gigagp.errors import InvalidInputError
 from gigagp.fields import checks_arguments
 from gigagp.guard import finite_prediction, guarded
+from gigagp.inference.open_points import OpenPosterior
 from gigagp.inference.rows_posterior import RowsPosterior
 from gigagp.inference.trend import needed_rows
 from gigagp.likelihoods import Gaussian, StudentT, resolve_likelihood
@@ -172,15 +173,17 @@ class PredictiveDistribution(Answers):
             return before_fit(self, X).predict_quantile(X, q, include_noise=include_noise)
         checked, points = self._new_inputs(X)
         normal = ndtri(levels.reshape(-1))
-        transform = self.target_transform_
-        if transform.is_identity and self.posterior_.is_mixture:
-            marginals = self.posterior_.marginals(points, include_noise=include_noise)
+        transform, posterior = self.target_transform_, self._posterior_for(points)
+        if transform.is_identity and not isinstance(posterior, OpenPosterior) and posterior.is_mixture:
+            marginals = posterior.marginals(points, include_noise=include_noise)
             values = [self._in_units(marginals.quantile(float(level)), checked) for level in levels.reshape(-1)]
             found = np.stack(values, -1)
         elif include_noise and isinstance(likelihood, StudentT):  # of the class itself, as checked above
             found = self._student_quantiles(points, checked, likelihood, levels.reshape(-1).tolist())
         elif transform.is_identity:
-            mean, std = self.predict(checked, return_std=True, include_noise=include_noise)
+            mean, variance = posterior.mean_and_variance(points)
+            noise = posterior.noise_at(points) if include_noise else torch.zeros_like(variance)
+            mean, std = self._in_units(mean, checked), self._spread(variance + noise)
             found = mean[..., None] + std[..., None] * normal
         else:
             centre, variance, noise = (v[:, None] for v in self._moments_in_units(points))
@@ -206,9 +209,11 @@ class PredictiveDistribution(Answers):
 
     def _student_parts(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the mean (m, t), the variance of all that is Gaussian, (m,), and that of Student-t noise, (m,)."""
-        mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
-        white = self.posterior_.model.kernel.white(points).double().cpu()
-        return mean, variance + white, self.posterior_.noise_at(points).double().cpu() - white
+        posterior, kernel = self._posterior_for(points), self.posterior_.model.kernel
+        mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points))
+        is_open = isinstance(posterior, OpenPosterior)
+        white = (posterior.averaged(kernel.white, points) if is_open else kernel.white(points)).double().cpu()
+        return mean, variance + white, posterior.noise_at(points).double().cpu() - white
 
     @guarded()
     @checks_arguments
@@ -257,14 +262,15 @@ class PredictiveDistribution(Answers):
         offset = self.posterior_.model.mean.offset(X)[:, None]
         targets = torch.from_numpy(self.scaling_.targets(given - offset))
         likelihood.check_targets(targets)
-        if self.posterior_.is_mixture:
-            logs = self.posterior_.marginals(points, include_noise=True).log_density(targets.to(points))
+        posterior = self._posterior_for(points)
+        if not isinstance(posterior, OpenPosterior) and posterior.is_mixture:
+            logs = posterior.marginals(points, include_noise=True).log_density(targets.to(points))
             return finite_prediction((logs.double().cpu().numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
         if isinstance(likelihood, StudentT) and likelihood.is_scale_mixture:
             mean, variance, noise = self._student_parts(points)
             found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
             return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))
-        mean, variance = (part.double().cpu() for part in self.posterior_.mean_and_variance(points))
-        noise = self.posterior_.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
+        mean, variance = (part.double().cpu() for part in posterior.mean_and_variance(points))
+        noise = posterior.noise_at(points).double().cpu() if likelihood.has_noise else torch.zeros_like(variance)
         found = likelihood.predictive_log_density(targets, mean, variance.sqrt()[:, None], noise[:, None])
         return finite_prediction((found.numpy() - np.log(self.scaling_.y_scale)).reshape(y.shape))

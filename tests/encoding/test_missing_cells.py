@@ -163,3 +163,117 @@ def test_missing_cells_that_tell_nothing_cost_nothing():
     _, std = gp.predict(X, return_std=True, include_noise=True)
     gone = X["idle"].isna().to_numpy()
     assert np.median(std[gone]) < 1.15 * np.median(std[~gone])
+
+
+# Cells that are missing only after the fit --------------------------------------------------------------------------
+
+
+def complete_table(n: int = 80) -> tuple[pd.DataFrame, np.ndarray]:
+    """Two numbers, a date and a category, without missing cells; the first number matters most."""
+    rng = np.random.default_rng(5)
+    day = pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D")
+    X = pd.DataFrame(
+        {"x": rng.uniform(-2, 2, n), "z": rng.exponential(size=n), "day": day, "city": rng.choice(["Bern", "Oslo"], n)}
+    )
+    return X, 3 * np.sin(X["x"]) + 0.3 * X["z"] + (X["city"] == "Oslo") + 0.05 * rng.normal(size=n)
+
+
+def with_holes(X: pd.DataFrame) -> pd.DataFrame:
+    """Six rows: one complete, one without each of the numbers and the date, one without two of them, one complete."""
+    new = X.iloc[:6].copy()
+    new.loc[1, "x"], new.loc[2, "z"], new.loc[3, "day"] = np.nan, np.nan, pd.NaT
+    new.loc[4, ["x", "z"]] = np.nan
+    return new
+
+
+def by_hand(gp: GPRegressor, new: pd.DataFrame, X: pd.DataFrame, row: int, columns: list[str]) -> tuple[float, float]:
+    """Return mean and std of a row averaged over all values of its missing cells in the fit, independently drawn."""
+    rng = np.random.default_rng(0)
+    copies = pd.concat([new.iloc[[row]]] * 2000, ignore_index=True)
+    for column in columns:
+        copies[column] = X[column].to_numpy()[rng.integers(len(X), size=2000)]
+    mean, std = gp.predict(copies, return_std=True)
+    return mean.mean(), float(np.sqrt(np.mean(std**2) + mean.var()))
+
+
+@pytest.mark.filterwarnings("ignore:X. column 'x' has")
+@pytest.mark.parametrize("kernel", [None, "average"])
+def test_a_cell_that_is_missing_after_the_fit_leaves_open_what_it_was(kernel):
+    X, y = complete_table()
+    gp = GPRegressor(kernel=kernel, encode="auto").fit(X, y)
+    new = with_holes(X)
+    mean, std = gp.predict(new, return_std=True)
+    for row, columns in ((1, ["x"]), (2, ["z"]), (3, ["day"]), (4, ["x", "z"])):
+        expected, spread = by_hand(gp, new, X, row, columns)
+        assert abs(mean[row] - expected) < 0.15 * spread
+        assert std[row] == pytest.approx(spread, rel=0.15)
+    at_median = gp.predict(new.assign(x=new["x"].fillna(X["x"].median())).iloc[[1]], return_std=True)[1]
+    assert std[1] > 20 * at_median[0]  # what was answered before
+    complete, alone = gp.predict(X.iloc[[0, 5]], return_std=True)
+    np.testing.assert_allclose((mean[[0, 5]], std[[0, 5]]), (complete, alone), rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:X. column")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"inference": inference.Exact()},
+        {"inference": inference.Iterative()},
+        {"inference": inference.Vecchia(10, 20)},
+        {"inference": inference.SparseVariational(n_inducing=40)},
+        {"kernel": "average"},
+        {"likelihood": "student-t"},
+        {"dtype": "float32"},
+        {"mean": "linear"},
+    ],
+    ids=lambda one: str(*one.values()).partition("(")[0],
+)
+def test_all_answers_about_missing_cells_agree(options, tmp_path):
+    X, y = complete_table()
+    gp = GPRegressor(encode="auto", optimizer=None, noise_variance=0.01, **options)
+    if options.get("kernel") == "average":
+        gp.set_params(optimizer="auto", noise_variance=None)
+    gp.fit(X, y)
+    new = with_holes(X)
+    mean, std = gp.predict(new, return_std=True)
+    near = 1e-3 if options.get("dtype") == "float32" else 1e-6
+    alone = [gp.predict(new.iloc[[k]], return_std=True) for k in range(6)]
+    np.testing.assert_allclose(np.array(alone)[:, :, 0], np.stack([mean, std], 1), rtol=near, atol=near)
+    centre, covariance = gp.predict(new, return_cov=True)
+    np.testing.assert_allclose(centre, mean, rtol=near, atol=near)
+    if "inference" not in options or not isinstance(options["inference"], inference.Iterative):  # from samples
+        np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=10 * near)
+    drawn = gp.sample_y(new, 4000, random_state=1)
+    assert (np.abs(drawn.mean(1) - mean) < 5 * std / np.sqrt(4000) + 1e-3).all()
+    np.testing.assert_allclose(drawn.std(1), std, rtol=0.1)
+    drawn = gp.sample_functions(64, random_state=1)(new)
+    assert (np.abs(drawn.mean(1) - mean) < 5 * std / 8).all()
+    low, high = gp.predict_quantile(new, [0.16, 0.84], include_noise=False).T
+    np.testing.assert_allclose((high - low)[1:5] / (2 * std[1:5]), 0.9945, atol=0.01)
+    density = gp.predictive_log_density(new, mean)
+    assert (density[[1, 4]] < density[0] - 1).all()
+    gp.save(tmp_path / "m.gp")
+    np.testing.assert_array_equal(gigagp.load(tmp_path / "m.gp").predict(new, return_std=True), (mean, std))
+
+
+@pytest.mark.filterwarnings("ignore:X. column")
+def test_missing_cells_of_transformed_targets_and_of_classes():
+    X, y = complete_table()
+    new = with_holes(X)
+    gp = GPRegressor(encode="auto", target_transform="log").fit(X, np.exp(y))
+    _, std = gp.predict(new, return_std=True)
+    assert std[1] > 5 * std[0]
+    np.testing.assert_allclose(np.sqrt(np.diag(gp.predict(new, return_cov=True)[1])), std, rtol=1e-3)
+    classes = GPClassifier(encode="auto").fit(X, np.where(y > y.mean(), "high", "low"))
+    probability = classes.predict_proba(new)
+    assert 0.15 < probability[1, 0] < 0.85
+
+
+def test_files_from_before_have_the_median_alone():
+    X, _ = complete_table()
+    plain = TableEncoder.fit(X).to_plain()
+    for one in plain:
+        one.pop("values", None)
+    old = TableEncoder.from_plain(plain, TableEncoder.fit(X).n_encoded)
+    with pytest.warns(gigagp.errors.EncodingWarning, match="the median"):
+        assert np.isfinite(old.transform(with_holes(X), opens=True)).all()

@@ -19,6 +19,9 @@ from gigagp.schema import Form, flag, listing, number, one_of, record, text, who
 MOST_CATEGORIES = 50
 #: Fewest missing cells of a column from which the noise of their rows can be learned.
 FEWEST_MISSING = 10
+#: Number of values that a missing cell of a column may have that had none in the fit, and the next prime, which orders
+#: them differently in each column.
+N_VALUES, _PRIME, _ROOT = 16, 17, 3
 #: Mean length of a year in days.
 YEAR = 365.2425
 #: Dates have a season if they span at least this many days.
@@ -74,9 +77,16 @@ class Column:
         """Which of the encoded columns is 1 in rows whose cell is missing and 0 in others; None if hardly any are."""
         return None
 
-    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
-        """Return the encoded columns, shape (n, sum of the parts' widths), and add to ``notes`` what was unexpected."""
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
+        """Return the encoded columns, shape (n, sum of the parts' widths), and add to ``notes`` what was unexpected.
+
+        With ``opens``, missing cells are NaN where the fit had none and knows what they may be (`spread`).
+        """
         return np.empty((len(cells.values), 0))
+
+    def spread(self) -> np.ndarray:
+        """Return 16 encoded cells that a missing one may be, shape (16, sum of the widths), or NaN."""
+        return np.full((N_VALUES, sum(part.width for part in self.parts)), np.nan)
 
     def typical(self, n: int) -> pa.Array:
         """Return n cells with a typical content of the column."""
@@ -88,7 +98,8 @@ class Column:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the record as plain data, from which `from_plain` makes it again."""
-        return {"column": self.word, **vars(self)}
+        values = vars(self).items()
+        return {"column": self.word, **{name: list(one) if isinstance(one, tuple) else one for name, one in values}}
 
 
 @dataclass(frozen=True)
@@ -103,11 +114,14 @@ class Numbers(Column):
         Whether there are different numbers.
     missing : int
         Number of missing cells in the table of the fit.
+    values : tuple of float
+        Numbers of the fit that a missing cell may be, if it had none: 16 quantiles. Empty in older files.
     """
 
     fill: float = 0.0
     varies: bool = True
     missing: int = 0
+    values: tuple[float, ...] = ()
     word: ClassVar[str] = "numbers"
     kind: ClassVar[Kind | None] = "number"
 
@@ -121,12 +135,17 @@ class Numbers(Column):
         """The last column."""
         return int(self.varies) if self.missing >= FEWEST_MISSING else None
 
-    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
         """Return the numbers and the mark; see `Column.encode`."""
-        gone = cells.missing
-        _note_missing(self, gone, notes, f"the median {self.fill:g} of the fit")
-        found = [np.where(gone, self.fill, cells.values)] * self.varies + [gone.astype(np.float64)] * bool(self.missing)
+        gone, opens = cells.missing, opens and bool(self.values)
+        _note_missing(self, gone, notes, f"the median {self.fill:g} of the fit", opens=opens)
+        fill = np.nan if opens else self.fill
+        found = [np.where(gone, fill, cells.values)] * self.varies + [gone.astype(np.float64)] * bool(self.missing)
         return np.stack(found, 1)
+
+    def spread(self) -> np.ndarray:
+        """Return the values."""
+        return np.array(self.values)[:, None] if self.values else super().spread()
 
     def typical(self, n: int) -> pa.Array:
         """Return the median."""
@@ -156,6 +175,8 @@ class Dates(Column):
         Number of missing cells in the table of the fit.
     order : str
         Order of day and month in texts that need one, such as 12/31/2015.
+    values : tuple of float
+        As for `Numbers`, in days since the earliest.
     """
 
     origin: float = 0.0
@@ -164,6 +185,7 @@ class Dates(Column):
     clock: bool = False
     missing: int = 0
     order: Order = ""
+    values: tuple[float, ...] = ()
     word: ClassVar[str] = "dates"
     kind: ClassVar[Kind | None] = "date"
 
@@ -182,17 +204,23 @@ class Dates(Column):
         """The last column."""
         return sum(part.width for part in self.parts) - 1 if self.missing >= FEWEST_MISSING else None
 
-    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
         """Return days, season, time of day and mark; see `Column.encode`."""
-        gone = cells.missing
-        _note_missing(self, gone, notes, f"the median {self._day(self.fill)} of the fit")
+        gone, opens = cells.missing, opens and bool(self.values)
+        _note_missing(self, gone, notes, f"the median {self._day(self.fill)} of the fit", opens=opens)
         days = (cells.values - self.origin) / SECONDS_A_DAY
-        found = [np.where(gone, self.fill, days)]
+        found, centre = [np.where(gone, np.nan if opens else self.fill, days)], np.nan if opens else 0.0
         for wanted, period in ((self.season, YEAR), (self.clock, 1.0)):
             if wanted:
                 angle = 2 * np.pi * np.mod(cells.values / (SECONDS_A_DAY * period), 1.0)
-                found += [np.where(gone, 0.0, np.sin(angle)), np.where(gone, 0.0, np.cos(angle))]
+                found += [np.where(gone, centre, np.sin(angle)), np.where(gone, centre, np.cos(angle))]
         return np.stack(found + [gone.astype(np.float64)] * bool(self.missing), 1)
+
+    def spread(self) -> np.ndarray:
+        """Return the values with their seasons and times of day."""
+        if not self.values:
+            return super().spread()
+        return self.encode(Cells("date", self.origin + SECONDS_A_DAY * np.array(self.values)), [])
 
     def typical(self, n: int) -> pa.Array:
         """Return the median."""
@@ -246,7 +274,7 @@ class Categories(Column):
         """The column of the category of missing cells."""
         return len(self.categories) if self.missing >= FEWEST_MISSING else None
 
-    def encode(self, cells: Cells, notes: list[str]) -> np.ndarray:
+    def encode(self, cells: Cells, notes: list[str], *, opens: bool = False) -> np.ndarray:
         """Return the one-hot columns; see `Column.encode`."""
         known = {category: k for k, category in enumerate(self.categories)}
         rest = self.parts[0].width - 1
@@ -274,10 +302,6 @@ class Categories(Column):
         more = f"; {self.others:,} rarer ones together as others" * bool(self.others)
         empty = f"; missing cells ({self.missing:,}) are a category" * bool(self.missing)
         return f"{len(self.categories)} categories ({names}){more}{empty}"
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the record as plain data."""
-        return {**super().to_plain(), "categories": list(self.categories)}
 
 
 @dataclass(frozen=True)
@@ -310,13 +334,15 @@ def column_of(label: str, cells: Cells, notes: list[str]) -> Column:
     if low == high and not gone:
         return LeftOut(label, "all cells are the same")
     if cells.kind == "number":
-        return Numbers(label, float(np.median(present)), low < high, gone)
+        return Numbers(label, float(np.median(present)), low < high, gone, _values(present, gone))
     if cells.kind == "date":
         days = (present - low) / SECONDS_A_DAY
         if low == high:
             return LeftOut(label, "all dates are the same")
         seasonal, timed = high - low >= _SEASONAL_SPAN * SECONDS_A_DAY, len(np.unique(np.mod(days, 1.0))) > 1
-        return Dates(label, low, float(np.median(days)), bool(seasonal), bool(timed), gone, cells.order)
+        return Dates(
+            label, low, float(np.median(days)), bool(seasonal), bool(timed), gone, cells.order, _values(days, gone)
+        )
     return _categories_of(label, cells, gone, notes)
 
 
@@ -335,11 +361,30 @@ def _categories_of(label: str, cells: Cells, gone: int, notes: list[str]) -> Col
     return Categories(label, kept, gone, others)
 
 
-def _note_missing(column: Numbers | Dates, gone: np.ndarray, notes: list[str], filled: str) -> None:
+def _values(present: np.ndarray, gone: int) -> tuple[float, ...]:
+    """Return numbers that a missing cell of a column without missing ones may be: quantiles that are among them."""
+    if gone:
+        return ()
+    levels = (np.arange(N_VALUES) + 0.5) / N_VALUES
+    return tuple(np.quantile(present, levels, method="inverted_cdf").tolist())
+
+
+def spread_of(columns: Sequence[Column]) -> np.ndarray:
+    """Return 16 rows of encoded cells that missing ones may be, shape (16, n_encoded), paired across columns.
+
+    Each column has its values in another order, so that they are nearly independent.
+    """
+    found = []
+    for place, column in enumerate(columns):
+        factor = pow(_ROOT, place, _PRIME)
+        found.append(column.spread()[np.arange(1, _PRIME) * factor % _PRIME - 1])
+    return np.concatenate(found, 1)
+
+
+def _note_missing(column: Numbers | Dates, gone: np.ndarray, notes: list[str], filled: str, *, opens: bool) -> None:
     if not column.missing and gone.any():
-        notes.append(
-            f"column {column.label!r} has {_cells(int(gone.sum()))}, and had none in the fit: {filled} is used there"
-        )
+        what = "answers are averages over what it had there" if opens else f"{filled} is used there"
+        notes.append(f"column {column.label!r} has {_cells(int(gone.sum()))}, and had none in the fit: {what}")
 
 
 def _cells(count: int) -> str:
@@ -349,11 +394,12 @@ def _cells(count: int) -> str:
 # Files --------------------------------------------------------------------------------------------------------------
 
 _COUNT, _NUMBER = whole(), number(finite=True)
+_VALUES = listing(_NUMBER, 0, N_VALUES)
 _FORMS: dict[type[Column], Form] = {
-    Numbers: record({"label": text, "fill": _NUMBER, "varies": flag, "missing": _COUNT}),
+    Numbers: record({"label": text, "fill": _NUMBER, "varies": flag, "missing": _COUNT}, {"values": _VALUES}),
     Dates: record(
         {"label": text, "origin": _NUMBER, "fill": _NUMBER, "season": flag, "clock": flag, "missing": _COUNT},
-        {"order": one_of(*get_args(Order))},
+        {"order": one_of(*get_args(Order)), "values": _VALUES},
     ),
     Categories: record({"label": text, "categories": listing(text), "missing": _COUNT, "others": _COUNT}),
     LeftOut: record({"label": text, "reason": text}),
@@ -376,11 +422,14 @@ def from_plain(data: Any, where: str) -> Column:
             f"{where}.column must be one of {', '.join(map(repr, _WORDS))}; got {data['column'][:60]!r}."
         )
     _FORMS[kind](data, where)
-    values = {one.name: data[one.name] for one in fields(kind) if one.name in data}  # files of 0.1 have no order
+    values = {one.name: data[one.name] for one in fields(kind) if one.name in data}  # older files have less
+    values |= {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
     if kind is Numbers and not (values["varies"] or values["missing"]):
         raise ModelFileError(f"{where} must vary, or have missing cells.")
+    if values.get("values") and (values["missing"] or not values.get("varies", True)):
+        raise ModelFileError(f"{where}.values must be empty for a column with missing cells.")
     if kind is Categories:
-        values["categories"] = categories = tuple(values["categories"])
+        categories = values["categories"]
         if not 0 < len(categories) <= MOST_CATEGORIES or len(set(categories)) < len(categories) or "" in categories:
             raise ModelFileError(f"{where}.categories must be 1 to {MOST_CATEGORIES} different texts.")
     return kind(**values)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gigagp import intake
 from gigagp.cells import Place
-from gigagp.encoding.columns import Column, Dates, LeftOut, Numbers, column_of, from_plain, shown_columns
+from gigagp.encoding.columns import Column, Dates, LeftOut, Numbers, column_of, from_plain, shown_columns, spread_of
 from gigagp.encoding.reading import read_cells
 from gigagp.errors import EncodingWarning, InvalidInputError, ModelFileError, warn
 from gigagp.kernels import Constant, Kernel, Linear, White
@@ -100,8 +100,13 @@ class TableEncoder:
         _warn(notes, name)
         return cls(tuple(columns))
 
-    def transform(self, X: Any, name: str = "X", memory_budget: float | str | None = None) -> np.ndarray:
+    def transform(
+        self, X: Any, name: str = "X", memory_budget: float | str | None = None, *, opens: bool = False
+    ) -> np.ndarray:
         """Return a table as numbers, float64 of shape (n, n_encoded).
+
+        With ``opens``, missing cells of numbers and dates are NaN in columns that had none in the fit. `filled` puts
+        typical cells there, and `spread` has what they may be.
 
         Raises
         ------
@@ -125,9 +130,21 @@ class TableEncoder:
         for column, cells in zip(self.columns, found, strict=True):
             if not isinstance(column, LeftOut):
                 place = Place(name, [_shown_name(column.label, names)])
-                parts.append(column.encode(column.read(cells, place), notes))
+                parts.append(column.encode(column.read(cells, place), notes, opens=opens))
         _warn(notes, name)
         return np.concatenate(parts, 1)
+
+    def filled(self, encoded: np.ndarray) -> np.ndarray:
+        """Return encoded cells with typical ones in place of NaN."""
+        if not np.isnan(encoded).any():
+            return encoded
+        typical = [column.encode(column.read(column.typical(1), Place("X")), []) for column in self.columns]
+        return np.where(np.isnan(encoded), np.concatenate(typical, 1), encoded)
+
+    @cached_property
+    def spread(self) -> np.ndarray:
+        """What missing cells may be in columns that had none in the fit, shape (16, n_encoded); NaN in others."""
+        return spread_of(self.columns)
 
     # What a fit needs to know ---------------------------------------------------------------------------------------
 

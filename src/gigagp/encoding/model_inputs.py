@@ -12,11 +12,12 @@ from gigagp.encoding.encoder import TableEncoder
 from gigagp.errors import InvalidInputError
 
 
-def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> np.ndarray:
+def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1, opens: bool = False) -> np.ndarray:
     """Return the inputs of an estimator's `fit` (``reset``) or of its predictions, float64 of shape (n, n_encoded).
 
     A fit with ``encode="auto"`` sets ``encoder_``, which later tables go through. Number and names of the columns are
-    checked as by `gigagp.intake.estimator_inputs`, and are those of the table before it is encoded.
+    checked as by `gigagp.intake.estimator_inputs`, and are those of the table before it is encoded. With ``opens``,
+    some missing cells are NaN (`TableEncoder.transform`).
 
     Raises
     ------
@@ -31,7 +32,7 @@ def model_inputs(estimator: Any, X: Any, *, reset: bool, min_rows: int = 1) -> n
     intake.check_features(estimator, X, reset=reset, min_rows=min_rows)
     if encoder is None:
         encoder = estimator.encoder_ = TableEncoder.fit(X, memory_budget=estimator.memory_budget)
-    return encoder.transform(X, memory_budget=estimator.memory_budget)
+    return encoder.transform(X, memory_budget=estimator.memory_budget, opens=opens)
 
 
 def fitted_encoder(estimator: Any) -> TableEncoder | None:
