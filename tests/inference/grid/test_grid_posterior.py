@@ -106,6 +106,12 @@ def test_low_rank_variances_never_understate_on_hard_rows(kind: str, lengthscale
     assert float(found.max()) > 0.01
     if kind == "repeated":  # 40 vectors span all that the rows determine
         assert float((exact - found).max()) < 1e-6
+    if kind in ("repeated", "few"):
+        root = LowRankCovariance.of_few_rows(kernel, statistics, noise).root
+        assert root.shape[1] <= min(len(x), 60)
+        # rounding of H over the noise, and that of the interpolation weights
+        assert float(((w @ root).square().sum(1) - exact).abs().max()) < 1e-14 * len(x) / noise + 1e-10
+        assert float((exact - found).max()) > 1e-6 or kind == "repeated"  # the control: Lanczos vectors miss some
 
 
 def test_parts_of_a_low_rank_variance() -> None:

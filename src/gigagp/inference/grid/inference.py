@@ -61,11 +61,12 @@ class Grid(GridSettings, Inference):
     n_probes : int, default 16
         Number of probe vectors for the trace in the gradient.
     n_samples : int, default 32
-        Number of posterior samples that the last solve computes. Predicted variances have a relative standard error of
+        Number of posterior samples that the last solve computes. Variances from them have a relative standard error of
         ``sqrt(2 / n_samples)``.
     variance : {"samples", "low_rank", "solve"}, default "samples"
         Source of the variances of ``predict(return_std=True)``: the posterior samples, a Lanczos approximation of rank
-        ``rank`` that never understates the variance, or a solve for each point.
+        ``rank`` that never understates the variance, or a solve for each point. Where rows are few, so that the nodes
+        times their square are at most twice the cube of ``exact_nodes``, variances are exact.
     rank : int, default 100
         Rank of ``variance="low_rank"``. Building it takes 2 rank m numbers of memory, of which rank m are kept.
     exact_nodes : int, default 1500

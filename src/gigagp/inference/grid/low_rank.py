@@ -11,12 +11,34 @@ from gigagp.dense import eigh
 from gigagp.grids import GridStatistics
 from gigagp.inference.grid.system import DenseGridSystem
 from gigagp.lanczos import lanczos
+from gigagp.operators.base import Index, SymmetricMatrix
 from gigagp.operators.grid import GridKernel, GridOperator, SumKernel
 from gigagp.preconditioners.base import factor_with_jitter
+from gigagp.preconditioners.pivoting import greedy
 from gigagp.random import standard_normal
 
 #: The Krylov spaces of so many random vectors, one after the other, have to add nothing before no further one begins.
 _STARTS = 3
+#: Nodes times squared rows up to which rows are few, in units of the cube of the largest number of nodes of a dense
+#: factor, and n x m arrays in the computation.
+_COST, _ARRAYS = 2, 4
+
+
+def has_few_rows(statistics: GridStatistics, exact_nodes: int, budget: int) -> bool:
+    """Whether `LowRankCovariance.of_few_rows` costs no more than the dense factors of the largest grid that has some.
+
+    Parameters
+    ----------
+    statistics : GridStatistics
+        Statistics of the rows.
+    exact_nodes : int
+        Largest number of nodes for which dense factors are used.
+    budget : int
+        Memory budget in bytes.
+    """
+    m = statistics.grid.size
+    rank = min(statistics.n_rows, m)
+    return m * rank**2 <= _COST * exact_nodes**3 and _ARRAYS * 8 * m * rank <= budget
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,51 @@ class LowRankCovariance:
         values, vectors = eigh(system.information())
         return cls(system.prior @ (vectors * values.clamp_min(0).sqrt()))  # negative values are rounding errors
 
+    @classmethod
+    def of_few_rows(cls, kernel: GridKernel | SumKernel, statistics: GridStatistics, noise: float) -> LowRankCovariance:
+        """Return the exact covariance given rows that are much fewer than the nodes, as a root of their rank.
+
+        ``W'W = L L'`` with as many columns as there are different rows, and all that the rows tell of the function is
+        one measurement of ``L'f`` with independent noise. For r columns it takes O(m r^2) time.
+        """
+        factor = greedy(_Gram(statistics), statistics.n_rows).columns
+        smooth = kernel @ factor
+        inner = factor.T @ smooth
+        inner.diagonal().add_(noise)
+        root = torch.linalg.cholesky(0.5 * (inner + inner.T))
+        return cls(torch.linalg.solve_triangular(root, smooth.T, upper=False).T.contiguous())
+
     @property
     def rank(self) -> int:
         """Number of columns."""
         return self.root.shape[1]
+
+
+class _Gram(SymmetricMatrix):
+    """``W'W`` as a matrix whose columns can be read, for its partial Cholesky factor."""
+
+    dtype, device = torch.float64, torch.device("cpu")
+
+    def __init__(self, statistics: GridStatistics) -> None:
+        self._gram, self.n = statistics.gram, statistics.gram.n
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        return self._gram @ vectors
+
+    def diagonal(self) -> Tensor:
+        return self._gram.diagonal()
+
+    def noise(self) -> Tensor:
+        return torch.zeros(self.n, dtype=torch.float64)
+
+    def block(self, rows: Index, columns: Index) -> Tensor:
+        places = torch.arange(self.n)[columns]
+        unit = torch.zeros(self.n, len(places), dtype=torch.float64)
+        unit[places, torch.arange(len(places))] = 1.0
+        return (self._gram @ unit)[rows]
+
+    def rows_product(self, rows: Index, vectors: Tensor) -> Tensor:
+        return (self._gram @ vectors)[rows]
+
+    def columns_product(self, columns: Index, vectors: Tensor) -> Tensor:
+        return self.block(slice(None), columns) @ vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -17,7 +18,7 @@ from gigagp.grids.grid_sum import shape_in_words
 from gigagp.grids.rows_gram import RowsGram
 from gigagp.inference.batches import one_by_one
 from gigagp.inference.grid.likelihood import GridLikelihood
-from gigagp.inference.grid.low_rank import LowRankCovariance
+from gigagp.inference.grid.low_rank import LowRankCovariance, has_few_rows
 from gigagp.inference.grid.saved import restored_likelihood
 from gigagp.inference.grid.system import DenseGridSystem, GridSystem
 from gigagp.inference.input_gradients import both_sides, wants_gradient
@@ -154,6 +155,12 @@ class GridPosterior(GrowingPosterior):
         )
         return f"grid of {shape_in_words(self.grid)} nodes ({self.grid.interpolation}), FFT{without}, cpu, float64"
 
+    def notes(self) -> dict[str, str]:
+        """Return what variances are made from, where they are not exact."""
+        count = self.deviations.shape[1]
+        words = f"from {count} posterior samples, standard error {math.sqrt(2 / count):.0%}"
+        return {"variances": words} if self._own_method == "samples" else {}
+
     @cached_property
     def kernel(self) -> GridKernel | SumKernel:
         """Kernel between the nodes."""
@@ -237,8 +244,12 @@ class GridPosterior(GrowingPosterior):
 
     @property
     def _own_method(self) -> str:
-        """Method that ``"auto"`` stands for: on small grids the low-rank root, which is exact there."""
-        return "low_rank" if self.likelihood.is_exact else self.settings.variance
+        """Method that ``"auto"`` stands for: on small grids and for few rows the root, which is exact there."""
+        return "low_rank" if self.likelihood.is_exact or self._has_few_rows else self.settings.variance
+
+    @property
+    def _has_few_rows(self) -> bool:
+        return has_few_rows(self.statistics, self.settings.exact_nodes, self.budget)
 
     def prior_variance(self, X: Tensor) -> Tensor:
         """Return the prior variance at given coefficients of the mean, shape (n,)."""
@@ -257,18 +268,19 @@ class GridPosterior(GrowingPosterior):
 
     @cached_property
     def low_rank(self) -> LowRankCovariance:
-        """Low-rank covariance of this posterior (exact on a small grid), computed at its first use."""
+        """Low-rank covariance (exact on a small grid and for few rows), computed at its first use."""
         system = self._system() if self.likelihood.is_exact else None
         if isinstance(system, DenseGridSystem):
             return LowRankCovariance.exact(system)
-        m = self.grid.size
+        m, noise = self.grid.size, self.likelihood.noise_at(self.model)
+        if self._has_few_rows:
+            return LowRankCovariance.of_few_rows(self.kernel, self.statistics, noise)
         require(
             5 * 8 * m * self.settings.rank,
             self.budget,
             f"A covariance of rank {self.settings.rank} on {m:,} nodes",
             "Use a smaller rank of inference.Grid.",
         )
-        noise = self.likelihood.noise_at(self.model)
         return LowRankCovariance.build(self.kernel, self.statistics, noise, self.settings.rank)
 
     def _low_rank_variance(self, inside: Tensor) -> Tensor:
