@@ -10,8 +10,10 @@ import torch
 
 from gigagp import GPRegressor, kernels, solvers
 from gigagp.gradients import Exact, Hutchinson, Pathwise
+from gigagp.inference import Exact as ExactInference
 from gigagp.inference import Iterative
 from gigagp.inference.table import TrainingTable
+from gigagp.inference.trend import OrthogonalBasis
 from gigagp.inference.vecchia.likelihood import typical_deviation
 from gigagp.means import LinearMean
 from gigagp.model import NOISE, Model
@@ -57,7 +59,8 @@ def test_targets_basis_and_probes_are_one_solve():
     (call,) = solver.calls
     assert call.right_hand_sides.shape == (80, 2 + 3 + 5)
     assert torch.equal(call.right_hand_sides[:, :2], Y)
-    assert torch.equal(call.right_hand_sides[:, 2:5], torch.cat([torch.ones(80, 1).double(), X], 1))
+    basis = OrthogonalBasis.of(torch.cat([torch.ones(80, 1).double(), X], 1))
+    assert torch.equal(call.right_hand_sides[:, 2:5], basis.columns)
     assert call.n_targets == 5
     assert call.initial is None
     assert objective.last_solution.value is call.solution.value
@@ -154,7 +157,33 @@ def test_the_automatic_last_solve_keeps_errors_below_what_rows_leave_to_predict(
             assert residual <= min(0.06 * typical_deviation(posterior.matrix()), 0.25 * noise**0.5)
             assert float(error / exact.covariance.diagonal().mean()) < 0.1
         elif noise == 1e-6:  # the control: without what is left of the solve, intervals at the rows would be too short
-            assert float(error / (variance - posterior._unsolved).mean()) > 2
+            assert float(error / (variance - posterior.unsolved).mean()) > 2
+
+
+@pytest.mark.parametrize(
+    "solver", ["auto", solvers.AlternatingProjections(block_size=20, tolerance=1e-6), FINISHED], ids=repr
+)
+def test_a_linear_mean_of_inputs_that_hardly_differ(solver):
+    """Its coefficients are large and cancel; what the solve leaves over is that of their sum."""
+    inputs = torch.cat([X, X[:, :1] + 1e-5 * points(80, 1, seed=3)], 1)
+    kernel = kernels.Matern(1.5, [2.0] * 3)
+    targets = draw_targets(kernel.bind(3), inputs, 0.1)[:, 0] + 500 * (inputs[:, 2] - inputs[:, 0]) + inputs[:, 1]
+    new = points(40, 3, seed=8)
+    new[:, 2] = new[:, 0] + 1e-5 * new[:, 2]
+    settings = {"kernel": kernel, "optimizer": None, "mean": "linear", "noise_variance": 0.1, "standardize": False}
+    exact = GPRegressor(inference=ExactInference(), **settings).fit(inputs.numpy(), targets.numpy())
+    assert float(exact.posterior_.coefficients.abs().max()) > 1000
+    found = GPRegressor(inference=Iterative(solver), **settings).fit(inputs.numpy(), targets.numpy())
+    (mean, std), (own, spread) = (gp.predict(new.numpy(), return_std=True, variance="solve") for gp in (exact, found))
+    assert np.abs((own - mean) / std).max() < 0.1
+    assert np.abs(spread / std - 1).max() < 0.01
+    posterior = found.posterior_
+    left = posterior.table.Y - posterior.trend(posterior.X) - posterior.matrix() @ posterior.target_solutions
+    assert posterior.unsolved == pytest.approx(float(left.square().mean()), rel=0.05, abs=1e-14)
+    assert posterior.unsolved < 1e-3 * float(std.min()) ** 2
+    more = posterior.with_rows(torch.from_numpy(new.numpy()), torch.from_numpy(mean)[:, None])
+    left = more.table.Y - more.trend(more.X) - more.matrix() @ more.target_solutions
+    assert more.unsolved == pytest.approx(float(left.square().mean()), rel=0.05, abs=1e-14)
 
 
 def test_predictions_at_the_rows_where_new_rows_can_hardly_be_predicted(monkeypatch):

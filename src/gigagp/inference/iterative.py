@@ -32,10 +32,10 @@ from gigagp.inference.solve_cost import (
     solves_seconds,
 )
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
-from gigagp.inference.solved import Pair, Solved
+from gigagp.inference.solved import Pair, Solved, mean_square_unsolved
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend, estimate_trend
+from gigagp.inference.trend import OrthogonalBasis, Trend, estimate_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
@@ -176,6 +176,7 @@ class IterativeObjective(TableObjective):
         self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
         kind: WarmStartKind = self.settings.warm_start or "none"  # type: ignore[assignment]
         self._warm = WarmStart(kind)
+        self._basis = OrthogonalBasis.of(table.basis)
         self._probes: Probes | None = None
         #: what the next build of a preconditioner may take over
         self.reuse: Reuse | None = None
@@ -204,21 +205,14 @@ class IterativeObjective(TableObjective):
 
     def _solve(self, model: Model, solver: Solver, matrix: KernelMatrix, right_hand_sides: torch.Tensor) -> Solved:
         """Solve for targets, basis functions and probes together."""
-        table, basis = self.table, self.table.basis
+        table, basis = self.table, self._basis.columns
         self._solved = model
         solver = self._built.prepared(solver, model)
         n_fixed = table.n_targets + basis.shape[1]
         stacked = torch.cat([table.Y, basis, right_hand_sides], 1)
         initial = self._warm.start(matrix, stacked)
         state = self._solver_generator.get_state()
-        solution = solver.solve(
-            matrix,
-            stacked,
-            initial=initial,
-            generator=self._solver_generator,
-            n_targets=n_fixed,
-            reuse=self.reuse,
-        )
+        solution = solver.solve(matrix, stacked, initial, self._solver_generator, n_targets=n_fixed, reuse=self.reuse)
         self._built.remember(solution, model, self.reuse, state)
         self.reuse = solution.reuse
         self.last_solution = replace(solution, preconditioner=None)
@@ -234,12 +228,15 @@ class IterativeObjective(TableObjective):
             return targets - of_basis @ trend.coefficients, probes
 
         second = None if truncated is None else split(truncated.second)
-        nearest_basis = nearest[:, table.n_targets : n_fixed]
-        return Solved(*split(solution.value), trend, record, second, split(nearest), nearest_basis)
+        nearest_basis = nearest[:, table.n_targets : n_fixed] @ self._basis.to_basis
+        residual = solution.residual if truncated is None else truncated.plain.residual
+        unsolved = mean_square_unsolved(residual, trend.coefficients)
+        own = self._basis.trend(trend)
+        return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
 
     def _trend(self, solution: Solution) -> Trend:
-        """Return the coefficients of the mean that maximize the likelihood, with the root of their covariance."""
-        basis, Y = self.table.basis, self.table.Y
+        """Return the coefficients of the mean's columns that maximize the likelihood, with their covariance's root."""
+        basis, Y = self._basis.columns, self.table.Y
         sizes = [Y.shape[1], basis.shape[1]]
         if solution.truncated is None:
             return estimate_trend(basis, Y, solution.value[:, sizes[0] : sum(sizes)])
@@ -289,6 +286,7 @@ class IterativeObjective(TableObjective):
             prior,
             solver,
             final_solve=solved.record,
+            unsolved=solved.unsolved,
             probe_values=right_hand_sides if is_compiled(model.kernel, self.table.X.device) else None,
         )
 
@@ -301,7 +299,7 @@ class IterativeObjective(TableObjective):
         `Posterior.log_marginal_likelihood`, whose solve runs to convergence.
         """
         solver, table, matrix = self._solver, self.table, self.matrix(model)
-        stacked = torch.cat([table.Y, table.basis], 1)
+        stacked = torch.cat([table.Y, self._basis.columns], 1)
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
         coefficients = self._trend(solution).coefficients
         n_probes = self._estimator.n_probes or _AUTO_PROBES

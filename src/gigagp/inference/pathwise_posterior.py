@@ -24,8 +24,9 @@ from gigagp.inference.sampled_variance import (
 )
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
 from gigagp.inference.solve_records import record_of, warn_of_unfinished
+from gigagp.inference.solved import mean_square_unsolved
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import Trend, estimate_trend
+from gigagp.inference.trend import OrthogonalBasis, Trend, estimate_trend
 from gigagp.kernels.draws import FeatureDraw
 from gigagp.lanczos import log_determinant
 from gigagp.memory import require
@@ -39,7 +40,7 @@ from gigagp.optimization.history import SolveRecord
 from gigagp.prior_samples import PriorSamples
 from gigagp.products import cross_covariance
 from gigagp.random import standard_normal
-from gigagp.schema import Field, check_tensors, flag, optional, part, record
+from gigagp.schema import Field, check_tensors, flag, number, optional, part, record
 from gigagp.solvers import ConjugateGradients
 from gigagp.solvers.base import Solver
 
@@ -83,6 +84,8 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
     probe_values : Tensor of shape (n, s) or None
         ``f_j(X) + noise_j``. With them, variances come from samples and nearest neighbours together
         (`variance_from_samples_and_neighbours`).
+    unsolved : float
+        Mean square of the residual ``Y - mean - H v``, for the target where it is largest.
     """
 
     kind = "pathwise"
@@ -99,12 +102,14 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         solver: Solver,
         final_solve: SolveRecord | None = None,
         probe_values: torch.Tensor | None = None,
+        unsolved: float = 0.0,
     ) -> None:
         self.model, self.table, self.budget = model, table, table.budget
         self.target_solutions, self.basis_solutions = target_solutions, basis_solutions
         self.coefficients, self.coefficient_root = trend
         self.update = PathwiseUpdate(self, prior, probe_solutions)
         self.solver, self.final_solve, self.probe_values = solver, final_solve, probe_values
+        self.unsolved = unsolved
 
     @cached_property
     def neighbours(self) -> LocalPredictor:
@@ -177,7 +182,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             limit = self.prior_variance(block).double()
             found = variance_from_samples_and_neighbours(deviations, differences, bound, limit)
             means.append(self.trend(block) + of_targets)
-            variances.append((found + self._unsolved * (limit > 0)).to(X))
+            variances.append((found + self.unsolved * (limit > 0)).to(X))
         return torch.cat(means), torch.cat(variances)
 
     def _beside_neighbours(self, X: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -224,6 +229,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             self.solver,
             self.final_solve,
             torch.cat([self.probe_values, probe_values], 1),
+            self.unsolved,
         )
         found.neighbours = self.neighbours
         return found
@@ -242,40 +248,31 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         generator = torch.Generator().manual_seed(_FIRST_SEED + n)
         drawn = own.sqrt()[:, None] * standard_normal(len(X), self.n_samples, generator=generator).to(own)
         values = torch.cat([known, update.prior.evaluate(model.kernel, table.X[n:], self.budget).to(known) + drawn])
-        stacked = torch.cat([table.Y, table.basis, values], 1)
+        basis = OrthogonalBasis.of(table.basis)
+        stacked = torch.cat([table.Y, basis.columns, values], 1)
         of_targets = self.target_solutions + self.basis_solutions @ self.coefficients
-        solved = torch.cat([of_targets, self.basis_solutions, update.probe_solutions], 1)
+        of_basis = self.basis_solutions @ basis.to_columns
+        solved = torch.cat([of_targets, of_basis, update.probe_solutions], 1)
         start = continued_start(self.neighbours, self.X, table.X[n:], solved, stacked[n:], own.double(), self.budget)
-        t, fixed = table.n_targets, table.n_targets + table.basis.shape[1]
+        t, fixed = table.n_targets, table.n_targets + basis.columns.shape[1]
         solution = self.solver.solve(matrix, stacked, start, generator, n_targets=fixed)
         record = record_of(solution, fixed)
         warn_of_unfinished([record])
         of_targets, of_basis, of_probes = solution.value.split([t, fixed - t, self.n_samples], 1)
-        trend = estimate_trend(table.basis, table.Y, of_basis)
+        trend = estimate_trend(basis.columns, table.Y, of_basis)
         return PathwisePosterior(
             model,
             table,
             of_targets - of_basis @ trend.coefficients,
             of_probes,
-            of_basis,
-            trend,
+            of_basis @ basis.to_basis,
+            basis.trend(trend),
             update.prior,
             self.solver,
             record,
             None if self.probe_values is None else values,
+            mean_square_unsolved(solution.residual, trend.coefficients),
         )
-
-    @cached_property
-    def _unsolved(self) -> float:
-        """Upper bound of the mean square of the residual ``Y - mean - H v``, for the target where it is largest.
-
-        Targets and basis were solved for apart, each to the relative residual of the record.
-        """
-        if self.final_solve is None:
-            return 0.0
-        of_targets, of_basis = (one.double().square().mean(0).sqrt() for one in (self.table.Y, self.table.basis))
-        size = float((of_targets + of_basis @ self.coefficients.double().abs()).max())
-        return (size * self.final_solve.relative_residual_targets) ** 2
 
     def _prepared(self, matrix: KernelMatrix) -> Solver:
         """Return the solver with its preconditioner built, for several solves with the same matrix."""
@@ -406,13 +403,15 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             "draw": draw_header,
             "with_probe_values": self.probe_values is not None,
             "final_solve": None if self.final_solve is None else asdict(self.final_solve),
+            "unsolved": self.unsolved,
         }
 
     @classmethod
     def from_state(cls, tensors: dict[str, torch.Tensor], header: dict[str, Any], saved: Saved) -> PathwisePosterior:
         """Return the posterior that `state` described; see `Posterior.from_state`."""
         needed = {"draw": DRAW, "final_solve": optional(SOLVE)}
-        record(needed, {"with_probe_values": flag})(header, "posterior")
+        # versions that bounded what the solve left over did not write it
+        record(needed, {"with_probe_values": flag, "unsolved": number()})(header, "posterior")
         if not isinstance(saved.solver, Solver):
             raise ModelFileError(f"its solver must be one of gigagp.solvers; got {str(saved.solver)[:60]!r}.")
         prefix = "prior.draw."
@@ -430,6 +429,8 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         draw = FeatureDraw.from_state(part(tensors, prefix), header["draw"])
         check_columns(saved, draw, tensors["prior.weights"], "prior.weights")
         table = TrainingTable(tensors["X"], tensors["Y"], saved.model.mean, saved.budget)
+        solve = header["final_solve"]
+        of_targets = 0.0 if solve is None else solve["relative_residual_targets"]
         return cls(
             saved.model,
             table,
@@ -439,6 +440,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
             Trend.from_state(tensors, "basis_solutions"),
             PriorSamples(draw, tensors["prior.weights"]),
             saved.solver,
-            None if header["final_solve"] is None else SolveRecord(**header["final_solve"]),
+            None if solve is None else SolveRecord(**solve),
             tensors.get("probe_values"),
+            header.get("unsolved", float(table.Y.square().mean(0).max()) * of_targets**2),
         )

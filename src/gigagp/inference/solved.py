@@ -33,6 +33,8 @@ class Solved(NamedTuple):
         the solver is truncated.
     nearest_basis : Tensor of shape (n, p)
         Most accurate solutions for the mean's basis.
+    unsolved : float
+        Mean square of the residual ``Y - mean - H v`` of ``nearest``, for the target where it is largest.
     """
 
     targets: torch.Tensor
@@ -42,3 +44,20 @@ class Solved(NamedTuple):
     second: Pair | None
     nearest: Pair
     nearest_basis: torch.Tensor
+    unsolved: float
+
+
+def mean_square_unsolved(residual: torch.Tensor | None, coefficients: torch.Tensor) -> float:
+    """Return `Solved.unsolved`.
+
+    Parameters
+    ----------
+    residual : Tensor of shape (n, t + r + s) or None
+        Residuals of the solves for targets, columns of the mean and anything else.
+    coefficients : Tensor of shape (r, t)
+        Coefficients of these columns.
+    """
+    assert residual is not None, "solvers of kernel matrices know their residuals"
+    r, t = coefficients.shape
+    of_targets, of_columns = residual[:, : t + r].double().split([t, r], 1)
+    return float((of_targets - of_columns @ coefficients.double()).square().mean(0).max())

@@ -51,6 +51,56 @@ class Trend(NamedTuple):
         return cls(root @ (root.T @ cross), root)
 
 
+class OrthogonalBasis(NamedTuple):
+    """The span of the mean's basis at the rows, as orthogonal columns of unit mean square.
+
+    Iterative solves are for these columns. The error of a solve is relative to its column. Columns that are alike, such
+    as a constant beside an input far from zero, or two inputs that hardly differ, have large coefficients that cancel;
+    the errors of their solves would not cancel.
+
+    Attributes
+    ----------
+    columns : Tensor of shape (n, r)
+        The columns Q, with ``Q'Q = n I``; r is the number of directions that the rows determine.
+    to_basis : Tensor of shape (r, p)
+        R, with ``Phi = Q R``.
+    to_columns : Tensor of shape (p, r)
+        T, with ``Phi T = Q``. Where the rows leave a direction open, it is the shortest one in units of the columns.
+    """
+
+    columns: torch.Tensor
+    to_basis: torch.Tensor
+    to_columns: torch.Tensor
+
+    @classmethod
+    def of(cls, basis: torch.Tensor) -> OrthogonalBasis:
+        """Return the columns of a basis of shape (n, p), by the Gram-Schmidt process, each of them twice.
+
+        A column of ones comes first and stays what it is, so that the others are centred.
+        """
+        n, p = basis.shape
+        sizes = basis.double().square().mean(0).sqrt()
+        units = torch.where(sizes > 0, sizes, 1.0)
+        columns = basis.new_zeros(n, 0, dtype=torch.float64)
+        for one in (basis.double() / units).unbind(1):
+            left = one
+            for _ in range(2):
+                left = left - columns @ (columns.T @ left / n)
+            size = left.square().mean().sqrt()
+            if size > math.sqrt(_DETERMINED):
+                columns = torch.cat([columns, (left / size)[:, None]], 1)
+        scaled = columns.T @ (basis.double() / units) / max(n, 1)
+        inverse = torch.linalg.pinv(scaled, rtol=0.0) if p else scaled.T
+        found = columns, scaled * units, inverse / units[:, None]
+        return cls(*(one.to(basis) for one in found))
+
+    def trend(self, found: Trend) -> Trend:
+        """Return the trend in coefficients of the basis, for one in coefficients of the columns."""
+        p, r = self.to_columns.shape
+        root = torch.cat([self.to_columns @ found.root, found.root.new_zeros(p, p - r)], 1)
+        return Trend(self.to_columns @ found.coefficients, root)
+
+
 def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: torch.Tensor) -> Trend:
     """Return the coefficients that maximize the likelihood at fixed kernel and noise.
 

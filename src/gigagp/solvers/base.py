@@ -273,6 +273,7 @@ class Problem:
             epochs=epochs,
             setup_epochs=self.setup_epochs,
             nats=nats,
+            residual=(self.residual * self.scale)[:, : rule.n_targets],
             reuse=self.reuse,
             preconditioner=self.preconditioner,
             detail=detail or {},

@@ -105,6 +105,8 @@ class Solution:
     nats : Tensor of shape (s,) or None
         Upper bound on ``(b - Hv)' H^-1 (b - Hv) / 2``, the error of each solution in nats; None if the solver has
         none.
+    residual : Tensor of shape (n, n_targets) or None
+        ``b - H v`` of the targets, as the loop knows it; None from solvers of other spaces.
     truncated : Truncated or None
         Further results of a random truncation; None for untruncated solves.
     reuse : Reuse or None
@@ -123,6 +125,7 @@ class Solution:
     epochs: float
     setup_epochs: float = 0.0
     nats: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
     truncated: Truncated | None = None
     reuse: Reuse | None = None
     preconditioner: Preconditioner | None = None
