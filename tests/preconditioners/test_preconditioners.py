@@ -132,6 +132,17 @@ def test_float32_vectors_come_back_in_float32(recipe):
 
 
 @every_recipe
+def test_with_little_noise_a_float32_matrix_has_the_preconditioner_of_float64(recipe):
+    """On smooth vectors the inverse is a small difference of terms as large as one over the noise."""
+    smooth = smooth_part(kernel_matrix(60, noise=0.1, lengthscale=3.0)).mul(30).float()
+    narrow, wide = (DenseMatrix(one, 2.0**-14) for one in (smooth, smooth.double()))  # 6.1e-5, exact in float32
+    found, expected = (recipe.build(one, generator()) for one in (narrow, wide))
+    vectors = narrow @ normal(60, 4).float()  # along the leading eigenvectors
+    result, exact = found.apply(vectors), expected.apply(vectors.double())
+    torch.testing.assert_close(result.double(), exact, rtol=0, atol=1e-6 * float(exact.abs().max()))
+
+
+@every_recipe
 def test_the_same_seed_gives_the_same_bits_and_building_changes_nothing(recipe):
     matrix, vectors = kernel_matrix(60), normal(60, 2)
     before = matrix.to_dense()

@@ -18,8 +18,8 @@ class LowRankPlusNoise(Preconditioner):
     """``P = L L' + D`` applied by the Woodbury identity, where ``D`` is the noise of each row.
 
     ``P^-1 = D^-1 - U U'`` with ``U = D^-1 L C^-T`` and ``C C' = I + L' D^-1 L``. An application takes two matrix
-    products (4 n k operations per column) and no triangular solve. All factors are computed in float64; ``U`` is stored
-    in the matrix's own dtype.
+    products (4 n k operations per column) and no triangular solve. Everything is float64 for float32 matrices too: on
+    smooth vectors ``P^-1`` is a small difference of large numbers.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class LowRankPlusNoise(Preconditioner):
     noise : Tensor of shape (n,)
         Noise variance of each row; float64, positive.
     dtype : torch.dtype
-        Dtype of the vectors to which the preconditioner will be applied.
+        Dtype of the matrix, and of samples of N(0, P).
     name : str
         How the columns were chosen, for `describe`.
     jitter : float
@@ -42,13 +42,13 @@ class LowRankPlusNoise(Preconditioner):
         self.epochs = factor.epochs
         self.name = name
         self.pivots = factor.pivots
-        self._noise = noise
-        self._inverse_noise = noise.reciprocal().to(dtype).unsqueeze(1)
+        self._noise, self._dtype = noise, dtype
+        self._inverse_noise = noise.reciprocal().unsqueeze(1)
         scaled = factor.columns / noise.unsqueeze(1)
         capacitance = factor.columns.T @ scaled
         capacitance.diagonal().add_(1.0)
         (self._capacitance_factor,), extra = factor_with_jitter(capacitance.unsqueeze(0))
-        self._wing = torch.linalg.solve_triangular(self._capacitance_factor.T, scaled, upper=True, left=False).to(dtype)
+        self._wing = torch.linalg.solve_triangular(self._capacitance_factor.T, scaled, upper=True, left=False)
         self.jitter = max(jitter, extra)
         self.is_lower_bound = jitter == 0
 
@@ -71,15 +71,16 @@ class LowRankPlusNoise(Preconditioner):
 
     def apply(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return ``P^-1 @ vectors``."""
-        result = self._inverse_noise * vectors
-        return result.sub_(tall_product(self._wing, tall_product(self._wing.T, vectors)))
+        wide = vectors.to(torch.float64)
+        result = self._inverse_noise * wide
+        return result.sub_(tall_product(self._wing, tall_product(self._wing.T, wide))).to(vectors.dtype)
 
     def transform_normal(self, normal: torch.Tensor) -> torch.Tensor:
         """Return samples of N(0, P) from normal numbers of shape (n + rank, s)."""
         normal = normal.to(self._wing.device)
-        low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :]).to(self._wing.dtype)  # D^-1 L z
+        low_rank = self._wing @ (self._capacitance_factor.T @ normal[self.n :])  # D^-1 L z
         noise = self._noise.unsqueeze(1)
-        return (noise * low_rank + noise.sqrt() * normal[: self.n]).to(self._wing.dtype)
+        return (noise * low_rank + noise.sqrt() * normal[: self.n]).to(self._dtype)
 
     def log_determinant(self) -> float:
         """Return ``log det P``."""
