@@ -31,11 +31,11 @@ from gigagp.inference.solve_cost import (
     products_slowness,
     solves_seconds,
 )
-from gigagp.inference.solve_records import record_of, warn_of_unfinished
+from gigagp.inference.solve_records import record_of, require_solved, warn_of_unfinished
 from gigagp.inference.solved import Pair, Solved, mean_square_unsolved
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
-from gigagp.inference.trend import OrthogonalBasis, Trend, estimate_trend
+from gigagp.inference.trend import OrthogonalBasis, solved_trend
 from gigagp.inference.vecchia.objective import VecchiaObjective
 from gigagp.inference.warm_start import WarmStart, WarmStartKind
 from gigagp.likelihoods import Likelihood
@@ -100,8 +100,8 @@ class Iterative(Inference):
         inference does. Predictions are then conditioned on all products with H in the last solve, and on its solution
         split into clusters of rows, which costs one more epoch. Variances are never below the exact ones and have no
         sampling error. Use it for solves that stop early on a budget (``max_epochs`` of the solver); where solves
-        converge, the default variances are sharper. It needs 16 bytes per row and stored column (12 in float32), for up
-        to 1,280 columns, and float64 or float32 products (``dtype="mixed"`` is not supported).
+        converge, the default variances are sharper. It needs 16 bytes per row and stored column, for up to 1,280
+        columns, and computes the last solve in float64 (``dtype="mixed"`` is refused).
     """
 
     solver: Solver | Literal["auto"] = "auto"
@@ -167,8 +167,8 @@ class IterativeObjective(TableObjective):
     has_posteriors_near = True
 
     def __init__(self, settings: Iterative, table: TrainingTable, generator: torch.Generator) -> None:
-        super().__init__(table)
         self.settings = settings.resolve()
+        super().__init__(table.in_float64(mixed=not isinstance(self.settings.solver, Cholesky)))
         solver, estimator = self.settings.solver, self.settings.gradient
         assert isinstance(solver, Solver) and isinstance(estimator, GradientEstimator)  # noqa: PT018
         self._solver, self._estimator = solver, estimator
@@ -176,7 +176,7 @@ class IterativeObjective(TableObjective):
         self._probe_generator, self._solver_generator = spawn(generator), spawn(generator)
         kind: WarmStartKind = self.settings.warm_start or "none"  # type: ignore[assignment]
         self._warm = WarmStart(kind)
-        self._basis = OrthogonalBasis.of(table.basis)
+        self._basis = OrthogonalBasis.of(self.table.basis)
         self._probes: Probes | None = None
         #: what the next build of a preconditioner may take over
         self.reuse: Reuse | None = None
@@ -214,6 +214,8 @@ class IterativeObjective(TableObjective):
         state = self._solver_generator.get_state()
         solution = solver.solve(matrix, stacked, initial, self._solver_generator, n_targets=n_fixed, reuse=self.reuse)
         self._built.remember(solution, model, self.reuse, state)
+        if solution.widened:
+            self._take_float64()
         self.reuse = solution.reuse
         self.last_solution = replace(solution, preconditioner=None)
         record = record_of(solution, n_fixed)
@@ -221,7 +223,7 @@ class IterativeObjective(TableObjective):
         truncated = solution.truncated
         nearest = solution.value if truncated is None else truncated.plain.value
         self._warm.remember(nearest)
-        trend = self._trend(solution)
+        trend = solved_trend(basis, table.Y, solution)
 
         def split(solved: torch.Tensor) -> Pair:
             targets, of_basis, probes = solved.split([table.n_targets, basis.shape[1], right_hand_sides.shape[1]], 1)
@@ -234,22 +236,9 @@ class IterativeObjective(TableObjective):
         own = self._basis.trend(trend)
         return Solved(*split(solution.value), own, record, second, split(nearest), nearest_basis, unsolved)
 
-    def _trend(self, solution: Solution) -> Trend:
-        """Return the coefficients of the mean's columns that maximize the likelihood, with their covariance's root."""
-        basis, Y = self._basis.columns, self.table.Y
-        sizes = [Y.shape[1], basis.shape[1]]
-        if solution.truncated is None:
-            return estimate_trend(basis, Y, solution.value[:, sizes[0] : sum(sizes)])
-        # A ratio of unbiased estimates is biased. The trend uses the unweighted iterates x with residuals r instead, in
-        # products a'x_b + r_b'x_a, whose error is quadratic in that of the iterates and so below the other errors of
-        # conjugate gradients.
-        plain = solution.truncated.plain
-        assert plain.residual is not None
-        targets, of_basis = plain.value[:, : sum(sizes)].double().split(sizes, 1)
-        residual = plain.residual[:, sizes[0] : sum(sizes)].double()
-        gram = basis.double().T @ of_basis + residual.T @ of_basis
-        found = Trend.from_products(gram, basis.double().T @ targets + residual.T @ targets)
-        return Trend(found.coefficients.to(Y), found.root.to(Y))
+    def _take_float64(self) -> None:
+        """Solve in float64 from now on, because products in float32 were too coarse for a solve."""
+        self.table, self._built = replace(self.table, mixed=False), BuiltPreconditioner()
 
     def start(self, model: Model) -> Model:
         """Return the model with the noise that solves in float64 need; neighbours, which learn first, need less."""
@@ -301,7 +290,7 @@ class IterativeObjective(TableObjective):
         solver, table, matrix = self._solver, self.table, self.matrix(model)
         stacked = torch.cat([table.Y, self._basis.columns], 1)
         solution = solver.solve(matrix, stacked, generator=self._solver_generator)
-        coefficients = self._trend(solution).coefficients
+        coefficients = solved_trend(self._basis.columns, table.Y, solution).coefficients
         n_probes = self._estimator.n_probes or _AUTO_PROBES
         contrast = torch.cat([torch.eye(table.n_targets).to(table.Y), -coefficients])
         return estimated_value(matrix, stacked, solution, contrast, solver, n_probes, self._probe_generator)
@@ -354,10 +343,12 @@ class IterativeObjective(TableObjective):
         if self._solved is not None:
             tensors |= {f"solved.{name}": value for name, value in self._solved.parameters().items()}
         tensors |= self._built.snapshot()
-        return tensors, {"solves": [asdict(record) for record in self.solves], "fit": self._fit}
+        header = {"solves": [asdict(record) for record in self.solves], "fit": self._fit, "mixed": self.table.mixed}
+        return tensors, header
 
     def restore(self, model: Model, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
         """Restore a snapshot; frozen probes are drawn again from the same generator."""
+        self.table = replace(self.table, mixed=header["mixed"])
         if self._is_frozen:
             self._probes = self._estimator.draw(model, self.table.X, self._probe_generator)
         names = sorted(name for name in tensors if name.startswith("warm."))  # oldest first, as they were stored
@@ -377,7 +368,9 @@ class IterativeObjective(TableObjective):
 
     def posterior(self, model: Model, generator: torch.Generator) -> Posterior:
         """Return `solved_posterior`, and warn of solves that stopped before their tolerance."""
+        begun = len(self.solves)
         found = self.solved_posterior(model, generator)
+        require_solved(self.solves[begun:])
         warn_of_unfinished(self.solves)
         return found
 

@@ -23,7 +23,7 @@ from gigagp.inference.sampled_variance import (
     variance_from_samples_and_neighbours,
 )
 from gigagp.inference.saved import DRAW, SOLVE, Saved, check_columns, draw_fields
-from gigagp.inference.solve_records import record_of, warn_of_unfinished
+from gigagp.inference.solve_records import record_of, require_solved, warn_of_unfinished
 from gigagp.inference.solved import mean_square_unsolved
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.trend import OrthogonalBasis, Trend, estimate_trend
@@ -257,6 +257,7 @@ class PathwisePosterior(SolvedPosterior, GrowingPosterior):
         t, fixed = table.n_targets, table.n_targets + basis.columns.shape[1]
         solution = self.solver.solve(matrix, stacked, start, generator, n_targets=fixed)
         record = record_of(solution, fixed)
+        require_solved([record])
         warn_of_unfinished([record])
         of_targets, of_basis, of_probes = solution.value.split([t, fixed - t, self.n_samples], 1)
         trend = estimate_trend(basis.columns, table.Y, of_basis)

@@ -33,6 +33,7 @@ SOLVE = record(
         "nats_probes": optional(number()),
         "lengths": optional(listing(whole())),
         "ended_early": optional(flag),
+        "widened": optional(flag),
     },
 )
 #: Schema of a draw of random features.

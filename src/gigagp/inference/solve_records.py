@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gigagp.errors import SolverWarning, warn
+from gigagp.errors import NotPositiveDefiniteError, SolverWarning, warn
 from gigagp.optimization.history import SolveRecord
 from gigagp.solvers import Solution, Status
+
+#: Relative residual of a solve that could not go on, above which it has found nothing: zero leaves 1.
+_NOTHING = 0.5
 
 
 def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
@@ -25,11 +28,40 @@ def record_of(solution: Solution, n_fixed: int) -> SolveRecord:
         nats_probes=None if nats is None or not has_probes else float(nats[n_fixed:].mean()),
         lengths=None if truncated is None else list(truncated.lengths),
         ended_early=None if truncated is None else truncated.ended_early,
+        widened=solution.widened or None,
     )
 
 
+def require_solved(solves: Sequence[SolveRecord]) -> None:
+    """Refuse a posterior whose own solves could not go on and have found nothing.
+
+    Solves that end with a budget of epochs or of time are what was asked for.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If most of the targets, or of the probes, is left of such a solve.
+    """
+    failed = (Status.STAGNATED.name, Status.DIVERGED.name, Status.NOT_FINITE.name)
+    for one in solves:
+        left = max(one.relative_residual_targets, one.relative_residual_probes or 0.0)
+        if one.status in failed and not left <= _NOTHING:
+            msg = (
+                f"the last solves of this fit have found no answer: they leave a relative residual of {left:.2g} after "
+                f"{one.epochs:.3g} epochs. {Status[one.status].value}"
+            )
+            raise NotPositiveDefiniteError(msg)
+
+
 def warn_of_unfinished(solves: Sequence[SolveRecord]) -> None:
-    """Warn if solves stopped before their tolerance, with the worst of them."""
+    """Warn if solves stopped before their tolerance, with the worst of them, or went on in float64."""
+    widened = sum(bool(record.widened) for record in solves)
+    if widened:
+        msg = (
+            f"Products in float32 were too coarse for {widened} of {len(solves)} linear solves of this fit, which took "
+            'float64 from there on: dtype="float64" gives the same answers in less time.'
+        )
+        warn(msg, SolverWarning)
     done = (Status.CONVERGED.name, Status.TRUNCATED.name)
     unfinished = [record for record in solves if record.status not in done]
     if not unfinished:

@@ -98,6 +98,12 @@ class TrainingTable:
         variance = float((self.Y - self.Y.mean(0)).square().mean())
         return variance if variance > 0 else 1.0
 
+    def in_float64(self, *, mixed: bool = False) -> TrainingTable:
+        """Return a float32 table in float64, where solvers may multiply in float32 (``mixed``); others stay."""
+        if self.X.dtype == torch.float64:
+            return self
+        return replace(self, X=self.X.double(), Y=self.Y.double(), mixed=mixed)
+
     def appended(self, X: torch.Tensor, Y: torch.Tensor) -> TrainingTable:
         """Return the table with further rows at its end.
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from gigagp.solvers import Solution
+
 #: A direction of unit size with less information than this share counts as undetermined by the rows.
 _DETERMINED = 1e-12
 #: A row whose leverage is as near to 1 determines a direction alone; the variance of its prediction has no digits left.
@@ -119,6 +121,25 @@ def estimate_trend(basis: torch.Tensor, targets: torch.Tensor, basis_solutions: 
     """
     gram = basis.double().T @ basis_solutions.double()
     found = Trend.from_products(gram, basis_solutions.double().T @ targets.double())
+    return Trend(found.coefficients.to(targets), found.root.to(targets))
+
+
+def solved_trend(basis: torch.Tensor, targets: torch.Tensor, solution: Solution) -> Trend:
+    """Return `estimate_trend` from the solution for the targets, the basis and further columns.
+
+    From a truncated solve it is a ratio of unbiased estimates, which is biased. The trend then uses the unweighted
+    iterates x with residuals r instead, in products a'x_b + r_b'x_a, whose error is quadratic in that of the iterates
+    and so below the other errors of conjugate gradients.
+    """
+    sizes = [targets.shape[1], basis.shape[1]]
+    if solution.truncated is None:
+        return estimate_trend(basis, targets, solution.value[:, sizes[0] : sum(sizes)])
+    plain = solution.truncated.plain
+    assert plain.residual is not None
+    of_targets, of_basis = plain.value[:, : sum(sizes)].double().split(sizes, 1)
+    residual = plain.residual[:, sizes[0] : sum(sizes)].double()
+    gram = basis.double().T @ of_basis + residual.T @ of_basis
+    found = Trend.from_products(gram, basis.double().T @ of_targets + residual.T @ of_targets)
     return Trend(found.coefficients.to(targets), found.root.to(targets))
 
 

@@ -34,6 +34,8 @@ class SolveRecord:
         The two random lengths of a truncated solve.
     ended_early : bool or None
         Whether a truncated solve converged before the longer of its lengths.
+    widened : bool or None
+        Whether float32 products were too coarse for the solve, which went on in float64.
     """
 
     iterations: int
@@ -46,6 +48,7 @@ class SolveRecord:
     nats_probes: float | None = None
     lengths: list[int] | None = None
     ended_early: bool | None = None
+    widened: bool | None = None
 
 
 @dataclass(frozen=True)

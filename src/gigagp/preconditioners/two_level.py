@@ -148,7 +148,7 @@ class TwoLevel(PreconditionerRecipe):
 
     Notes
     -----
-    Memory: ``n * (2 * rank + block_size)`` float64 numbers during the build, and ``n * (rank + block_size)`` afterwards.
+    Memory: ``n * (2 * rank + block_size)`` float64 numbers in the build, and ``n * (rank + block_size)`` afterwards.
     Increasing either size reduces iterations; see `auto_sizes` for the balance.
     """
 

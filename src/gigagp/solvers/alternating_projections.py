@@ -28,8 +28,9 @@ from gigagp.solvers.base import (
 )
 from gigagp.solvers.solution import Solution, Start, Status
 
-#: Epochs between comparisons of the running residual with the true one; rounding errors may have separated the two.
-_CHECK_EPOCHS = 50
+#: Epochs between comparisons of the running residual with the true one, which rounding errors may have separated, and
+#: before the first one if products are less precise than the matrix (`LinearOperator.fast`).
+_CHECK_EPOCHS, _FIRST_CHECK = 50, 3
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class _ProjectionSolve:
         problem = self.problem
         margin = 1 + slack(problem.value.dtype)
         budget = self.solver.max_epochs * self.matrix.n
-        next_check = _CHECK_EPOCHS * self.matrix.n
+        next_check = (_FIRST_CHECK if problem.corrects else _CHECK_EPOCHS) * self.matrix.n
         best_true, way = math.inf, Approach()
         self._project_all()
         while True:
@@ -249,12 +250,17 @@ class _ProjectionSolve:
                 # Rounding may have separated the running residual from the true one.
                 believed = self.rule.excess(norms)
                 self.flush()
-                norms = problem.refresh()
+                residual = problem.true_residual()
+                coarse = problem.is_coarse(residual - problem.residual, residual)
+                norms = problem.refresh(residual)
                 if self.rule.met(norms * margin):
                     return Status.CONVERGED
                 truth = self.rule.excess(norms)
-                if truth > 0.7 * best_true and truth > 1.5 * believed:
+                stagnates = truth > 0.7 * best_true and truth > 1.5 * believed
+                if stagnates and not problem.corrects:
                     return Status.STAGNATED
+                if stagnates or coarse:
+                    problem.take_exact()
                 best_true = min(best_true, truth)
                 next_check = self.rows_used + _CHECK_EPOCHS * self.matrix.n
                 self._project_all()
@@ -284,7 +290,7 @@ class _ProjectionSolve:
         if not bool(torch.isfinite(change).all()):
             return False
         problem.value[rows] += change
-        problem.residual -= self.matrix.fast.columns_product(rows, change)
+        problem.residual -= problem.working.columns_product(rows, change)
         self.iterations += 1
         self.rows_used += len(change)
         step_norms = column_norms(change)

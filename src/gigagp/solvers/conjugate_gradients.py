@@ -33,11 +33,16 @@ from gigagp.truncation.estimators import TruncationChoice
 
 #: Comparisons with the true residual without progress after which the working precision counts as exhausted.
 _PATIENCE = 2
-#: If products are less precise than the residual has to be (`LinearOperator.fast`), the true residual replaces that of
-#: the recurrence each time the latter has fallen by this factor.
-_CORRECTED_EVERY = 0.03
+#: If products are less precise than the operator's (`LinearOperator.fast`), a comparison with the true residual after
+#: this many iterations tells whether they are precise enough, and how fast the recurrence's residual parts from it.
+_FIRST_CORRECTION = 10
+#: The true residual replaces that of the recurrence again where they are expected to differ by this share of it.
+_EXPECTED_CORRECTION = 0.3
 #: Such a replacement keeps the directions if it changes the residual by at most this share.
 _SMALL_CORRECTION = 0.5
+#: Less precise products are too coarse too where the true residual stays above this share of its least between
+#: replacements, but the recurrence's does not.
+_LEAST_FALL = 0.3
 #: Number of past steps that `ConjugateGradients.errors` sums.
 _DELAY = 10
 #: Relative residual that no healthy run reaches: conjugate gradients may raise it by the root of the condition number.
@@ -204,7 +209,7 @@ class _ConjugateGradientSolve:
     _idle: int = 0
     _nats_rule: StoppingRule | None = field(default=None, init=False)
     _error_rule: StoppingRule | None = field(default=None, init=False)
-    _corrected_at: torch.Tensor | None = None
+    _parting: float | None = None
 
     def loop(self, preconditioner: Preconditioner | None) -> Status:
         """Iterate until a stopping condition holds, and return the reason."""
@@ -212,7 +217,7 @@ class _ConjugateGradientSolve:
         precondition = None if preconditioner is None else preconditioner.apply
         delay = 0 if self.solver.errors is None else _DELAY
         self.recurrence = recurrence = Recurrence(
-            problem.operator.fast, problem.value, problem.residual, precondition, delay=delay
+            problem.working, problem.value, problem.residual, precondition, delay=delay
         )
         if self.solver.nats is not None:
             self._nats_rule = StoppingRule(*self.solver.nats, self.rule.n_targets)
@@ -220,6 +225,8 @@ class _ConjugateGradientSolve:
             self._error_rule = StoppingRule(*self.solver.errors, self.rule.n_targets)
         margin = 1 + slack(problem.value.dtype)
         budget, way = int(self.solver.max_epochs), Approach()
+        if problem.corrects:
+            self._best_true = self.rule.excess(problem.residual_norms())
         keep = self._go_on()
         while True:
             if not recurrence.finite:
@@ -230,7 +237,10 @@ class _ConjugateGradientSolve:
             current().within(way.share(self.rule.excess(norms)))
             if bool((norms > _BLOWN_UP).any()):
                 problem.start_again()
-                return Status.DIVERGED
+                if not problem.corrects:
+                    return Status.DIVERGED
+                self._take_exact()
+                norms = problem.residual_norms()
             claimed = self._met(norms * margin)
             stuck = self._stuck(norms)
             due = self._refresh_due() or self._correction_due(norms)
@@ -258,19 +268,20 @@ class _ConjugateGradientSolve:
         state = file.state_of(key)
         if state is not None:
             problem.restore(state)
+            self.recurrence.operator = problem.working
             self.recurrence.restore(state)
             self.iterations, self._idle = int(state["iterations"]), int(state["idle"])
             self._best_true = float(state["best_true"])
-            self._corrected_at = state["corrected_at"].to(problem.drift) if len(state["corrected_at"]) else None
+            self._parting = float(state["parting"]) if len(state["parting"]) else None
         return lambda: file.keep(key, self._state)
 
     def _state(self) -> kept_solves.State:
-        corrected_at = torch.zeros(0) if self._corrected_at is None else self._corrected_at
+        parting = torch.tensor([] if self._parting is None else [self._parting], dtype=torch.float64)
         counts = {"iterations": torch.tensor(self.iterations), "idle": torch.tensor(self._idle)}
         best_true = torch.tensor(self._best_true, dtype=torch.float64)
         return {
             **self.problem.state(), **self.recurrence.state(), **counts,
-            "best_true": best_true, "corrected_at": corrected_at,
+            "best_true": best_true, "parting": parting,
         }  # fmt: skip
 
     def finish(self, status: Status, detail: dict[str, object]) -> Solution:
@@ -287,26 +298,38 @@ class _ConjugateGradientSolve:
         problem = self.problem
         believed = self.rule.excess(norms)
         residual = problem.true_residual()
-        difference = problem.norm(residual - problem.residual)
-        small = bool((difference <= (_SMALL_CORRECTION if self._corrects else 0.1) * norms).all()) and not stuck
-        if small and not self._corrects and not claimed:
+        gap = residual - problem.residual
+        difference, coarse = problem.norm(gap), problem.is_coarse(gap, residual)
+        corrects = problem.corrects
+        small = bool((difference <= (_SMALL_CORRECTION if corrects else 0.1) * norms).all()) and not stuck
+        if small and not corrects and not claimed:
             problem.drift.copy_(difference)
             return None
-        if small and self._corrects:
+        if small and corrects:
             self.recurrence.correct(residual)
+        self._parting = float((difference / problem.drift.clamp_min(torch.finfo(difference.dtype).tiny)).max())
         norms = problem.refresh(residual)
-        self._corrected_at = norms
         if self._met(norms * margin):
             return Status.CONVERGED
         truth = self.rule.excess(norms)
         parted = stuck or truth > 1.5 * believed
+        if coarse or (corrects and parted and truth > _LEAST_FALL * self._best_true):
+            self._take_exact()
+            return None
         self._idle = self._idle + 1 if parted and truth > 0.7 * self._best_true else 0
         self._best_true = min(self._best_true, truth)
         if self._idle >= _PATIENCE:
             return Status.STAGNATED
-        if not (small and self._corrects):
+        if not (small and corrects):
             self.recurrence.restart()
         return None
+
+    def _take_exact(self) -> None:
+        """Go on with the operator's own products from the current value, whose residual is the true one."""
+        self.problem.take_exact()
+        self.recurrence.operator = self.problem.working
+        self._best_true, self._idle = float("inf"), 0
+        self.recurrence.restart()
 
     def _met(self, norms: torch.Tensor) -> bool:
         if self.rule.met(norms):
@@ -339,21 +362,19 @@ class _ConjugateGradientSolve:
         every = self.solver.refresh_every
         return every is not None and self.iterations > 0 and self.iterations % every == 0
 
-    @property
-    def _corrects(self) -> bool:
-        """Whether the loop's products are less precise than the operator."""
-        operator = self.problem.operator
-        return operator.fast is not operator
-
     def _correction_due(self, norms: torch.Tensor) -> bool:
-        if not self._corrects:
+        if not self.problem.corrects:
             return False
-        if self._corrected_at is None:
-            self._corrected_at = norms.clamp_max(_CORRECTED_EVERY)
-        return bool((norms < _CORRECTED_EVERY * self._corrected_at).any())
+        if self._parting is None:
+            return self.iterations >= _FIRST_CORRECTION
+        expected = min(self._parting, 1.0) * self.problem.drift
+        return bool((self._waiting(norms) & (expected > _EXPECTED_CORRECTION * norms)).any())
 
     def _stuck(self, norms: torch.Tensor) -> bool:
         """Whether a column that has not converged cannot move."""
-        waiting = norms > min(self.rule.tolerance, self.rule.probe_tolerance)
         still = self.recurrence.failed | (self.recurrence.gamma <= 0)
-        return bool((waiting & still).any())
+        return bool((self._waiting(norms) & still).any())
+
+    def _waiting(self, norms: torch.Tensor) -> torch.Tensor:
+        """Return which columns have not converged yet."""
+        return norms > min(self.rule.tolerance, self.rule.probe_tolerance)

@@ -28,7 +28,7 @@ class Status(Enum):
     )
     STAGNATED = (
         "The residual stopped falling: the working precision does not allow this tolerance for this matrix. "
-        'Use dtype="float64", a larger noise variance, or a looser tolerance.'
+        "Raise the noise variance or the tolerance; a solver takes a float64 matrix too where this one is float32."
     )
     DIVERGED = (
         "The residual grew without bound; the best iterate was kept. Lower the learning rate of a gradient method; "
@@ -114,6 +114,9 @@ class Solution:
     preconditioner : Preconditioner or None
         The preconditioner that ran, which serves a later solve with the same matrix as it is
         (``replace(solver, preconditioner=...)``); None if there was none, or none was needed.
+    widened : bool
+        Whether products in less precision (`LinearOperator.fast`) were too coarse for this matrix, so that the loop
+        went on with the operator's own.
     detail : dict
         Further information from the solver (its learning rate, its preconditioner, ...) as plain values.
     """
@@ -129,6 +132,7 @@ class Solution:
     truncated: Truncated | None = None
     reuse: Reuse | None = None
     preconditioner: Preconditioner | None = None
+    widened: bool = False
     detail: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -183,6 +183,8 @@ class _DescentSolve:
                 norms = problem.refresh()
                 if self.rule.met(norms * margin):
                     return Status.CONVERGED
+                if problem.corrects and self._is_coarse():
+                    problem.take_exact()
                 next_claim = self.rows_used + self.matrix.n
                 self._keep(self._size(norms))
             elif size < self._best and self.rows_used >= self._kept_at + self.matrix.n:
@@ -193,13 +195,20 @@ class _DescentSolve:
 
     def _step(self, batch: torch.Tensor) -> None:
         problem = self.problem
-        residual = problem.right_hand_sides[batch] - self.matrix.fast.rows_product(batch, problem.value)
+        residual = problem.right_hand_sides[batch] - problem.working.rows_product(batch, problem.value)
         self._velocity.mul_(self.solver.momentum)
         self._velocity[batch] += self.step_size * residual
         problem.value += self._velocity
         problem.residual[batch] = residual  # Alg. 3, line 15 (which prints the other sign)
         self.iterations += 1
         self.rows_used += len(batch)
+
+    def _is_coarse(self) -> bool:
+        """Whether the loop's products are too coarse for the current value, whose residual is the true one."""
+        problem = self.problem
+        problem.setup_epochs += 1.0
+        gap = problem.right_hand_sides - problem.working @ problem.value - problem.residual
+        return problem.is_coarse(gap, problem.residual)
 
     def _keep(self, size: float) -> None:
         self._best = size

@@ -22,7 +22,7 @@ from gigagp.inference.objective import TableObjective
 from gigagp.inference.posterior import Posterior
 from gigagp.inference.registry import registered
 from gigagp.inference.solve_cost import MANY_PRODUCTS, expected_products, products_slowness, solves_seconds
-from gigagp.inference.solve_records import warn_of_unfinished
+from gigagp.inference.solve_records import require_solved, warn_of_unfinished
 from gigagp.inference.subset_guide import SubsetGuide, guide_of
 from gigagp.inference.table import TrainingTable
 from gigagp.inference.vecchia import Vecchia
@@ -340,6 +340,7 @@ class AutomaticObjective(TableObjective):
             return self._instead(hurried, model, generator, _LATE, learned)
         if substitute is not None and self._guided is not None and self._has_failed():
             return self._instead(substitute, self._guided, generator, _FAILED, learned)
+        require_solved(solves[begun:])
         warn_of_unfinished(solves)
         return found
 
